@@ -1,0 +1,118 @@
+"""Every error AgentGym raises on purpose.
+
+AgentGymError
+├── UsageError                 the user's mistake: the sentence says what to do; the command line prints it and exits with 2
+│   ├── ConfigError            a recipe, suite or flag that cannot be used as written
+│   ├── UnknownEnvironment     no world of that name
+│   ├── MissingDependency      an optional package or program is not installed
+│   └── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
+├── EnvironmentFailure         a world, its server or the way to it failed: recorded with a StopReason, never scored
+│   ├── BadRequest             the request itself is wrong (422)
+│   ├── UnknownSession         the server never had this session (404)
+│   ├── SessionBusy            another call of this session is running (409)
+│   ├── OutOfOrder             a step index that is neither the next nor one already answered (409)
+│   ├── EpisodeLost            the session existed and is gone: lease ran out, world died (410)
+│   ├── AtCapacity             no room for another session now (503)
+│   ├── DeadlineExceeded       the world did not answer in time (504)
+│   ├── EnvironmentCrashed     the world raised, or answered what its contract forbids (500)
+│   └── Unreachable            no answer from the server at all
+└── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
+
+A bug in our own code is none of these and stops the run with its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Scope = Literal["task", "env", "session", "server"]
+
+
+class AgentGymError(Exception):
+    """Root of the tree."""
+
+
+class UsageError(AgentGymError):
+    """The caller asked for something that cannot be; the message says what to do instead."""
+
+
+class ConfigError(UsageError):
+    """A recipe, suite or option that cannot be used as written."""
+
+
+class UnknownEnvironment(UsageError):
+    """No world of that name is installed, importable or reachable."""
+
+
+class MissingDependency(UsageError):
+    """An optional package or program is needed and absent."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint or run folder is missing, incomplete or corrupt."""
+
+
+class EnvironmentFailure(AgentGymError):
+    """A world, its server or the network failed. `code`, `scope`, `retryable` and `status` travel on the wire."""
+
+    code: ClassVar[str] = "ENVIRONMENT_FAILURE"
+    scope: ClassVar[Scope] = "env"
+    retryable: ClassVar[bool] = False
+    status: ClassVar[int] = 500
+
+
+class BadRequest(EnvironmentFailure):
+    code, scope, retryable, status = "BAD_REQUEST", "task", False, 422
+
+
+class UnknownSession(EnvironmentFailure):
+    code, scope, retryable, status = "UNKNOWN_SESSION", "session", False, 404
+
+
+class SessionBusy(EnvironmentFailure):
+    code, scope, retryable, status = "SESSION_BUSY", "session", True, 409
+
+
+class OutOfOrder(EnvironmentFailure):
+    code, scope, retryable, status = "OUT_OF_ORDER", "session", False, 409
+
+
+class EpisodeLost(EnvironmentFailure):
+    code, scope, retryable, status = "EPISODE_LOST", "session", False, 410
+
+
+class AtCapacity(EnvironmentFailure):
+    code, scope, retryable, status = "CAPACITY_REACHED", "server", True, 503
+
+
+class DeadlineExceeded(EnvironmentFailure):
+    code, scope, retryable, status = "DEADLINE_EXCEEDED", "session", False, 504
+
+
+class EnvironmentCrashed(EnvironmentFailure):
+    code, scope, retryable, status = "ENVIRONMENT_CRASHED", "env", False, 500
+
+
+class Unreachable(EnvironmentFailure):
+    code, scope, retryable, status = "UNREACHABLE", "server", True, 503
+
+
+class PolicyFailure(AgentGymError):
+    """An engine or a remote model failed to give an action."""
+
+
+# How a wire error's code becomes an exception again on the client's side.
+FAILURES: dict[str, type[EnvironmentFailure]] = {
+    kind.code: kind
+    for kind in (
+        BadRequest,
+        UnknownSession,
+        SessionBusy,
+        OutOfOrder,
+        EpisodeLost,
+        AtCapacity,
+        DeadlineExceeded,
+        EnvironmentCrashed,
+        Unreachable,
+    )
+}

@@ -1,0 +1,98 @@
+"""Naming a world: by id, by `package.module:Class`, or (in `agentgym.client`) by URL.
+
+An id is an entry point of the group `agentgym.environments` of an installed package, or a name given to `register`.
+The id's EnvSpec is the file `ID.toml` beside the class's module, so that reading it imports no world.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from agentgym.env import Env
+from agentgym.errors import MissingDependency, UnknownEnvironment
+from agentgym.spec import EnvSpec
+
+GROUP = "agentgym.environments"
+
+_registered: dict[str, str] = {}
+
+
+def register(name: str, target: str) -> None:
+    """Give the class at `target` ("package.module:Class") a name for this process."""
+    if ":" not in target:
+        raise UnknownEnvironment(f'a world is named as "package.module:Class", not {target!r}')
+    _registered[name] = target
+
+
+def names() -> dict[str, str]:
+    """Every known id and the "package.module:Class" that it stands for."""
+    installed = {point.name: point.value for point in entry_points(group=GROUP)}
+    return dict(sorted({**installed, **_registered}.items()))
+
+
+def spec(name: str) -> EnvSpec:
+    """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported."""
+    target = _target(name)
+    path = _spec_file(name, target)
+    return EnvSpec.load(path) if path is not None else _import(target).env_spec
+
+
+def make(name: str, **kwargs: Any) -> Env:
+    """A new instance of a world in this process. `kwargs` override the spec's own."""
+    target = _target(name)
+    path = _spec_file(name, target)
+    cls = _import(target)
+    if path is None:
+        return cls(**kwargs)
+    found = EnvSpec.load(path)
+    return cls(spec=found, **{**found.kwargs, **kwargs})
+
+
+def _target(name: str) -> str:
+    if ":" in name and "://" not in name:
+        return name
+    known = names()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3)
+        guess = f" Did you mean {', '.join(close)}?" if close else ""
+        raise UnknownEnvironment(
+            f"no world is called {name!r}.{guess} `agentgym envs list` shows the installed ones; a world of your own "
+            'is named "package.module:Class"'
+        )
+    return known[name]
+
+
+def _spec_file(name: str, target: str) -> Path | None:
+    if ":" in name:
+        return None
+    package = target.partition(":")[0].rpartition(".")[0]
+    try:
+        found = importlib.util.find_spec(package) if package else None
+    except ModuleNotFoundError:
+        return None
+    for folder in (found.submodule_search_locations or []) if found else []:
+        path = Path(folder) / f"{name}.toml"
+        if path.is_file():
+            return path
+    return None
+
+
+def _import(target: str) -> type[Env]:
+    module_name, _, class_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise UnknownEnvironment(f"{target!r}: there is no module {error.name!r} to import") from error
+        raise MissingDependency(f"{target!r} needs the package {error.name!r}, which is not installed") from error
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        raise UnknownEnvironment(f"module {module_name} has no {class_name!r}")
+    if not (isinstance(cls, type) and issubclass(cls, Env)):
+        raise UnknownEnvironment(f"{target} is not a subclass of agentgym.Env")
+    return cls

@@ -1,0 +1,71 @@
+"""EnvSpec: what a world says of itself, readable without importing it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentgym.errors import ConfigError
+
+Capability = Literal["snapshot", "expert", "hint", "image", "two_player"]
+InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions"]
+
+
+class ToolSpec(BaseModel):
+    """A tool the agent may call, as OpenAI-compatible servers take it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema of the arguments."""
+
+
+class EnvSpec(BaseModel):
+    """A world's description. A world `NAME` keeps it in `NAME.toml` beside its class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    version: str = "1.0.0"
+    description: str
+    """One sentence: what the world is and what it teaches."""
+    instructions: str
+    """What the agent is told before the first observation: the goal and how to act."""
+    actions: tuple[str, ...] = ()
+    """Every legal action when they are few and fixed; empty when actions are open text or tools."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools whose calls are the actions; empty when actions are text."""
+    observations: tuple[Literal["text", "image"], ...] = ("text",)
+    splits: dict[str, int] = Field(default_factory=lambda: {"train": 1})
+    """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
+    max_turns: int = Field(gt=0)
+    """The world truncates itself after this many steps."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """Least and greatest reward of a single step."""
+    info_keys: tuple[InfoKey, ...] = ()
+    """Which of the optional `info` keys every step carries."""
+    capabilities: tuple[Capability, ...] = ()
+    deterministic: bool = True
+    """Same task, seed and actions give the same episode. When False, `notes` says why."""
+    inline: bool = False
+    """Steps take well under a millisecond and cannot hang: a server may run them in its own thread."""
+    step_deadline_s: float = 30.0
+    """A step (or reset) slower than this many seconds has failed."""
+    resources: dict[str, str] = Field(default_factory=dict)
+    """What a session needs, for people and schedulers: {"memory": "20 MB", "program": "chromium"}."""
+    notes: str = ""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Constructor arguments of the class that this id stands for."""
+
+    @classmethod
+    def load(cls, path: Path) -> EnvSpec:
+        """Read a spec from TOML. Raises ConfigError naming the file and the field that is wrong."""
+        try:
+            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (tomllib.TOMLDecodeError, ValidationError) as error:
+            raise ConfigError(f"{path} is not a valid environment spec: {error}") from error

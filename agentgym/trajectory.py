@@ -1,0 +1,223 @@
+"""Turn, Trajectory, Group: what an episode leaves behind.
+
+Text is for people; tokens are authoritative. A trajectory's tokens lie in branches: a branch is one append-only
+sequence that the model saw, and a new one begins only where the prompt could not be the old one extended (a template
+that strips earlier thinking, a history window). Every sampled token lies in exactly one branch as its turn's own:
+
+    turn 0: prompt p0, sampled a0        branch 0: [p0 a0 | b0 o1 a1 | b1 o2 ...]      `turn` -1 at p, b (boundary), o
+    turn 1: prompt p0 a0 b0 o1, ...                 -1  0   -1 -1  1
+    turn 2 (forked): prompt q2           branch 1: [q2 a2]                             q2 re-tells a0, a1: not sampled
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentgym.env import Action
+from agentgym.errors import CheckpointError
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    TERMINATED = "terminated"
+    """The world ended it."""
+    TRUNCATED = "truncated"
+    """The world's own limit cut it."""
+    MAX_TURNS = "max_turns"
+    """The rollout's turn limit cut it."""
+    CONTEXT_FULL = "context_full"
+    """The next prompt would not fit the model's context."""
+    INVALID_ACTION = "invalid_action"
+    """The harness ends an episode at a reply without an action."""
+    DEADLINE = "deadline"
+    """The whole episode took too long."""
+    ENVIRONMENT_FAILED = "environment_failed"
+    """The world, its server or the network failed: not the agent's doing, never scored."""
+    POLICY_FAILED = "policy_failed"
+    """The engine or the remote model failed: never scored."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Cut by a limit: the future is unknown, not zero, and value targets bootstrap."""
+        return self in (self.TRUNCATED, self.MAX_TURNS, self.CONTEXT_FULL)
+
+    @property
+    def is_failure(self) -> bool:
+        """Infrastructure's fault (the episode deadline included): excluded from scores and from training."""
+        return self in (self.ENVIRONMENT_FAILED, self.POLICY_FAILED, self.DEADLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a turn's sampled tokens lie: branch, first and one past the last position."""
+
+    branch: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One sequence the model saw. All arrays have the length of `ids`."""
+
+    ids: np.ndarray
+    """int32[T]"""
+    turn: np.ndarray
+    """int32[T]: the turn that sampled the token; -1 for prompt, boundary and observation tokens."""
+    logprobs: np.ndarray
+    """float32[T]: of sampled tokens, under the very distribution they were drawn from; 0 elsewhere."""
+    versions: np.ndarray
+    """int32[T]: the policy's weight version at sampled tokens; -1 elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reply of the agent and what the world made of it."""
+
+    index: int
+    observation: str
+    """What the agent saw before it replied (text part)."""
+    reply: str
+    """The agent's whole reply, decoded."""
+    action: Action | None
+    """What the harness parsed; None when the reply held no action (the world was then not stepped)."""
+    reward: float
+    """The world's reward for this step."""
+    penalty: float = 0.0
+    """The harness's penalty for a reply without an action; subtracted by shaping, not part of the score."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """The world's info after the step: success, valid_action, state_key, progress, available_actions."""
+    state_key: str | None = None
+    """The world's state *before* the reply, where the world names it: the anchor of step-level groups."""
+    span: Span | None = None
+    """The turn's sampled tokens, when a token policy acted."""
+    finish: str = "stop"
+    """"stop", or "length" when the reply was cut."""
+    policy_s: float = 0.0
+    env_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode."""
+
+    env: str
+    split: str
+    task: int
+    seed: int
+    attempt: int
+    turns: tuple[Turn, ...]
+    stop: StopReason
+    final_observation: str = ""
+    error: str = ""
+    """What failed, when `stop.is_failure`."""
+    branches: tuple[Branch, ...] = ()
+    forks: tuple[str, ...] = ()
+    """Why each branch after the first was begun."""
+
+    @property
+    def score(self) -> float:
+        """The undiscounted sum of the world's rewards."""
+        return float(sum(turn.reward for turn in self.turns))
+
+    @property
+    def success(self) -> bool:
+        """The world's verdict where it gives one, else whether the score is positive."""
+        last = self.turns[-1].info if self.turns else {}
+        return bool(last["success"]) if "success" in last else self.score > 0
+
+    def to_json(self, tokens: bool = True) -> dict[str, Any]:
+        """A JSON-able record; `from_json` is its inverse."""
+        record = {
+            "env": self.env,
+            "split": self.split,
+            "task": self.task,
+            "seed": self.seed,
+            "attempt": self.attempt,
+            "stop": self.stop.value,
+            "score": self.score,
+            "success": self.success,
+            "final_observation": self.final_observation,
+            "error": self.error,
+            "forks": list(self.forks),
+            "turns": [_turn_to_json(turn) for turn in self.turns],
+        }
+        if tokens:
+            record["branches"] = [
+                {name: _pack(getattr(branch, name)) for name in _BRANCH_DTYPES} for branch in self.branches
+            ]
+        return record
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Trajectory:
+        branches = tuple(
+            Branch(**{name: _unpack(packed[name], dtype) for name, dtype in _BRANCH_DTYPES.items()})
+            for packed in record.get("branches", [])
+        )
+        kept = ("env", "split", "task", "seed", "attempt", "final_observation", "error")
+        return cls(
+            **{name: record[name] for name in kept},
+            turns=tuple(_turn_from_json(turn) for turn in record["turns"]),
+            stop=StopReason(record["stop"]),
+            branches=branches,
+            forks=tuple(record["forks"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Several attempts at one task (same world, split, task and seed)."""
+
+    trajectories: tuple[Trajectory, ...]
+
+    def without_failures(self) -> Group:
+        """The attempts that count: infrastructure's failures are dropped, never scored."""
+        return replace(self, trajectories=tuple(t for t in self.trajectories if not t.stop.is_failure and t.turns))
+
+
+def write_jsonl(path: Path, trajectories: Iterable[Trajectory], tokens: bool = True) -> None:
+    """Append trajectories to a JSONL file, one a line."""
+    with path.open("a", encoding="utf-8") as file:
+        for trajectory in trajectories:
+            file.write(json.dumps(trajectory.to_json(tokens), ensure_ascii=False) + "\n")
+
+
+def read_jsonl(path: Path) -> Iterator[Trajectory]:
+    """Trajectories of a JSONL file. Raises CheckpointError naming the line that is not one."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield Trajectory.from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{path}, line {number} is not a trajectory: {error!r}") from error
+
+
+_BRANCH_DTYPES = {"ids": np.int32, "turn": np.int32, "logprobs": np.float32, "versions": np.int32}
+
+
+def _pack(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+def _unpack(packed: str, dtype: Any) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed), dtype=dtype)
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    names = [name for name in Turn.__slots__ if name != "span"]  # type: ignore[attr-defined]
+    span = None if turn.span is None else [turn.span.branch, turn.span.start, turn.span.stop]
+    return {**{name: getattr(turn, name) for name in names}, "span": span}
+
+
+def _turn_from_json(record: dict[str, Any]) -> Turn:
+    span = record["span"]
+    return Turn(**{**record, "span": None if span is None else Span(*span)})

@@ -1,0 +1,165 @@
+"""The HTTP bodies: OpenEnv 0.10's fields and, beside them, ours. Only these models cross the network.
+
+A session is opened by `POST /reset` (without `session_id`), stepped by `POST /step`, ended by `POST /close`. Every step
+carries the 0-based index of the step it asks for: asked again, the server replays its stored reply; so a retry after
+a lost reply never acts twice. `POST /step_many` takes many sessions' steps in one request.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentgym.env import Action, Observation
+from agentgym.errors import FAILURES, EnvironmentFailure, MissingDependency, Scope
+
+
+class Body(BaseModel):
+    """A request: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Answer(BaseModel):
+    """A reply: unknown fields, a newer server's, are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ResetRequest(BaseModel):
+    """Begin an episode: in a new session, or in `session_id`. Further keys are the world's own reset options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: int | None = Field(default=None, ge=0)
+    episode_id: str | None = Field(default=None, max_length=255)
+    session_id: str | None = Field(default=None, max_length=64)
+    split: str | None = None
+    index: int | None = Field(default=None, ge=0)
+    """The task within the split. OpenEnv's name for it; `task` in `reset(options=...)`."""
+
+    def options(self) -> dict[str, Any]:
+        """`options` of `Env.reset`."""
+        options = dict(self.model_extra or {})
+        if self.split is not None:
+            options["split"] = self.split
+        if self.index is not None:
+            options["task"] = self.index
+        return options
+
+
+class WireAction(Body):
+    """An action: `{"text": ...}` or `{"tool": ..., "arguments": {...}}`."""
+
+    text: str | None = None
+    tool: str | None = None
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, action: Action) -> WireAction:
+        return cls(text=action) if isinstance(action, str) else cls(tool=action["name"], arguments=action["arguments"])
+
+    def value(self) -> Action:
+        """Raises ValueError unless it is exactly one of the two forms."""
+        if (self.text is None) == (self.tool is None):
+            raise ValueError('an action is {"text": ...} or {"tool": ..., "arguments": {...}}')
+        return self.text if self.tool is None else {"name": self.tool, "arguments": self.arguments}  # type: ignore[return-value]
+
+
+class StepRequest(Body):
+    session_id: str = Field(max_length=64)
+    action: WireAction
+    step: int | None = Field(default=None, ge=0)
+    """The 0-based index of this step in the episode. Without it a retry may act twice."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class StepManyRequest(Body):
+    steps: list[StepRequest] = Field(min_length=1, max_length=4096)
+    wait_s: float = Field(default=0.05, ge=0, le=60)
+    """Once one step is ready, wait at most this long for the others; those still running answer `pending`."""
+
+
+class SessionRequest(Body):
+    """The body of /close, /expert, /hint and /snapshot."""
+
+    session_id: str = Field(max_length=64)
+
+
+class RestoreRequest(Body):
+    """Open a new session in the state that /snapshot returned (a fork)."""
+
+    snapshot: str
+    """base64."""
+
+
+class StepReply(Answer):
+    """What /reset and /step answer. `done` is `terminated or truncated`, for OpenEnv's clients."""
+
+    observation: dict[str, Any]
+    """{"text": str, "image": base64 PNG when the world is seen, "metadata": {}}."""
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None
+    session_id: str = ""
+    step: int = 0
+    """Steps taken so far: 0 after reset."""
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = Field(default_factory=dict)
+    server_ms: float = 0.0
+
+
+class WireError(Answer):
+    """The body of every reply that is not 2xx, and of a failed entry of /step_many."""
+
+    code: str
+    scope: Scope = "server"
+    retryable: bool = False
+    message: str
+
+    @classmethod
+    def of(cls, error: EnvironmentFailure) -> WireError:
+        return cls(code=error.code, scope=error.scope, retryable=error.retryable, message=str(error))
+
+    def exception(self) -> EnvironmentFailure:
+        return FAILURES.get(self.code, EnvironmentFailure)(self.message)
+
+
+class StepManyReply(Answer):
+    results: list[StepReply | WireError | None]
+    """One a request, in order; None is still running: ask for the same step again."""
+
+
+def encode_observation(observation: Observation) -> dict[str, Any]:
+    """The `observation` field of a StepReply."""
+    if isinstance(observation, str):
+        return {"text": observation, "metadata": {}}
+    buffer = io.BytesIO()
+    _pillow().fromarray(observation["image"]).save(buffer, format="PNG", compress_level=1)
+    return {"text": observation["text"], "image": base64.b64encode(buffer.getvalue()).decode(), "metadata": {}}
+
+
+def decode_observation(field: dict[str, Any]) -> Observation:
+    """The observation that `encode_observation` encoded. Raises ValueError for anything else."""
+    text = field.get("text")
+    if not isinstance(text, str):
+        raise ValueError(f"an observation needs a `text`, this one has {sorted(field)}")
+    if field.get("image") is None:
+        return text
+    image = _pillow().open(io.BytesIO(base64.b64decode(field["image"]))).convert("RGB")
+    return {"text": text, "image": np.asarray(image)}
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependency("observations with images need Pillow: pip install pillow") from error
+    return Image

@@ -1,0 +1,92 @@
+"""Batch: the four index levels that credit and losses work on.
+
+Suffixes, here and in credit/ and losses/: G group (one task, several attempts), M trajectory, N turn, A action token
+(a token the policy sampled; prompt, observation and padding tokens have no entry, so no statistic can touch them).
+
+Turns are sorted by (trajectory, position), action tokens by (turn, position). A turn is a record of its own: its end
+is never inferred from a reward, a mask or a special token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Flat arrays of one optimiser batch. Index columns point one level up: `turn_A` into N, `traj_N` into M, `group_M`
+    into G."""
+
+    group_M: np.ndarray
+    """int64[M]: the group of each trajectory."""
+    traj_N: np.ndarray
+    """int64[N], non-decreasing: the trajectory of each turn."""
+    reward_N: np.ndarray
+    """float64[N]: the reward of each turn, after shaping."""
+    turn_A: np.ndarray
+    """int64[A], non-decreasing: the turn of each action token. Every turn has at least one token."""
+    truncated_M: np.ndarray
+    """bool[M]: cut by a limit, not ended by the world: the future is `x["bootstrap"]`, not 0."""
+    anchor_N: np.ndarray
+    """int64[N]: equal numbers mean equal states of the world within a group; -1 where the world names none."""
+    logprob_A: np.ndarray
+    """float32[A]: log-probability of each token under the distribution that it was sampled from."""
+    x: dict[str, np.ndarray] = field(default_factory=dict)
+    """Columns that signals add. Known names: `value_N` V before the first token of a turn; `value_A` V before each
+    token; `bootstrap_M` V of the final observation (read only where truncated)."""
+
+    def __post_init__(self) -> None:
+        m, n, a = len(self.group_M), len(self.traj_N), len(self.turn_A)
+        for name, column, size in (
+            ("truncated_M", self.truncated_M, m),
+            ("reward_N", self.reward_N, n),
+            ("anchor_N", self.anchor_N, n),
+            ("logprob_A", self.logprob_A, a),
+        ):
+            if len(column) != size:
+                raise ValueError(f"{name} has {len(column)} entries, expected {size}")
+        if n and (np.any(np.diff(self.traj_N) < 0) or not np.array_equal(np.unique(self.traj_N), np.arange(m))):
+            raise ValueError("turns must be sorted by trajectory, and every trajectory must have one")
+        if a and (np.any(np.diff(self.turn_A) < 0) or not np.array_equal(np.unique(self.turn_A), np.arange(n))):
+            raise ValueError("action tokens must be sorted by turn, and every turn must have one")
+
+    @property
+    def return_M(self) -> np.ndarray:
+        """float64[M]: the undiscounted sum of each trajectory's rewards."""
+        return np.bincount(self.traj_N, weights=self.reward_N, minlength=len(self.group_M))
+
+    @property
+    def traj_A(self) -> np.ndarray:
+        """int64[A]: the trajectory of each action token."""
+        return self.traj_N[self.turn_A]
+
+    @property
+    def last_N(self) -> np.ndarray:
+        """bool[N]: the last turn of its trajectory."""
+        return np.append(np.diff(self.traj_N) != 0, True) if len(self.traj_N) else np.zeros(0, bool)
+
+    @property
+    def last_A(self) -> np.ndarray:
+        """bool[A]: the last token of its turn."""
+        return np.append(np.diff(self.turn_A) != 0, True) if len(self.turn_A) else np.zeros(0, bool)
+
+    @property
+    def first_A(self) -> np.ndarray:
+        """bool[A]: the first token of its turn."""
+        return np.append(True, np.diff(self.turn_A) != 0) if len(self.turn_A) else np.zeros(0, bool)
+
+    def with_columns(self, **columns: np.ndarray) -> Batch:
+        """A batch with signals' columns added."""
+        return replace(self, x={**self.x, **columns})
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What an assigner decides: one number an action token, and what its critics should have said."""
+
+    advantage_A: np.ndarray
+    """float64[A]: multiplies each token's score function."""
+    targets: dict[str, np.ndarray] = field(default_factory=dict)
+    """Regression targets by the column they are for: `value_N` float64[N] or `value_A` float64[A]."""
