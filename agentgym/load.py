@@ -9,12 +9,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from agentgym.env import Env
-from agentgym.errors import MissingDependency, UnknownEnvironment
+from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.spec import EnvSpec
 
 GROUP = "agentgym.environments"
@@ -31,15 +33,19 @@ def register(name: str, target: str) -> None:
 
 def names() -> dict[str, str]:
     """Every known id and the "package.module:Class" that it stands for."""
-    installed = {point.name: point.value for point in entry_points(group=GROUP)}
-    return dict(sorted({**installed, **_registered}.items()))
+    return dict(sorted({**_installed(), **_registered}.items()))
 
 
 def spec(name: str) -> EnvSpec:
     """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported."""
     target = _target(name)
     path = _spec_file(name, target)
-    return EnvSpec.load(path) if path is not None else _import(target).env_spec
+    if path is not None:
+        return EnvSpec.load(path)
+    found = getattr(_import(target), "env_spec", None)
+    if not isinstance(found, EnvSpec):
+        raise UnknownEnvironment(f"{target} has no EnvSpec: set `env_spec = EnvSpec(...)` in the class")
+    return found
 
 
 def make(name: str, **kwargs: Any) -> Env:
@@ -47,14 +53,26 @@ def make(name: str, **kwargs: Any) -> Env:
     target = _target(name)
     path = _spec_file(name, target)
     cls = _import(target)
-    if path is None:
-        return cls(**kwargs)
-    found = EnvSpec.load(path)
-    return cls(spec=found, **{**found.kwargs, **kwargs})
+    if path is not None:
+        found = EnvSpec.load(path)
+        kwargs = {"spec": found, **found.kwargs, **kwargs}
+    try:
+        inspect.signature(cls).bind(**kwargs)
+    except TypeError as error:
+        raise ConfigError(f"{name} cannot be made with {', '.join(kwargs) or 'no arguments'}: {error}") from error
+    return cls(**kwargs)
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=GROUP)}
 
 
 def _target(name: str) -> str:
     if ":" in name and "://" not in name:
+        module, _, cls = name.partition(":")
+        if not all(part.isidentifier() for part in [*module.split("."), *cls.split(".")]):
+            raise UnknownEnvironment(f'a world of your own is named "package.module:Class", not {name!r}')
         return name
     known = names()
     if name not in known:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from agentgym.env import Action, Env, Observation
-from agentgym.errors import DeadlineExceeded, EnvironmentCrashed, EnvironmentFailure
+from agentgym.errors import DeadlineExceeded, EnvironmentCrashed, EnvironmentFailure, EpisodeLost
 from agentgym.spec import EnvSpec
 
 
@@ -42,12 +47,79 @@ class Session(Protocol):
     async def close(self) -> None: ...
 
 
+class OwnThread:
+    """A daemon thread that makes one world's calls in order, so that a world that hangs is left behind, not waited for.
+
+    Every call of a world comes from the same thread, as browsers and databases ask. A thread cannot be killed: after
+    a missed deadline it is `stuck` until the world returns, but keeps neither process nor event loop from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.stuck = False
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def call(self, function: Callable[[], Any], deadline_s: float) -> Any:
+        """What `function` returns or raises. Raises DeadlineExceeded after `deadline_s`, EpisodeLost ever after."""
+        if self.stuck:
+            raise EpisodeLost(f"{self.name} missed a deadline and is gone; open a new session")
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._put((function, future, loop))
+        done, _ = await asyncio.wait((future,), timeout=deadline_s)
+        if not done:
+            self.stuck = True
+            future.cancel()
+            raise DeadlineExceeded(f"{self.name} gave no answer in {deadline_s:g} s")
+        return future.result()
+
+    def stop(self, last: Callable[[], Any] = lambda: None) -> None:
+        """End the thread once the present call has returned and `last` has run in it. Returns at once."""
+        self._put((last, None, None))
+        self._calls.put(None)
+
+    def _put(self, call: Any) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"agentgym-{self.name}", daemon=True)
+            self._thread.start()
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, future, loop = call
+            result, error = None, None
+            try:
+                result = function()
+            except BaseException as caught:  # noqa: BLE001  (handed to whoever awaits the call)
+                # A future takes no StopIteration, and a world that calls sys.exit() must not end the event loop.
+                plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
+                error = caught if plain else RuntimeError(f"{type(caught).__name__}: {caught}")
+            if future is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                    loop.call_soon_threadsafe(_settle, future, result, error)
+            elif error is not None:
+                logging.getLogger(__name__).warning("closing %s failed: %r", self.name, error)
+            del function, future, loop, result, error, call
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
 class LocalSession:
     """A session of an environment in this process. Its steps run in a thread unless the spec says `inline`."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
         self.spec = env.env_spec
+        self._thread = None if self.spec.inline else OwnThread(self.spec.id)
+        self._closed = False
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
         observation, info = await self._call(lambda: self.env.reset(seed=seed, options=options))
@@ -70,16 +142,23 @@ class LocalSession:
         await self._call(lambda: self.env.restore(state))
 
     async def close(self) -> None:
-        self.env.close()
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is None:
+            self.env.close()
+        elif self._thread.stuck:
+            self._thread.stop(self.env.close)
+        else:
+            await self._call(self.env.close)
+            self._thread.stop()
 
-    async def _call(self, function: Any) -> Any:
+    async def _call(self, function: Callable[[], Any]) -> Any:
         try:
-            if self.spec.inline:
+            if self._thread is None:
                 return function()
-            return await asyncio.wait_for(asyncio.to_thread(function), self.spec.step_deadline_s)
-        except TimeoutError as error:
-            raise DeadlineExceeded(f"{self.spec.id} gave no answer in {self.spec.step_deadline_s:g} s") from error
+            return await self._thread.call(function, self.spec.step_deadline_s)
         except EnvironmentFailure:
             raise
-        except Exception as error:  # the world's author may raise anything; the rollout records it
+        except (Exception, SystemExit) as error:  # the world's author may raise anything; the rollout records it
             raise EnvironmentCrashed(f"{self.spec.id} raised {type(error).__name__}: {error}") from error

@@ -188,20 +188,36 @@ def write_jsonl(path: Path, trajectories: Iterable[Trajectory], tokens: bool = T
     """Append trajectories to a JSONL file, one a line."""
     with path.open("a", encoding="utf-8") as file:
         for trajectory in trajectories:
-            file.write(json.dumps(trajectory.to_json(tokens), ensure_ascii=False) + "\n")
+            file.write(json_line(trajectory.to_json(tokens)))
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A record as one line of JSONL. Numpy values in a world's `info` become plain numbers and lists."""
+    line = json.dumps(record, ensure_ascii=False, default=_plain)
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half a surrogate pair in a reply: only its escape can be written
+        line = json.dumps(record, default=_plain)
+    return line + "\n"
 
 
 def read_jsonl(path: Path) -> Iterator[Trajectory]:
     """Trajectories of a JSONL file. Raises CheckpointError naming the line that is not one."""
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield Trajectory.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise CheckpointError(f"{path}, line {number} is not a trajectory: {error!r}") from error
 
 
 _BRANCH_DTYPES = {"ids": np.int32, "turn": np.int32, "logprobs": np.float32, "versions": np.int32}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"a world's info must be JSON-able; it holds a {type(value).__name__}")
 
 
 def _pack(array: np.ndarray) -> str:

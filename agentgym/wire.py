@@ -76,6 +76,8 @@ class StepRequest(Body):
     action: WireAction
     step: int | None = Field(default=None, ge=0)
     """The 0-based index of this step in the episode. Without it a retry may act twice."""
+    episode_id: str | None = Field(default=None, max_length=255)
+    """The episode that the step belongs to, when given: a late duplicate never acts in the session's next episode."""
     timeout_s: float | None = Field(default=None, gt=0)
     request_id: str | None = Field(default=None, max_length=255)
 
@@ -97,6 +99,8 @@ class RestoreRequest(Body):
 
     snapshot: str
     """base64."""
+    episode_id: str | None = Field(default=None, max_length=255)
+    """Asked again with the same id, the server answers with the same new session."""
 
 
 class StepReply(Answer):
@@ -114,6 +118,36 @@ class StepReply(Answer):
     truncated: bool = False
     info: dict[str, Any] = Field(default_factory=dict)
     server_ms: float = 0.0
+
+
+class SessionReply(Answer):
+    """What /restore and /close answer."""
+
+    session_id: str
+    step: int = 0
+    closed: bool = False
+
+
+class ActionReply(Answer):
+    """What /expert answers."""
+
+    session_id: str
+    action: WireAction
+
+
+class HintReply(Answer):
+    """What /hint answers."""
+
+    session_id: str
+    hint: str
+
+
+class SnapshotReply(Answer):
+    """What /snapshot answers."""
+
+    session_id: str
+    snapshot: str
+    """base64 of what the world's `snapshot()` returned; /restore opens a session in this state, at its step 0."""
 
 
 class WireError(Answer):
@@ -141,9 +175,15 @@ def encode_observation(observation: Observation) -> dict[str, Any]:
     """The `observation` field of a StepReply."""
     if isinstance(observation, str):
         return {"text": observation, "metadata": {}}
+    image = base64.b64encode(encode_image(observation["image"])).decode()
+    return {"text": observation["text"], "image": image, "metadata": {}}
+
+
+def encode_image(image: np.ndarray) -> bytes:
+    """uint8[H, W, 3] as a PNG."""
     buffer = io.BytesIO()
-    _pillow().fromarray(observation["image"]).save(buffer, format="PNG", compress_level=1)
-    return {"text": observation["text"], "image": base64.b64encode(buffer.getvalue()).decode(), "metadata": {}}
+    _pillow().fromarray(image).save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()
 
 
 def decode_observation(field: dict[str, Any]) -> Observation:

@@ -77,6 +77,23 @@ class Batch:
         """bool[A]: the first token of its turn."""
         return np.append(True, np.diff(self.turn_A) != 0) if len(self.turn_A) else np.zeros(0, bool)
 
+    def select(self, keep_M: np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray]:
+        """The batch of the trajectories in the sorted index `keep_M`, and which turns and tokens of this one it has."""
+        kept_N = np.flatnonzero(np.isin(self.traj_N, keep_M))
+        kept_A = np.flatnonzero(np.isin(self.turn_A, kept_N))
+        kept = {"_M": keep_M, "_N": kept_N, "_A": kept_A}
+        part = Batch(
+            group_M=self.group_M[keep_M],
+            traj_N=np.searchsorted(keep_M, self.traj_N[kept_N]),
+            reward_N=self.reward_N[kept_N],
+            turn_A=np.searchsorted(kept_N, self.turn_A[kept_A]),
+            truncated_M=self.truncated_M[keep_M],
+            anchor_N=self.anchor_N[kept_N],
+            logprob_A=self.logprob_A[kept_A],
+            x={name: column[kept[name[-2:]]] for name, column in self.x.items()},
+        )
+        return part, kept_N, kept_A
+
     def with_columns(self, **columns: np.ndarray) -> Batch:
         """A batch with signals' columns added."""
         return replace(self, x={**self.x, **columns})

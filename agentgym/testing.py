@@ -1,0 +1,183 @@
+"""Fakes that are part of the product: worlds whose behaviour, good or bad, is known in advance.
+
+agentgym serve agentgym.testing:EchoEnv
+world = EchoEnv(crash_at=2)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+
+from agentgym.env import Action, Env, Observation
+from agentgym.spec import EnvSpec
+
+WORDS = ("apple", "brook", "cloud", "drum", "ember", "fern", "gate", "hill")
+LENGTH = 3
+"""Words to repeat in an episode."""
+
+Garbage = Literal["tuple", "reward", "observation", "info", "end"]
+Fault = Literal["ok", "lost request", "lost reply", "twice"]
+
+
+class EchoEnv(Env):
+    """The smallest world that behaves: a word is shown, the agent repeats it; three in a row is success and reward 1.
+
+    `latency_s` is slept in every step. At the 0-based step `crash_at` the world raises, at `hang_at` it sleeps for
+    `hang_s`, at `garbage_at` it returns something its contract forbids (`garbage` says what). With `image=True` it is
+    seen as well as read. It is `inline` unless it sleeps.
+    """
+
+    env_spec = EnvSpec(
+        id="echo",
+        description="Repeat the word that is shown, three times: the smallest world that behaves.",
+        instructions="You are shown a word. Answer with exactly that word and nothing else.",
+        splits={"train": 8, "validation": 4, "test": 4},
+        max_turns=8,
+        info_keys=("success", "valid_action", "state_key", "progress"),
+        capabilities=("snapshot", "expert", "hint"),
+        inline=True,
+    )
+
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        latency_s: float = 0.0,
+        crash_at: int | None = None,
+        hang_at: int | None = None,
+        hang_s: float = 60.0,
+        garbage_at: int | None = None,
+        garbage: Garbage = "tuple",
+        max_turns: int | None = None,
+        step_deadline_s: float | None = None,
+        image: bool = False,
+        inline: bool | None = None,
+    ) -> None:
+        self.latency_s, self.hang_s, self.garbage = latency_s, hang_s, garbage
+        self.crash_at, self.hang_at, self.garbage_at = crash_at, hang_at, garbage_at
+        spec = spec or type(self).env_spec
+        sleeps = latency_s > 0 or hang_at is not None
+        change: dict[str, Any] = {"inline": (spec.inline and not sleeps) if inline is None else inline}
+        if max_turns is not None:
+            change["max_turns"] = max_turns
+        if step_deadline_s is not None:
+            change["step_deadline_s"] = step_deadline_s
+        if image:
+            change["observations"] = ("text", "image")
+            change["capabilities"] = (*spec.capabilities, "image")
+        super().__init__(spec.model_copy(update=change))
+        self._split, self._task, self._said, self._turns, self._ended = "", 0, 0, 0, True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._split, self._task = self.select_task(options)
+        self._said, self._turns, self._ended = 0, 0, False
+        return self._look(f"Say: {self._word()}"), self._info(valid=True)
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        if self._ended:
+            raise RuntimeError("there is no episode: call reset()")
+        turn = self._turns
+        self._misbehave(turn)
+        said = action.strip() if isinstance(action, str) else ""
+        self._turns += 1
+        self._said += said == self._word()
+        terminated = self._said == LENGTH
+        truncated = not terminated and self._turns >= self.env_spec.max_turns
+        self._ended = terminated or truncated
+        ask = "Well said." if terminated else f"Say: {self._word()}"
+        answer = (
+            self._look(f"You said: {said}\n{ask}"),
+            float(terminated),
+            terminated,
+            truncated,
+            self._info(valid=bool(said)),
+        )
+        return self._spoil(answer) if turn == self.garbage_at else answer
+
+    def snapshot(self) -> bytes:
+        state = [self._split, self._task, self._said, self._turns, self._ended, self.np_random.bit_generator.state]
+        return json.dumps(state).encode()
+
+    def restore(self, state: bytes) -> None:
+        self._split, self._task, self._said, self._turns, self._ended, generator = json.loads(state)
+        self.np_random.bit_generator.state = generator
+
+    def expert(self) -> Action:
+        return self._word()
+
+    def hint(self) -> str:
+        return f"The word begins with {self._word()[0]!r}."
+
+    def _word(self) -> str:
+        first = 3 * self._task + 5 * list(self.env_spec.splits).index(self._split)
+        return WORDS[(first + min(self._said, LENGTH - 1)) % len(WORDS)]
+
+    def _info(self, valid: bool) -> dict[str, Any]:
+        return {
+            "success": self._said == LENGTH,
+            "valid_action": valid,
+            "state_key": f"{self._split}/{self._task}:{self._said}",
+            "progress": self._said / LENGTH,
+        }
+
+    def _look(self, text: str) -> Observation:
+        if "image" not in self.env_spec.observations:
+            return text
+        return {"text": text, "image": np.full((8, 8, 3), 40 * self._said, np.uint8)}
+
+    def _misbehave(self, turn: int) -> None:
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        if turn == self.crash_at:
+            raise RuntimeError(f"EchoEnv was told to crash at step {turn}")
+        if turn == self.hang_at:
+            time.sleep(self.hang_s)
+
+    def _spoil(self, answer: Any) -> Any:
+        observation, reward, terminated, truncated, info = answer
+        return {
+            "tuple": (observation, reward),
+            "reward": (observation, float("nan"), terminated, truncated, info),
+            "observation": (42, reward, terminated, truncated, info),
+            "info": (observation, reward, terminated, truncated, {"state_key": object()}),
+            "end": (observation, reward, "no", truncated, info),
+        }[self.garbage]
+
+
+class FaultyTransport(httpx.AsyncBaseTransport):
+    """A network with faults that are known in advance, around another transport.
+
+    `plan` says for each request, by order, what becomes of it: "ok" passes it, "lost request" fails before it is
+    sent, "lost reply" performs it and fails afterwards, "twice" performs it twice and answers with the second reply.
+    After the plan everything is "ok". `seen` lists the paths that were asked for.
+    """
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, plan: Iterable[Fault] = ()) -> None:
+        self.inner, self._plan = inner, iter(plan)
+        self.seen: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        fault = next(self._plan, "ok")
+        self.seen.append(request.url.path)
+        if fault == "lost request":
+            raise httpx.ConnectError("the request was lost, as planned", request=request)
+        reply = await self.inner.handle_async_request(request)
+        if fault == "ok":
+            return reply
+        await reply.aread()
+        await reply.aclose()
+        if fault == "lost reply":
+            raise httpx.ReadError("the reply was lost, as planned", request=request)
+        return await self.inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()

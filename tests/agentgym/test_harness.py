@@ -1,0 +1,149 @@
+"""Harness: render and parse are inverse, garbage is complained of and never raises, windows show what they say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agentgym.harness import ACT, Harness, content, render_call, text_of
+from agentgym.spec import EnvSpec, ToolSpec
+
+SPEC = EnvSpec(id="w", description="d", instructions="Walk.\n", max_turns=3)
+CLICK = ToolSpec(name="click", parameters={"type": "object", "properties": {"x": {}}, "required": ["x"]})
+TOOLS = SPEC.model_copy(update={"tools": (CLICK, ToolSpec(name="wait"))})
+
+stripped = st.text(min_size=1).map(str.strip).filter(bool)
+one_line = stripped.filter(lambda text: len(text.splitlines()) == 1 and text.splitlines()[0] == text)
+untagged = stripped.filter(lambda text: "<action>" not in text and "</action>" not in text)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+clicks = st.dictionaries(st.text(), json_values, max_size=3).map(
+    lambda more: {"name": "click", "arguments": {**more, "x": more.get("x", 1)}}
+)
+
+
+@given(one_line)
+def test_last_line_round_trip(action):
+    harness = Harness(grammar="last_line")
+    assert harness.parse(f"I think.\n\n{harness.render(action)}\n \n", SPEC).action == action
+
+
+@given(untagged, st.text())
+def test_tagged_round_trip(action, thought):
+    harness = Harness(grammar="tagged")
+    assert harness.parse(harness.render(action), SPEC).action == action
+    assert harness.parse(f"{thought} <action> {harness.render(action)} {action}", SPEC).action == action
+
+
+@given(st.text())
+def test_text_actions_round_trip_through_the_act_tool(action):
+    harness = Harness(grammar="tool_call")
+    assert harness.parse(harness.render(action), SPEC).action == action
+
+
+@given(clicks, st.text())
+def test_tool_calls_round_trip(call, thought):
+    harness = Harness(grammar="tool_call")
+    assert harness.parse(harness.render(call), TOOLS).action == call
+    assert harness.parse(f"{thought}<tool_call>{harness.render(call)}", TOOLS).action == call
+
+
+@pytest.mark.parametrize("grammar", ["last_line", "tagged"])
+def test_tool_calls_round_trip_in_text_grammars(grammar):
+    harness, call = Harness(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
+    assert harness.parse(harness.render(call), TOOLS).action == call
+    for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
+        said = harness.render(text)
+        assert harness.parse(said, TOOLS).action == text, "text that is no call of this world stays text"
+
+
+def test_a_tag_inside_an_argument_does_not_end_the_call():
+    harness = Harness(grammar="tool_call")
+    call = {"name": "click", "arguments": {"x": "</tool_call><tool_call>{}"}}
+    assert harness.parse(render_call(call), TOOLS).action == call
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ("", "not a JSON tool call"),
+        ("I will click.", "not a JSON tool call"),
+        ("<tool_call>{</tool_call>", "not a JSON tool call"),
+        ("[" * 100_000, "not a JSON tool call (RecursionError)"),
+        ("[1]", "a tool call is"),
+        ('{"name": "click", "arguments": [1]}', "a tool call is"),
+        ('{"name": ["click"], "arguments": {}}', "names no tool"),
+        ('{"arguments": {}}', "names no tool"),
+        ('{"name": "jump", "arguments": {}}', "there is no tool 'jump'; there are click, wait"),
+        ('{"name": "click", "arguments": {"y": 1}}', "click needs x"),
+    ],
+)
+def test_garbage_in_place_of_a_call_is_complained_of(reply, problem):
+    parsed = Harness(grammar="tool_call").parse(reply, TOOLS)
+    assert parsed.action is None
+    assert problem in parsed.problem
+
+
+@given(st.text(), st.sampled_from(["last_line", "tagged", "tool_call"]), st.sampled_from([SPEC, TOOLS]))
+def test_parse_never_raises_and_gives_an_action_or_a_problem(reply, grammar, spec):
+    parsed = Harness(grammar=grammar).parse(reply, spec)
+    assert (parsed.action is None) == bool(parsed.problem)
+
+
+def test_the_last_action_counts():
+    assert Harness(grammar="tagged").parse("<action>up</action> no: <action>down</action>", SPEC).action == "down"
+    assert Harness(grammar="tagged").parse("<action> </action>", SPEC).problem.startswith("the reply had an empty")
+    assert Harness(grammar="tagged").parse("up", SPEC).problem.startswith("the reply had no")
+    assert Harness(grammar="last_line").parse(" \n ", SPEC).problem == "the reply was empty"
+    calls = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]
+    assert Harness(grammar="tool_call").parse("anything", TOOLS, calls).action == calls[1]
+
+
+def test_tools_are_offered_only_where_calls_are_spoken():
+    assert Harness().tools(TOOLS) == ()
+    assert Harness(grammar="tool_call").tools(TOOLS) == TOOLS.tools
+    assert Harness(grammar="tool_call").tools(SPEC) == (ACT,)
+
+
+@given(
+    st.lists(st.tuples(st.text(), st.text())), st.none() | st.integers(0, 5), st.sampled_from([None, "", "Be brief."])
+)
+def test_messages_show_the_window_and_nothing_else(history, window, system):
+    messages = Harness(window=window, system=system).messages(SPEC, history, "now")
+    shown = history if window is None else history[max(0, len(history) - window) :]
+    expected = [] if system == "" else [("system", system or "Walk.\nReply with one action on the last line.")]
+    for observation, reply in shown:
+        expected += [("user", observation), ("assistant", reply)]
+    assert [(message["role"], message["content"]) for message in messages] == [*expected, ("user", "now")]
+
+
+def test_an_image_travels_as_a_png_in_a_data_url():
+    seen = {"text": "a square", "image": np.zeros((2, 3, 3), np.uint8)}
+    text, image = content(seen)
+    assert text == {"type": "text", "text": "a square"}
+    assert image["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
+    assert text_of(seen) == "a square"
+    json.dumps(Harness().messages(SPEC, [(seen, "go")], seen))
+
+
+def test_a_complaint_says_what_was_wrong_and_how_to_reply():
+    complaint = Harness(grammar="tagged").complaint(SPEC, "the reply was empty")
+    assert complaint == "No action taken: the reply was empty. Reply with one action as <action>...</action>."
+    assert Harness(system="x").complaint(SPEC, "why") == "No action taken: why."
+
+
+def test_unknown_and_impossible_fields_are_refused():
+    with pytest.raises(ValidationError, match="gramar"):
+        Harness(gramar="tagged")
+    with pytest.raises(ValidationError, match="window"):
+        Harness(window=-1)
+    with pytest.raises(ValidationError, match="invalid_penalty"):
+        Harness(invalid_penalty=-1.0)

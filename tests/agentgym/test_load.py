@@ -1,0 +1,119 @@
+"""Naming worlds: ids, "package.module:Class", and what every wrong name is told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from agentgym import load
+from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
+from agentgym.testing import EchoEnv
+
+SPEC = """
+id = "{id}"
+description = "d"
+instructions = "i"
+max_turns = 3
+[kwargs]
+size = 5
+"""
+CODE = """
+from agentgym.env import Env
+from agentgym.spec import EnvSpec
+
+not_a_class = 1
+
+class World(Env):
+    def __init__(self, spec=None, size=1):
+        super().__init__(spec or EnvSpec(id="w", description="d", instructions="i", max_turns=1))
+        self.size = size
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package `ag_load_pkg` with a world, its spec, and broken neighbours."""
+    folder = tmp_path / "ag_load_pkg"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "env.py").write_text(CODE)
+    (folder / "needs.py").write_text("import ag_no_such_dependency\n")
+    (folder / "tiny-world.toml").write_text(SPEC.format(id="tiny-world"))
+    (folder / "wrong.toml").write_text(SPEC.format(id="wrong") + "sise = 1\n[more]\nx = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(load, "_registered", {})
+    yield "ag_load_pkg"
+    for name in [name for name in sys.modules if name.startswith("ag_load_pkg")]:
+        del sys.modules[name]
+
+
+def test_an_id_takes_its_spec_and_arguments_from_its_toml_and_imports_nothing(package):
+    load.register("tiny-world", f"{package}.env:World")
+    assert load.names()["tiny-world"] == f"{package}.env:World"
+    assert load.spec("tiny-world").max_turns == 3
+    assert f"{package}.env" not in sys.modules
+    world = load.make("tiny-world")
+    assert (world.size, world.env_spec.id) == (5, "tiny-world")
+    assert load.make("tiny-world", size=7).size == 7
+
+
+def test_a_class_by_its_path(package):
+    assert load.make(f"{package}.env:World").size == 1
+    assert load.make(f"{package}.env:World", size=2).size == 2
+    assert load.spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
+    assert isinstance(load.make("agentgym.testing:EchoEnv"), EchoEnv)
+
+
+def test_a_near_miss_is_guessed(package):
+    load.register("tiny-world", f"{package}.env:World")
+    with pytest.raises(UnknownEnvironment, match=r"no world is called 'tiny-wrold'\. Did you mean tiny-world"):
+        load.spec("tiny-wrold")
+    with pytest.raises(UnknownEnvironment, match=r"'qqqq'\. `agentgym envs list` shows"):
+        load.make("qqqq")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "told"),
+    [
+        ("ag_no_such_module:World", UnknownEnvironment, "there is no module 'ag_no_such_module'"),
+        ("ag_load_pkg.missing:World", UnknownEnvironment, r"there is no module 'ag_load_pkg\.missing'"),
+        ("ag_load_pkg.env:Wrold", UnknownEnvironment, "has no 'Wrold'"),
+        ("ag_load_pkg.env:Plain", UnknownEnvironment, "is not a subclass of agentgym.Env"),
+        ("ag_load_pkg.env:not_a_class", UnknownEnvironment, "is not a subclass of agentgym.Env"),
+        ("ag_load_pkg.needs:World", MissingDependency, "needs the package 'ag_no_such_dependency'"),
+        (":World", UnknownEnvironment, 'named "package.module:Class", not'),
+        ("ag_load_pkg.env:", UnknownEnvironment, 'named "package.module:Class", not'),
+        (".env:World", UnknownEnvironment, 'named "package.module:Class", not'),
+        ("a b:World", UnknownEnvironment, 'named "package.module:Class", not'),
+    ],
+)
+def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
+    with pytest.raises(error, match=told):
+        load.make(name)
+    with pytest.raises(error, match=told):
+        load.spec(name)
+
+
+def test_a_class_without_a_spec_is_told_to_have_one(package):
+    with pytest.raises(UnknownEnvironment, match="has no EnvSpec: set `env_spec"):
+        load.spec(f"{package}.env:World")
+
+
+def test_arguments_that_a_world_does_not_take_are_named(package):
+    with pytest.raises(ConfigError, match="sise"):
+        load.make(f"{package}.env:World", sise=3)
+
+
+def test_a_broken_spec_file_is_named_with_its_field(package):
+    load.register("wrong", f"{package}.env:World")
+    with pytest.raises(ConfigError, match=r"(?s)wrong\.toml is not a valid environment spec.*more"):
+        load.spec("wrong")
+
+
+def test_register_wants_a_path(package):
+    with pytest.raises(UnknownEnvironment, match=r'named as "package\.module:Class", not'):
+        load.register("x", "package.module.Class")

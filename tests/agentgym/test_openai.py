@@ -1,0 +1,302 @@
+"""OpenAIPolicy against a real HTTP server that speaks the format, well and badly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from agentgym.errors import PolicyFailure, UsageError
+from agentgym.harness import Harness
+from agentgym.openai import OpenAIPolicy, parse_reply, retry_after_s
+from agentgym.policy import Ask, ContextFull, Episode
+from agentgym.rollout import Limits, rollout
+from agentgym.session import LocalSession, Step
+from agentgym.spec import ToolSpec
+from agentgym.testing import EchoEnv
+from agentgym.trajectory import StopReason
+
+EPISODE = Episode("echo", "test", 0)
+CLICK = ToolSpec(name="click", description="Click.", parameters={"type": "object", "properties": {"x": {}}})
+
+
+def completion(text="hello", finish="stop", **message):
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text, **message}}
+    return {"id": "1", "object": "chat.completion", "choices": [choice]}
+
+
+def tool_call(name, arguments):
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers in order, the last one for ever: (status, body, headers), "hang", "drop", or a function of the request."""
+
+    daemon_threads = True
+
+    def __init__(self, *answers):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers, self.requests, self.headers_seen, self.times = answers, [], [], []
+        self.let_go = threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.let_go.set()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request, client_address):
+        """A client that hung up is part of the test."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        server: Server = self.server
+        server.times.append(time.monotonic())
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server.requests.append((self.path, body))
+        server.headers_seen.append(dict(self.headers))
+        answer = server.answers[min(len(server.requests), len(server.answers)) - 1]
+        if answer == "hang":
+            server.let_go.wait(10)
+            return
+        if answer == "drop":
+            self.close_connection = True
+            self.connection.close()
+            return
+        if callable(answer):
+            answer = answer(body)
+        status, content, headers = (*answer, {})[:3]
+        data = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def question(messages=None, harness=None, tools=()):
+    session = LocalSession(EchoEnv())
+    session.spec = session.spec.model_copy(update={"tools": tuple(tools)})
+    messages = messages or [{"role": "user", "content": "hi"}]
+    return Ask(messages, 0, Step("hi", 0.0, False, False, {}), session, harness or Harness())
+
+
+def policy_of(server, **options):
+    return OpenAIPolicy(server.url, "m", **{"backoff_s": 0.01, "retries": 2, **options})
+
+
+def ask(server, what=None, **options):
+    async def go():
+        async with policy_of(server, **options) as policy:
+            return await policy.actor(EPISODE).act(what or question())
+
+    return asyncio.run(go())
+
+
+def test_the_request_and_the_reply():
+    image = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]
+    with Server((200, completion("go north", "length"))) as server:
+        reply = ask(
+            server,
+            question([{"role": "user", "content": image}, {"role": "assistant", "content": "\ud800"}]),
+            api_key=" secret\n",
+            temperature=0.0,
+            max_tokens=7,
+            extra_body={"top_p": 0.9},
+        )
+    assert (reply.text, reply.finish, reply.calls, reply.span) == ("go north", "length", (), None)
+    ((path, body),) = server.requests
+    assert path == "/v1/chat/completions"
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": image}, {"role": "assistant", "content": "\ud800"}],
+        "temperature": 0.0,
+        "max_tokens": 7,
+        "top_p": 0.9,
+    }
+    assert server.headers_seen[0]["Authorization"] == "Bearer secret"
+
+
+def test_without_options_nothing_is_sent_but_the_question():
+    with Server((200, completion())) as server:
+        ask(server)
+    assert server.requests[0][1].keys() == {"model", "messages"}
+    assert "Authorization" not in server.headers_seen[0]
+
+
+def test_tools_are_offered_and_calls_come_back_as_calls_and_as_text():
+    harness = Harness(grammar="tool_call")
+    answer = completion(None, "tool_calls", tool_calls=[tool_call("click", '{"x": 3}')])
+    with Server((200, answer)) as server:
+        what = question(harness=harness, tools=[CLICK])
+        reply = ask(server, what)
+    assert server.requests[0][1]["tools"] == [{"type": "function", "function": CLICK.model_dump()}]
+    assert reply.calls == ({"name": "click", "arguments": {"x": 3}},)
+    spec = what.session.spec
+    assert harness.parse(reply.text, spec, reply.calls).action == reply.calls[0]
+    assert harness.parse(reply.text, spec).action == reply.calls[0], "the history's text tells the call"
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "calls"),
+    [
+        ({"content": "a", "tool_calls": None}, "a", 0),
+        ({"content": None}, "", 0),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "ab", 0),
+        (
+            {"content": "so", "tool_calls": [tool_call("f", "{}")]},
+            'so\n<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+            1,
+        ),
+        ({"tool_calls": [tool_call("f", "")]}, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', 1),
+        ({"tool_calls": [tool_call("f", {"x": 1})]}, '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', 1),
+        ({"tool_calls": [tool_call("f", "{x:")]}, '<tool_call>{"name": "f", "arguments": {x:}</tool_call>', 0),
+        ({"tool_calls": [tool_call("f", "[1]")]}, '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', 0),
+    ],
+)
+def test_what_servers_say(message, text, calls):
+    reply = parse_reply({"choices": [{"finish_reason": "stop", "message": message}]})
+    assert (reply.text, len(reply.calls)) == (text, calls)
+
+
+def test_a_call_with_garbage_arguments_is_complained_of_even_after_a_good_one():
+    harness, spec = Harness(grammar="tool_call"), question(tools=[CLICK]).session.spec
+    for calls in ([tool_call("click", "{x")], [tool_call("click", "{}"), tool_call("click", "{x")]):
+        reply = parse_reply(completion("", tool_calls=calls))
+        assert "not a JSON tool call" in harness.parse(reply.text, spec, reply.calls).problem
+
+
+def test_429_then_ok_waits_as_long_as_it_is_told():
+    with Server((429, "slow down", {"Retry-After": "0.3"}), (503, ""), (200, completion("ok"))) as server:
+        assert ask(server).text == "ok"
+    assert server.times[1] - server.times[0] >= 0.3
+    assert server.times[2] - server.times[1] < 0.3
+
+
+def test_a_wait_that_is_too_long_is_a_failure_at_once():
+    with (
+        Server((429, "come back tomorrow", {"Retry-After": "86400"})) as server,
+        pytest.raises(PolicyFailure, match="answered 429: come back tomorrow$"),
+    ):
+        ask(server)
+    assert len(server.requests) == 1
+
+
+def test_retry_after_is_seconds_or_a_date():
+    assert retry_after_s("2") == 2.0
+    assert 55 < retry_after_s(formatdate(time.time() + 60, usegmt=True)) <= 60
+    assert retry_after_s(formatdate(time.time() - 60, usegmt=True)) == 0.0
+    assert retry_after_s("soon") == retry_after_s(None) == retry_after_s("-1") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "asked"),
+    [
+        ((500, "x" * 1000), r"answered 500: x{300}\.\.\. \(asked 3 times\)$", 3),
+        ((200, "<html>oops</html>"), "something that is not a chat completion: <html>oops</html>", 3),
+        ((200, {"error": {"message": "overloaded"}}), "overloaded", 3),
+        ((200, {"choices": []}), "not a chat completion", 3),
+        ((200, [1]), "not a chat completion", 3),
+        ((200, "[" * 50_000), "not a chat completion", 3),
+        ("drop", "cannot be asked", 3),
+        ("hang", r"gave no answer in 0\.2 s \(asked 3 times\)", 3),
+        ((400, {"error": "bad field secret-key"}), r'answered 400: {"error": "bad field \*\*\*"}$', 1),
+    ],
+)
+def test_failures_tell_url_status_and_body(answer, told, asked):
+    with Server(answer) as server:
+        with pytest.raises(PolicyFailure, match=told) as failure:
+            ask(server, timeout_s=0.2, api_key="secret-key")
+        assert str(failure.value).startswith(f"{server.url}/chat/completions ")
+    assert len(server.requests) == asked
+
+
+def test_a_server_that_is_not_there():
+    with Server() as server:
+        pass
+    with pytest.raises(PolicyFailure, match="cannot be asked"):
+        ask(server)
+
+
+@pytest.mark.parametrize("answer", ["hang", "drop", (200, "garbage")])
+def test_a_passing_fault_is_overcome(answer):
+    with Server(answer, (200, completion("ok"))) as server:
+        assert ask(server, timeout_s=0.3).text == "ok"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_the_users_to_mend(status):
+    with Server((status, {"error": "Incorrect API key: sk-long-1234"})) as server:
+        with pytest.raises(UsageError, match=r"refused the API key that ends in '1234'.*give a valid one") as refusal:
+            ask(server, api_key="sk-long-1234")
+        assert "sk-long" not in str(refusal.value)
+        with pytest.raises(UsageError, match="wants an API key, and none was given"):
+            ask(server)
+    assert len(server.requests) == 2
+
+
+def test_an_unknown_model_is_the_users_to_mend():
+    with Server((404, {"error": "no model m"})) as server, pytest.raises(UsageError, match=r"the model's name, 'm'"):
+        ask(server)
+
+
+@pytest.mark.parametrize("sign", ["context_length_exceeded", "This model's maximum context length is 4096 tokens."])
+def test_a_prompt_that_does_not_fit_cuts_the_episode(sign):
+    with Server((400, {"error": {"message": sign}})) as server, pytest.raises(ContextFull):
+        ask(server)
+
+
+def test_urls_keys_and_identity():
+    policy = OpenAIPolicy("http://h/v1/chat/completions", "m", api_key="secret", temperature=0.5, max_tokens=9)
+    assert policy.url == "http://h/v1/chat/completions"
+    assert policy.identity == "http://h/v1 m max_tokens=9 temperature=0.5"
+    assert "secret" not in repr(policy) + policy.identity
+    with pytest.raises(UsageError, match="begins with http"):
+        OpenAIPolicy("localhost:8000/v1", "m")
+
+
+def test_whole_episodes_are_played_and_connections_are_shared_and_reopened():
+    def say(body):
+        return 200, completion(body["messages"][-1]["content"].rpartition("Say: ")[2])
+
+    with Server(say) as server:
+        policy = policy_of(server)
+
+        async def go():
+            sessions = [LocalSession(EchoEnv()) for _ in range(4)]
+            async with policy:
+                return await asyncio.gather(
+                    *(rollout(s, policy.actor(EPISODE), Harness(), EPISODE, Limits()) for s in sessions)
+                )
+
+        played = asyncio.run(go()) + asyncio.run(go())
+    assert [t.stop for t in played] == [StopReason.TERMINATED] * 8
+    assert all(t.success for t in played)
+    assert [len(body["messages"]) for _, body in server.requests].count(6) == 8, "system, two turns, the third question"
+
+
+def test_a_failure_is_recorded_and_never_scored():
+    with Server((500, "down")) as server:
+
+        async def go():
+            async with policy_of(server, retries=0) as policy:
+                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), Harness(), EPISODE, Limits())
+
+        played = asyncio.run(go())
+    assert played.stop is StopReason.POLICY_FAILED
+    assert "answered 500: down" in played.error

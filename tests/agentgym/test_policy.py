@@ -1,0 +1,111 @@
+"""Policies: scripted, random, expert and human actors, and the random streams of episodes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentgym.errors import UsageError
+from agentgym.harness import Harness
+from agentgym.policy import (
+    Ask,
+    Episode,
+    ExpertPolicy,
+    HumanPolicy,
+    RandomPolicy,
+    ScriptedPolicy,
+    TextActor,
+    Tokens,
+)
+from agentgym.rollout import Limits, rollout
+from agentgym.session import LocalSession, Step
+from agentgym.testing import EchoEnv
+
+EPISODE = Episode("echo", "test", 1)
+
+
+def play(policy, episode=EPISODE, harness=None):
+    actor = policy.actor(episode)
+    return asyncio.run(rollout(LocalSession(EchoEnv()), actor, harness or Harness(), episode, Limits()))
+
+
+def ask(actions=(), info=None, turn=0):
+    session = LocalSession(EchoEnv())
+    session.spec = session.spec.model_copy(update={"actions": tuple(actions)})
+    return Ask([], turn, Step("look", 0.0, False, False, info or {}), session, Harness())
+
+
+def said(policy, question, episode=EPISODE):
+    return asyncio.run(policy.actor(episode).act(question)).text
+
+
+def test_a_script_is_said_in_order_and_its_last_line_for_ever():
+    policy = ScriptedPolicy(["a", "b"])
+    assert [said(policy, ask(turn=turn)) for turn in range(4)] == ["a", "b", "b", "b"]
+    assert said(ScriptedPolicy(lambda question: f"turn {question.turn}"), ask(turn=7)) == "turn 7"
+    with pytest.raises(UsageError, match="at least one action"):
+        ScriptedPolicy([]).actor(EPISODE)
+
+
+@pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
+def test_the_expert_wins_in_every_grammar(grammar):
+    assert play(ExpertPolicy(), harness=Harness(grammar=grammar)).success
+
+
+def test_random_prefers_the_available_actions_and_is_uniform():
+    draws = [said(RandomPolicy(), ask("ab", {"available_actions": ["c"]})) for _ in range(3)]
+    assert draws == ["c"] * 3
+    actor, question = RandomPolicy(seed=1).actor(EPISODE), ask("ab")
+    counted = [asyncio.run(actor.act(question)).text for _ in range(400)]
+    assert 150 < counted.count("a") < 250
+    with pytest.raises(UsageError, match="echo lists no actions"):
+        said(RandomPolicy(), ask())
+
+
+def test_a_noisy_expert_draws_at_random_sometimes():
+    question = ask("xy")
+
+    async def go():
+        await question.session.reset(seed=0)
+        actor = ExpertPolicy(noise=0.5, seed=2).actor(EPISODE)
+        return [(await actor.act(question)).text for _ in range(200)]
+
+    replies = asyncio.run(go())
+    assert 60 < sum(reply in "xy" for reply in replies) < 140
+
+
+def test_random_streams_differ_by_everything_that_names_an_episode():
+    episodes = [
+        EPISODE,
+        EPISODE._replace(env="other"),
+        EPISODE._replace(split="train"),
+        EPISODE._replace(task=2),
+        EPISODE._replace(seed=1),
+        EPISODE._replace(attempt=1),
+    ]
+    first = [episode.rng().integers(2**62) for episode in episodes]
+    assert first == [episode.rng().integers(2**62) for episode in episodes]
+    assert len({*first, EPISODE.rng(1).integers(2**62), EPISODE.rng(2).integers(2**62)}) == 8
+
+
+@pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
+def test_a_person_types_bare_actions_in_any_grammar(grammar):
+    shown: list[str] = []
+    world = EchoEnv()
+    world.reset(seed=0, options={"split": "test", "task": 1})
+    words = []
+    for _ in range(3):
+        words.append(world.expert())
+        world.step(words[-1])
+    lines = iter(words)
+    played = play(HumanPolicy(read=lambda prompt: next(lines), write=shown.append), harness=Harness(grammar=grammar))
+    assert played.success
+    assert shown[0].startswith("You are shown a word.")
+    assert sum(text.startswith("\n[turn") for text in shown) == 3
+
+
+def test_text_actors_have_no_tokens():
+    assert TextActor().finish(None) == Tokens()
+    with pytest.raises(NotImplementedError, match=r"act\(ask\) -> Reply"):
+        asyncio.run(TextActor().act(ask()))

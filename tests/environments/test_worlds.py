@@ -1,0 +1,204 @@
+"""What every shipped turn-based world owes, whatever its rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import gymnasium.utils.env_checker
+import numpy as np
+import pytest
+
+import agentgym_environments
+from agentgym import load
+from agentgym.errors import BadRequest
+from agentgym_environments.turns import TurnEnv
+
+FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext")
+WORLDS = [name for name, target in load.names().items() if target.split(".")[1] in FOLDERS]
+EXPERTS = [name for name in WORLDS if "expert" in load.spec(name).capabilities]
+
+
+def play(env, seed, options, choose):
+    """Everything an episode says, as one text."""
+    observation, info = env.reset(seed=seed, options=options)
+    said, over = [observation, info], False
+    while not over:
+        *step, info = env.step(choose(info))
+        over = step[2] or step[3]
+        said += [step, info]
+    return json.dumps(said), info
+
+
+def test_every_id_of_the_entry_points_is_here():
+    assert set(WORLDS) >= {
+        "oracle",
+        "keydoor",
+        "keydoor-delayed",
+        "wordle",
+        "wordle-mini",
+        "sokoban",
+        "taxi",
+        "blackjack",
+    }
+    assert set(WORLDS) - set(EXPERTS) == {"blackjack"}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_gymnasiums_own_checker_passes(name):
+    gymnasium.utils.env_checker.check_env(load.make(name), skip_render_check=True)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_spec_says_what_the_class_does(name):
+    spec, env = load.spec(name), load.make(name)
+    assert env.env_spec == spec  # nothing in the class contradicts the TOML
+    assert spec.id == name
+    assert spec.inline
+    if name != "oracle":
+        assert list(spec.splits) == ["train", "validation", "test"]
+
+
+@pytest.mark.parametrize("name", ["oracle", "keydoor", "wordle", "sokoban", "frozenlake"])
+def test_a_class_without_a_spec_loads_its_default(name):
+    cls = type(load.make(name))
+    assert cls().env_spec == load.spec(name)
+    cls().reset(seed=0)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_same_task_seed_and_actions_give_the_same_bytes(name):
+    for task in range(min(5, load.spec(name).splits["train"])):
+        texts = set()
+        for _ in range(2):
+            random = np.random.default_rng(task)
+            words = load.spec(name).actions or ("crane", "xxxxx", "lion", "tale")
+            texts.add(play(load.make(name), task, {"task": task}, lambda info: str(random.choice(words)))[0])  # noqa: B023
+        assert len(texts) == 1
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_the_expert_wins_every_task_it_is_given(name):
+    env = load.make(name)
+    for split, size in env.env_spec.splits.items():
+        for task in range(min(size, 30)):
+            _, info = play(env, task, {"split": split, "task": task}, lambda info: env.expert())
+            assert info["success"], (split, task)
+
+
+@pytest.mark.parametrize("name", [name for name in WORLDS if name != "oracle"])
+def test_no_opening_is_in_two_splits(name):
+    env = load.make(name)
+    keys = {
+        split: {env.reset(options={"split": split, "task": task})[1]["state_key"] for task in range(min(size, 120))}
+        for split, size in env.env_spec.splits.items()
+    }
+    train, validation, test = keys.values()
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_nonsense_costs_a_turn_changes_nothing_and_says_what_is_legal(name):
+    env = load.make(name)
+    _, before = env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step("  dance!  ")
+    assert (terminated, truncated, info["valid_action"], info["success"]) == (False, False, False, False)
+    assert info["state_key"] == before["state_key"]
+    assert reward == env.invalid_reward
+    assert env.turn == 1
+    legal = before.get("available_actions") or ["letters"]
+    assert all(action in observation for action in legal)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_capitals_and_spaces_are_forgiven(name):
+    env = load.make(name)
+    _, info = env.reset(seed=0)
+    action = (info.get("available_actions") or ["lion" if name == "wordle-mini" else "crane"])[0]
+    assert env.step(f"  {action.upper().replace(' ', '   ')}\n")[4]["valid_action"] is True
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_steps_outside_an_episode_are_refused_in_words(name):
+    env = load.make(name)
+    for act in (lambda: env.step("up"), env.snapshot):
+        with pytest.raises(BadRequest, match="call reset before"):
+            act()
+    env.reset(seed=0)
+    turns = [env.step("dance") for _ in range(env.env_spec.max_turns)]
+    assert [bool(step[2] or step[3]) for step in turns] == [False] * (len(turns) - 1) + [True]
+    assert turns[-1][3] is not env.out_of_turns_terminates
+    with pytest.raises(BadRequest, match="is over: call reset"):
+        env.step("up")
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_snapshot_of_any_moment_is_json_and_restores_it(name):
+    env, copy = load.make(name), load.make(name)
+    env.reset(seed=3)
+    random = np.random.default_rng(0)
+    words, over = env.env_spec.actions or ("crane", "lion"), False
+    while not over:
+        state = env.snapshot()
+        assert json.loads(state)["id"] == name
+        action = str(random.choice(words))
+        step = env.step(action)
+        copy.restore(state)
+        assert copy.step(action) == step
+        over = step[2] or step[3]
+    copy.restore(env.snapshot())
+    with pytest.raises(BadRequest, match="is over"):
+        copy.step("up")
+    assert copy.reset() == env.reset()  # the generator travelled too
+
+
+def test_a_snapshot_that_is_none_or_anothers_is_refused():
+    env = load.make("keydoor")
+    other = load.make("oracle")
+    other.reset(seed=0)
+    with pytest.raises(BadRequest, match="is of oracle, not of keydoor"):
+        env.restore(other.snapshot())
+    for bad in (b"", b"[]", b"\xff", b'{"id": "keydoor"}'):
+        with pytest.raises(BadRequest, match="not a snapshot of keydoor"):
+            env.restore(bad)
+
+
+def test_reset_without_a_task_draws_one_from_the_seed():
+    env = load.make("keydoor-5x5")
+    one, other = [[env.reset(seed=5)[1]["state_key"], *(env.reset()[1]["state_key"] for _ in range(4))] for _ in "ab"]
+    assert one == other
+    assert len(set(one)) == 5
+
+
+def test_every_shipped_world_of_turns_is_a_turn_env():
+    assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
+
+
+READMES = [
+    (path, match)
+    for path in sorted(Path(agentgym_environments.__file__).parent.glob("*/README.md"))
+    for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
+    if path.parent.name in FOLDERS
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "match"), READMES, ids=lambda value: getattr(getattr(value, "parent", None), "name", "")
+)
+def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(path, match):
+    name, split, task, printed = match.groups()
+    env = load.make(name)
+    lines = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]]
+    reward = 0.0
+    while not env.over:
+        action = env.expert()
+        observation, reward, *_ = env.step(action)
+        lines += [f"> {action}", observation]
+    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
+
+
+def test_every_folder_prints_an_episode():
+    assert {path.parent.name for path, _ in READMES} == set(FOLDERS)

@@ -1,0 +1,190 @@
+"""Each assigner on the enumerated oracle MDP: its exact mean gradient and total variance, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
+from agentgym_trainers.credit.gigpo import gigpo
+from agentgym_trainers.credit.group import dr_grpo, grpo, reinforce, rloo
+from agentgym_trainers.credit.segments import reverse_scan
+from agentgym_trainers.testing import (
+    ORACLE_ADVANTAGE,
+    ORACLE_GRADIENT,
+    ORACLE_VALUE,
+    SC,
+    SD,
+    oracle_batch,
+    oracle_gradient_M,
+    oracle_population,
+    oracle_trajectories,
+)
+
+EXACT = ORACLE_GRADIENT
+POTENTIAL = np.array([0.3, 0.9, -0.2, 0.5, 0.1])
+
+
+@cache
+def alone(tokens: int = 1) -> tuple[Batch, np.ndarray]:
+    """The ten trajectories, each its own group, and their probabilities."""
+    every = oracle_trajectories()
+    return oracle_batch(every, groups=range(10), tokens=tokens), np.array([t.probability for t in every])
+
+
+@cache
+def infinite(copies: int = 1) -> tuple[Batch, np.ndarray]:
+    """One group that holds each trajectory in proportion to its probability, so its means are expectations."""
+    population = oracle_population(copies)
+    return oracle_batch(population), np.full(len(population), 1 / len(population))
+
+
+@cache
+def every_group(size: int) -> tuple[Batch, np.ndarray]:
+    """All 10^size groups that can be drawn, and the probability of each, shared by its trajectories."""
+    every = oracle_trajectories()
+    drawn = np.array(list(product(range(10), repeat=size)))
+    chance = np.array([t.probability for t in every])[drawn].prod(axis=1)
+    groups = np.repeat(np.arange(len(drawn)), size)
+    return oracle_batch([every[i] for i in drawn.ravel()], groups=groups), np.repeat(chance / size, size)
+
+
+def moments(batch: Batch, weight_M: np.ndarray, credit: Credit) -> tuple[np.ndarray, float]:
+    gradient_M = oracle_gradient_M(batch, credit)
+    mean = weight_M @ gradient_M
+    return mean, float(weight_M @ ((gradient_M - mean) ** 2).sum(axis=1))
+
+
+def shaped(batch: Batch, potential_win: float = 0.0) -> Batch:
+    """r_t + Φ(s_{t+1}) − Φ(s_t), Φ of a win given, of a loss 0."""
+    potential_N = POTENTIAL[batch.anchor_N]
+    after_N = np.where(batch.last_N, potential_win * batch.reward_N, np.roll(potential_N, -1))
+    return replace(batch, reward_N=batch.reward_N + after_N - potential_N)
+
+
+def progress(batch: Batch, *, released: bool = False) -> Batch:
+    """SPA's c_t = V(s_{t+1}) − V(s_t) as rewards; released code multiplies turn t of T by T − t − 1."""
+    value_N = batch.x["value_N"]
+    progress_N = np.where(batch.last_N, batch.reward_N, np.roll(value_N, -1)) - value_N
+    left_N = reverse_scan(np.ones(len(value_N)), batch.traj_N, 1.0) - 1
+    return replace(batch, reward_N=progress_N * (left_N if released else 1.0))
+
+
+def anchors_only(batch: Batch) -> Credit:
+    return Credit(gigpo(batch).advantage_A - gigpo(batch, omega=0).advantage_A)
+
+
+ROWS = {
+    "reinforce": (alone(), reinforce, 1 * EXACT, 0.1260),
+    "reinforce to go": (alone(), partial(reinforce, reward_to_go=True), 1 * EXACT, 0.1260),
+    "dr_grpo K→∞": (infinite(), dr_grpo, 1 * EXACT, 0.0996),
+    "rloo K=10⁴": (infinite(625), rloo, 1 * EXACT, 0.0996),
+    "turn_gae λ=1": (alone(), partial(turn_gae, gamma=1, lam=1), 1 * EXACT, 0.0840),
+    "turn_gae λ=.95": (alone(), partial(turn_gae, gamma=1, lam=0.95), 1 * EXACT, 0.0760),
+    "turn_gae λ=.5": (alone(), partial(turn_gae, gamma=1, lam=0.5), 1 * EXACT, 0.0342),
+    "turn_gae λ=0": (alone(), partial(turn_gae, gamma=1, lam=0), 1 * EXACT, 0.0234),
+    "token_gae, one token, λ=.5": (alone(), partial(token_gae, lam=0.5), 1 * EXACT, 0.0342),
+    "token_gae, two tokens, λ=0: Q − V": (alone(2), partial(token_gae, lam=0), 1 * EXACT, 0.0195),
+    "token_gae, two tokens, λ=1": (alone(2), partial(token_gae, lam=1), 1 * EXACT, 0.0840),
+    "bilevel_gae, λ over turns": (alone(2), partial(bilevel_gae, gamma_turn=1, lam=1), 1 * EXACT, 0.0813),
+    "bilevel_gae, λ over both": (alone(2), partial(bilevel_gae, gamma_turn=1), 1 * EXACT, 0.0753),
+    "gigpo K→∞": (infinite(), partial(gigpo, gamma=1), 2 * EXACT, 0.3516),
+    "gigpo, anchors alone, γ=.95": (infinite(), anchors_only, np.array([0.0282, 0.0594, 0.0297, 0.0938, 0]), 0.0740),
+    "potential": (alone(), lambda b: reinforce(shaped(b), reward_to_go=True), 1 * EXACT, 0.1547),
+    "potential, Φ(win)=1": (alone(), lambda b: reinforce(shaped(b, 1.0), reward_to_go=True), 2 * EXACT, 0.4077),
+    "progress": (alone(), lambda b: reinforce(progress(b), reward_to_go=True), 1 * EXACT, 0.0840),
+    "progress, released": (
+        alone(),
+        lambda b: reinforce(progress(b, released=True), reward_to_go=True),
+        np.array([0.0625, 0.0625, 0.03125, 0, 0]),
+        0.0225,
+    ),
+}
+
+ROUNDED = {"rloo K=10⁴", "gigpo, anchors alone, γ=.95"}
+"""Rows whose mean holds to the digits given; the others hold exactly."""
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_mean_gradient_and_variance(row: str) -> None:
+    (batch, weight_M), assign, gradient, variance = ROWS[row]
+    mean, total = moments(batch, weight_M, assign(batch))
+    assert mean == pytest.approx(gradient, abs=5.1e-5 if row in ROUNDED else 1e-12)
+    assert total == pytest.approx(variance, abs=5.1e-5)
+
+
+def test_every_assigner_has_a_row() -> None:
+    rows = {row.split()[0].rstrip(",") for row in ROWS} | {"grpo"}  # grpo's scale is that of finite groups, below
+    assert rows >= ASSIGNERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("assign", "size", "scale"),
+    [
+        (rloo, 2, 1.0),
+        (rloo, 4, 1.0),
+        (dr_grpo, 2, 1 / 2),
+        (dr_grpo, 4, 3 / 4),
+        (grpo, 2, 0.7071),
+        (grpo, 4, 1.4388),
+        (partial(gigpo, omega=0.0, norm="std"), 4, 1.4388),
+    ],
+)
+def test_mean_gradient_of_finite_groups(assign, size: int, scale: float) -> None:
+    batch, weight_M = every_group(size)
+    mean, _ = moments(batch, weight_M, assign(batch))
+    assert mean == pytest.approx(scale * EXACT, abs=1e-12 if size * scale % 1 == 0 else 5e-6)
+
+
+@pytest.mark.parametrize(("lam", "variance"), [(1.0, 0.0645), (0.95, 0.0618), (0.5, 0.0439), (0.0, 0.0371)])
+def test_turn_gae_on_end_of_turn_values_is_pure_noise(lam: float, variance: float) -> None:
+    batch, weight_M = alone(2)
+    wrong = batch.with_columns(value_N=batch.x["value_A"][batch.last_A])
+    mean, total = moments(wrong, weight_M, turn_gae(wrong, gamma=1, lam=lam))
+    assert mean == pytest.approx(np.zeros(5), abs=1e-15)
+    assert total == pytest.approx(variance, abs=5.1e-5)
+
+
+def test_potential_leaves_the_mean_of_any_potential_unchanged() -> None:
+    batch, weight_M = alone()
+    for assign in (reinforce, partial(reinforce, reward_to_go=True), partial(turn_gae, gamma=1, lam=1)):
+        assert moments(batch, weight_M, assign(shaped(batch)))[0] == pytest.approx(EXACT, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("assign", "correlation", "blame"),
+    [
+        (dr_grpo, 0.547, 0.1875),
+        (partial(gigpo, gamma=1), 0.577, 0.1875),
+        (partial(turn_gae, gamma=1, lam=1), 0.589, 0.0),
+        (partial(turn_gae, gamma=1, lam=0.5), 0.837, 0.0),
+        (partial(turn_gae, gamma=1, lam=0), 0.947, 0.0),
+    ],
+    ids=["dr_grpo", "gigpo", "mc − v", "gae .5", "gae 0"],
+)
+def test_correlation_with_the_oracle_advantage(assign, correlation: float, blame: float) -> None:
+    batch, _ = infinite()
+    advantage_N = assign(batch).advantage_A
+    oracle_N = ORACLE_ADVANTAGE[batch.anchor_N] * np.where(batch.x["action_N"] == 0, 1, -1)
+    assert np.corrcoef(advantage_N, oracle_N)[0, 1] == pytest.approx(correlation, abs=5.1e-4)
+    assert np.abs(advantage_N[batch.anchor_N == SD]).mean() == pytest.approx(blame, abs=1e-12)
+
+
+def test_constants_agree_with_the_enumeration() -> None:
+    every = oracle_trajectories()
+    assert len(every) == 10
+    for state in range(5):
+        through = [t for t in every if state in t.states]
+        value = np.average([t.reward for t in through], weights=[t.probability for t in through])
+        assert value == pytest.approx(ORACLE_VALUE[state], abs=1e-15)
+    nudge = 1e-6
+    up = np.full(5, 0.5)
+    up[SC] += nudge / 4  # dp/dlogit at ½
+    gain = sum(t.probability * t.reward for t in oracle_trajectories(up)) - ORACLE_VALUE[0]
+    assert gain / nudge == pytest.approx(EXACT[SC], rel=1e-6)

@@ -1,0 +1,105 @@
+"""Checkpoints: a folder that `transformers` loads by itself, with the trainer's state and a manifest beside it.
+
+    checkpoints/step-000050/   config.json  model.safetensors  tokenizer.json ...  trainer.pt  manifest.json
+
+A checkpoint appears whole or not at all: it is written under another name, synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentgym.errors import CheckpointError
+
+
+def save(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
+    """Write a checkpoint to `folder`. Raises CheckpointError, leaving no part of it, when the disk refuses."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+        torch.save(state, partial / "trainer.pt")
+        manifest = {path.name: _digest(path) for path in sorted(partial.iterdir())}
+        (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in partial.iterdir():
+            _sync(path)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(partial, folder)
+        _sync(folder.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"could not write {folder} ({error}); earlier checkpoints are untouched: free some space and resume"
+        ) from error
+    return folder
+
+
+def load_model(path: str | Path) -> tuple[Any, Any]:
+    """(model, tokenizer) of a folder or hub id, in float32. Raises CheckpointError."""
+    if (Path(path) / "manifest.json").is_file():
+        verify(Path(path))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
+    return model.eval(), tokenizer
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The trainer's state in a checkpoint."""
+    verify(folder)
+    return torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+
+
+def verify(folder: Path) -> None:
+    """Raises CheckpointError, naming the file, unless every file is as it was written."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder} has no readable manifest.json, so it is not a whole checkpoint") from error
+    for name, digest in manifest.items():
+        if not (folder / name).is_file() or _digest(folder / name) != digest:
+            raise CheckpointError(
+                f"{folder / name} is missing or not what was written; delete {folder} to go on from the checkpoint before"
+            )
+
+
+def latest(run: Path) -> Path | None:
+    """The newest checkpoint of a run."""
+    found = sorted((run / "checkpoints").glob("step-*"))
+    return found[-1] if found else None
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def prune(run: Path, keep: int) -> None:
+    """Delete all but the first (where RL began) and the newest `keep` checkpoints."""
+    for folder in sorted((run / "checkpoints").glob("step-*"))[1:-keep]:
+        shutil.rmtree(folder)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

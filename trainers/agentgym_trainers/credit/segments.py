@@ -1,0 +1,39 @@
+"""Segment primitives. `index` names the segment of each row: 0 .. size - 1, as `group_M`, `traj_N` and `turn_A` do.
+
+Going one level down needs no primitive: `x_N[batch.turn_A]` gives every token its turn's number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def segment_mean(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Mean of each segment; a segment of equal numbers has exactly that number as its mean."""
+    pivot = np.zeros(index.max(initial=-1) + 1)
+    pivot[index] = x  # summing differences to a member keeps equal numbers free of rounding
+    return pivot + np.bincount(index, x - pivot[index]) / np.maximum(np.bincount(index), 1)
+
+
+def segment_std(x: np.ndarray, index: np.ndarray, ddof: int) -> np.ndarray:
+    """√(Σ(x − mean)² / (n − ddof)) of each segment; 0 where n ≤ ddof."""
+    square = (x - segment_mean(x, index)[index]) ** 2
+    return np.sqrt(np.bincount(index, square) / np.maximum(np.bincount(index) - ddof, 1))
+
+
+def standardise(
+    x: np.ndarray, index: np.ndarray, *, scale: bool = True, ddof: int = 1, eps: float = 1e-6
+) -> np.ndarray:
+    """(x − mean) / (std + eps) within each segment, or x − mean without `scale`. Equal numbers give 0."""
+    centred = x - segment_mean(x, index)[index]
+    return centred / (segment_std(x, index, ddof)[index] + eps) if scale else centred
+
+
+def reverse_scan(x: np.ndarray, index: np.ndarray, decay: float) -> np.ndarray:
+    """y[i] = x[i] + decay · y[i + 1] within each segment of a sorted `index`: the discounted sum of the rest."""
+    y = np.array(x, dtype=np.float64)
+    to_end = np.searchsorted(index, index, side="right") - 1 - np.arange(len(index))
+    layers = np.split(np.argsort(to_end, kind="stable"), np.cumsum(np.bincount(to_end))[:-1])
+    for rows in layers[1:]:  # every segment's last row is done; then all the last but one together, and so on
+        y[rows] += decay * y[rows + 1]
+    return y

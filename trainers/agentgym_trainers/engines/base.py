@@ -1,0 +1,51 @@
+"""The engine protocol: token ids in; token ids and the log-probabilities of the very distribution sampled, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a reply is drawn."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 is greedy (its log-probabilities are those at temperature 1)."""
+    max_new_tokens: int = 64
+    stop_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One reply as it crossed the engine's boundary."""
+
+    ids: list[int]
+    """Sampled tokens, the stop token included."""
+    logprobs: list[float]
+    finish: str
+    """"stop" or "length"."""
+    version: int
+    """Of the weights that sampled it."""
+
+
+class Conversation(Protocol):
+    """A sequence whose key-value cache the engine keeps between calls."""
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        """Continue `prompt`, the whole sequence so far; the part already in the cache is not computed again.
+
+        Raises ContextFull when the prompt leaves no room to reply.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    version: int
+
+    def open(self, rng: np.random.Generator) -> Conversation: ...

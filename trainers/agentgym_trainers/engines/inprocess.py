@@ -1,0 +1,304 @@
+"""The in-process engine: continuous batching over episodes with a key-value cache kept across an episode's turns.
+
+Each forward packs whatever is to be computed: new observation tokens of some episodes beside one sampled token of
+others. A finished reply leaves the batch at once; its cache stays until the episode closes. Log-probabilities are
+those of the distribution that was sampled, in float32.
+
+With `lockstep`, a forward waits until every open episode waits for the engine. Batches, and with them every bit of the
+result, then depend on nothing but the seeds; worlds that answer slowly make each other wait.
+
+Shapes: S slots, B requests in this forward, T their new tokens, R rows of the attention (a request's each, and idle
+slots between), Q the most new tokens of one, L cached positions, Hq/Hk query/key heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from agentgym.errors import PolicyFailure
+from agentgym.policy import ContextFull
+from agentgym_trainers.attention import use_packed_attention
+from agentgym_trainers.engines.base import Completion, Sampling
+
+
+@dataclass(eq=False)
+class _Request:
+    slot: int
+    fresh: list[int]
+    """Tokens to compute before the next one is sampled."""
+    start: int
+    """Position of the first of them."""
+    sampling: Sampling
+    rng: np.random.Generator
+    future: asyncio.Future[Completion]
+    first: bool = False
+    """The conversation's first: nothing of it is cached."""
+    leads: bool = False
+    """Its prompt is kept for others to copy from."""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class InProcessEngine:
+    """Samples from a transformers model in this process. Use it within one event loop."""
+
+    def __init__(
+        self, model: Any, *, max_sequences: int, max_length: int, lockstep: bool = False, version: int = 0
+    ) -> None:
+        """`max_sequences` episodes at once, each of at most `max_length` tokens."""
+        use_packed_attention(model)
+        self.model, self.version, self.lockstep = model, version, lockstep
+        self.max_length = max_length
+        self._free = list(range(max_sequences))[::-1]
+        self._cache = _Cache(model, max_sequences + 1, max_length)
+        self._prefix_slot, self._prefix, self._prefix_version = max_sequences, [], version
+        self._groups = model.config.num_attention_heads // model.config.num_key_value_heads
+        self._open = 0
+        self._waiting: list[_Request] = []
+        self._entering: list[_Request] = []
+        self._running: list[_Request] = []
+        self._loop_task: asyncio.Task[None] | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self.computed_tokens = 0
+        """Tokens that went through the model, prompt and sampled."""
+
+    def open(self, rng: np.random.Generator) -> InProcessConversation:
+        if not self._free:
+            raise PolicyFailure(
+                f"all {self._open} sequences of the engine are open; raise its max_sequences or lower the concurrency"
+            )
+        self._open += 1
+        return InProcessConversation(self, self._free.pop(), rng)
+
+    def shutdown(self) -> None:
+        self._executor.shutdown()
+
+    def _share_prefix(self, entering: list[_Request]) -> list[_Request]:
+        """First prompts begin alike (instructions, a group's task): one is computed, the others copy what they share.
+
+        Returns the requests that may enter now; those that wait for the first one enter at the next step.
+        """
+        first = [request for request in entering if request.first]
+        if self._prefix_version != self.version:
+            self._prefix = []
+        for request in first if self._prefix else []:
+            request.start = _common(self._prefix, request.fresh)
+            request.fresh = request.fresh[request.start :]
+            self._cache.copy(self._prefix_slot, request.slot, request.start)
+        if not self._prefix and first:
+            first[0].leads = True
+            return [request for request in entering if not request.first or request is first[0]]
+        return entering
+
+    def _submit(self, request: _Request) -> None:
+        self._waiting.append(request)
+        self._wake()
+
+    def _closed(self, slot: int) -> None:
+        self._free.append(slot)
+        self._free.sort(reverse=True)  # low slots first: the batch stays at the cache's beginning
+        self._open -= 1
+        if not self._open:  # nothing is carried from one batch of episodes to the next: each can be repeated exactly
+            self._prefix = []
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting and (self._loop_task is None or self._loop_task.done()):
+            self._loop_task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        """Step until nobody waits."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        while self._admit():
+            try:
+                tokens = await loop.run_in_executor(self._executor, self._step, self._running)
+            except Exception as error:  # noqa: BLE001  whatever a forward raised is told to every caller
+                for request in (*self._running, *self._entering):
+                    if not request.future.done():
+                        request.future.set_exception(error)
+                self._running, self._entering = [], []
+                continue
+            self._advance(tokens)
+            await asyncio.sleep(0)
+
+    def _admit(self) -> bool:
+        """Let waiting requests into the batch; whether there is anything to compute."""
+        if not self.lockstep or (not self._running and not self._entering and len(self._waiting) == self._open):
+            self._entering += self._waiting
+            self._waiting = []
+        if self._entering:
+            self._entering.sort(key=lambda request: request.slot)
+            enter = self._share_prefix(self._entering)
+            self._entering = [request for request in self._entering if request not in enter]
+            self._running = sorted([*self._running, *enter], key=lambda request: request.slot)
+        self._running = [request for request in self._running if not request.future.cancelled()]
+        return bool(self._running)
+
+    def _advance(self, tokens: list[tuple[int, float]]) -> None:
+        """Append one sampled token to each running request; answer those that are finished."""
+        still = []
+        for request, (token, logprob) in zip(self._running, tokens, strict=True):
+            if request.leads and not request.ids:
+                self._cache.copy(request.slot, self._prefix_slot, len(request.fresh))
+                self._prefix, self._prefix_version = request.fresh, self.version
+            request.start += len(request.fresh)
+            request.fresh = [token]
+            request.ids.append(token)
+            request.logprobs.append(logprob)
+            stopped = token in request.sampling.stop_ids
+            full = len(request.ids) >= request.sampling.max_new_tokens or request.start + 1 >= self.max_length
+            if not (stopped or full):
+                still.append(request)
+            elif not request.future.done():
+                finish = "stop" if stopped else "length"
+                request.future.set_result(Completion(request.ids, request.logprobs, finish, self.version))
+        self._running = still
+
+    @torch.inference_mode()
+    def _step(self, requests: list[_Request]) -> list[tuple[int, float]]:
+        """One forward over everything fresh, and one token sampled a request."""
+        layout = _CachedLayout(self._cache, requests, self._groups)
+        ids = torch.tensor([[token for request in requests for token in request.fresh]])
+        self.computed_tokens += ids.shape[1]
+        logits = self.model(
+            input_ids=ids.to(self.model.device),
+            position_ids=layout.position_T[None],
+            use_cache=False,
+            logits_to_keep=layout.last_B,
+            layout=layout,
+        ).logits[0]
+        return _sample(logits, requests)
+
+
+class InProcessConversation:
+    """One episode's sequence in an InProcessEngine."""
+
+    def __init__(self, engine: InProcessEngine, slot: int, rng: np.random.Generator) -> None:
+        self._engine, self._slot, self._rng = engine, slot, rng
+        self._cached: list[int] = []
+        self._closed = False
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        engine = self._engine
+        prompt = list(prompt)
+        if len(prompt) >= engine.max_length:
+            raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
+        shared = _common(self._cached, prompt)
+        future = asyncio.get_running_loop().create_future()
+        first = not self._cached
+        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, self._rng, future, first))
+        completion = await future
+        self._cached = [*prompt, *completion.ids[:-1]]  # the last token is sampled, not yet computed
+        return completion
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._engine._closed(self._slot)
+
+
+class _Cache:
+    """Keys and values: one [S, L, Hk, D] tensor a layer each, so that a token's entry is one run of memory."""
+
+    def __init__(self, model: Any, slots: int, length: int) -> None:
+        config = model.config
+        heads = config.num_key_value_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape, kind = (slots, length, heads, size), {"dtype": model.dtype, "device": model.device}
+        self.length = length
+        self.keys = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
+        self.values = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """The first `length` positions of one slot into another."""
+        for store in (*self.keys, *self.values):
+            store[target, :length] = store[source, :length]
+
+
+class _CachedLayout:
+    """New tokens of several sequences, attending to their cached past."""
+
+    def __init__(self, cache: _Cache, requests: list[_Request], groups: int) -> None:
+        """`groups`: query heads to a key head."""
+        device = cache.keys[0].device
+        self.cache = cache
+        counts = np.array([len(request.fresh) for request in requests])
+        starts = np.array([request.start for request in requests])
+        slots = np.array([request.slot for request in requests])
+        ends = np.cumsum(counts)
+        offset_T = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+        position_T = np.repeat(starts, counts) + offset_T
+        low, high = int(slots[0]), int(slots[-1]) + 1
+        # Slots side by side are read as a view, idle ones between them included; only scattered ones are gathered,
+        # which copies their whole past.
+        dense = 2 * len(slots) >= high - low
+        row_B = slots - low if dense else np.arange(len(slots))
+        row_T = np.repeat(row_B, counts)
+        self.rows = high - low if dense else len(slots)
+        self.most = int(counts.max())
+        self.length = int(position_T.max()) + 1
+
+        def put(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+        self.slots = slice(low, high) if dense else put(slots)
+        self.position_T, self.last_B = put(position_T), put(ends - 1)
+        self.place_T = put(np.repeat(slots, counts) * cache.length + position_T)
+        self.padded_T = put(row_T * self.most + offset_T)
+        # A query sees the positions up to its own; padding queries see position 0, and are thrown away.
+        seen_RQ = np.zeros((self.rows, self.most), np.int64)
+        seen_RQ[row_T, offset_T] = position_T
+        mask_RQL = np.arange(self.length) <= seen_RQ[:, :, None]
+        blind = np.where(mask_RQL, 0.0, -np.inf).astype(np.float32)
+        self.mask = put(np.tile(blind, (1, groups, 1)))[:, None].to(cache.keys[0].dtype)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        for store, new in ((keys, key), (values, value)):
+            store.flatten(0, 1).index_copy_(0, self.place_T, new.transpose(0, 1))
+        keys_R, values_R = (store[self.slots, : self.length].transpose(1, 2) for store in (keys, values))
+        heads, _, size = query.shape
+        padded = query.new_zeros(self.rows * self.most, heads, size)
+        padded.index_copy_(0, self.padded_T, query.transpose(0, 1))
+        # Query heads that share a key head are folded into its queries, so that no key is repeated.
+        kv_heads = keys.shape[2]
+        folded = padded.view(self.rows, self.most, heads, size).transpose(1, 2)
+        folded = folded.reshape(self.rows, kv_heads, heads // kv_heads * self.most, size)
+        out = scaled_dot_product_attention(folded, keys_R, values_R, attn_mask=self.mask, scale=scale)
+        out = out.reshape(self.rows, heads, self.most, size).transpose(1, 2).reshape(self.rows * self.most, heads, size)
+        return out.index_select(0, self.padded_T).transpose(0, 1)
+
+
+def _common(cached: list[int], prompt: list[int]) -> int:
+    """How many tokens of `cached` begin `prompt`; at least one token of `prompt` is left to compute."""
+    if cached == prompt[: len(cached)]:
+        return min(len(cached), len(prompt) - 1)
+    return next(i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b)
+
+
+def _sample(logits_BV: Tensor, requests: list[_Request]) -> list[tuple[int, float]]:
+    """One token a row by inverting the cumulative distribution at a uniform number of the row's own stream."""
+    temperatures = [request.sampling.temperature for request in requests]
+    scale = torch.tensor([t or 1.0 for t in temperatures], device=logits_BV.device)
+    logprobs_BV = torch.log_softmax(logits_BV.float() / scale[:, None], dim=-1)
+    uniform = torch.tensor([request.rng.random() for request in requests], dtype=torch.float64)
+    cumulative = logprobs_BV.double().exp().cumsum(dim=-1)
+    drawn = torch.searchsorted(cumulative, (uniform.to(cumulative.device)[:, None] * cumulative[:, -1:]), right=True)
+    tokens = drawn[:, 0].clamp(max=logits_BV.shape[1] - 1)
+    if not all(temperatures):
+        greedy = torch.tensor([t == 0 for t in temperatures], device=tokens.device)
+        tokens = torch.where(greedy, logits_BV.argmax(dim=-1), tokens)
+    chosen = logprobs_BV.gather(1, tokens[:, None])[:, 0]
+    if not torch.isfinite(chosen).all():
+        raise PolicyFailure("the model gave log-probabilities that are not finite; its weights have diverged")
+    return list(zip(tokens.tolist(), chosen.tolist(), strict=True))

@@ -1,0 +1,285 @@
+"""A whole run: serve the world, warm up, evaluate, train, evaluate again, report. What `agentgym train` does.
+
+The folder is the run: a run that was killed goes on from its newest checkpoint and gives the same metrics.
+
+    config.toml        the resolved configuration
+    metrics.jsonl      one line a step: {"phase": "sft" | "rl" | "eval", "step", ...}; tensorboard/ has the same
+    checkpoints/       step-000000 is where RL began; transformers loads each
+    trajectories/      episodes with their credit, every few steps
+    eval/before, after every attempt, and summary.json with both and their paired difference
+    report.html        all of it to look at
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from agentgym.client import Connection, connect
+from agentgym.errors import ConfigError
+from agentgym.evaluate import Comparison, Report, compare, evaluate
+from agentgym.launch import server_process
+from agentgym.policy import Episode
+from agentgym.report import write_report
+from agentgym.rollout import Limits, Runner
+from agentgym.suite import Suite, SuiteWorld
+from agentgym_trainers import checkpoint, sft, tiny
+from agentgym_trainers.config import Config, resolve, to_toml
+from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.learner import Learner
+from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.tokens import ChatTemplate, check_template
+from agentgym_trainers.train import Trainer, build, sampling_of, success_rate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    folder: Path
+    before: Report | None
+    after: Report | None
+    comparison: Comparison | None
+    seconds: float
+
+
+async def run(config: Config, folder: Path, *, resume: bool = False, progress: Progress | None = None) -> Outcome:
+    """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
+    started = perf_counter()
+    folder = prepare(config, folder, resume)
+    if config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    with progress or bars() as progress:
+        async with open_world(config, progress) as (world, server):
+            held_out = HeldOut(config, folder, server, progress)
+            start = await warm_start(config, folder, world, progress)
+            trainer, log = start_training(config, folder, world, start)
+            before = await held_out.evaluate(trainer, start, "before")
+            await reinforce(trainer, log, progress)
+            after = await held_out.evaluate(trainer, checkpoint.latest(folder) or start, "after")
+            comparison = held_out.conclude(log, before, after)
+            log.close()
+            trainer.engine.shutdown()
+    write_report(folder)
+    return Outcome(folder, before, after, comparison, perf_counter() - started)
+
+
+def load_run(folder: Path) -> Config:
+    """The configuration of a run's folder."""
+    if not (folder / "config.toml").is_file():
+        raise ConfigError(f"{folder} holds no run (no config.toml)")
+    return resolve(folder / "config.toml")
+
+
+def prepare(config: Config, folder: Path, resume: bool) -> Path:
+    """The run's folder, with its config.toml."""
+    path = folder / "config.toml"
+    if path.is_file() and not resume:
+        raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_toml(config), encoding="utf-8")
+    return folder
+
+
+@asynccontextmanager
+async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
+    """The world to train on, and the URL of the server that was started for it, if one was."""
+    name = config.world.name
+    if "://" in name or not config.world.serve:
+        async with connect(name) as world:
+            yield check_world(config, world), None
+        return
+    with server_process([name]) as url:
+        progress.console.print(f"serving {name} at {url}")
+        async with connect(f"{url}/envs/{name}") as world:
+            yield check_world(config, world), url
+
+
+def check_world(config: Config, world: Connection) -> Connection:
+    """Raises ConfigError where the recipe asks for what the world does not have."""
+    for split in (config.world.split, config.eval.split):
+        if split not in world.spec.splits:
+            raise ConfigError(f"{world.spec.id} has no split {split!r}; it has {', '.join(world.spec.splits)}")
+    if config.eval.tasks > world.spec.splits[config.eval.split]:
+        raise ConfigError(
+            f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
+            f"{config.eval.split!r}"
+        )
+    if config.credit.assigner == "gigpo" and "state_key" not in world.spec.info_keys:
+        raise ConfigError(f"gigpo compares equal states, and {world.spec.id} names none (no state_key)")
+    return world
+
+
+async def warm_start(config: Config, folder: Path, world: Connection, progress: Progress) -> Path:
+    """checkpoints/step-000000: the given model, or a tiny one, after the supervised warm-up if there is one."""
+    first = folder / "checkpoints" / f"step-{0:06d}"
+    if first.is_dir():
+        return first
+    seed, options = config.run.seed, config.sft
+    log = MetricsLog(folder)
+    demonstrations = []
+    if options is not None:
+        bar = progress.add_task("expert episodes", total=None)
+        runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), config.rollout.concurrency)
+        demonstrations = await sft.demonstrate(runner, world.spec, config.world.split, options, seed)
+        progress.update(bar, total=len(demonstrations), completed=len(demonstrations))
+    if config.model.path is not None:
+        model, tokenizer = checkpoint.load_model(config.model.path)
+    else:
+        shape = config.model.tiny
+        corpus = sft.corpus(world.spec, config.harness, demonstrations)
+        tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
+        model = tiny.make_model(shape, tokenizer, seed).eval()
+    for fork in check_template(ChatTemplate(tokenizer)):
+        progress.console.print(f"note: the chat template forks at every turn, so each turn is a row of its own: {fork}")
+    if options is not None:
+        await imitate(config, world, model, tokenizer, demonstrations, log, progress)
+    log.close()
+    return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position})
+
+
+async def imitate(
+    config: Config,
+    world: Connection,
+    model: Any,
+    tokenizer: Any,
+    demonstrations: list,
+    log: MetricsLog,
+    progress: Progress,
+) -> None:
+    """Supervised warm-up until its steps or its target are reached."""
+    options = config.sft
+    assert options is not None
+    template = ChatTemplate(tokenizer)
+    learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}))
+    tokenised = [sft.tokenise(t, world.spec, config.harness, template) for t in demonstrations]
+    bar = progress.add_task("supervised warm-up", total=options.max_steps)
+    for step, metrics in sft.imitate(learner, tokenised, options, config.run.seed):
+        if options.stop_at_success is not None and step % options.check_every == 0:
+            metrics["sft/success"] = await sampled_success(config, world, model, template)
+        log.write("sft", step, metrics)
+        success = metrics.get("sft/success")
+        shown = "" if success is None else f", success {success:.0%}"
+        progress.update(
+            bar, advance=1, description=f"supervised warm-up: loss {metrics['loss/cross_entropy']:.3f}{shown}"
+        )
+        if success is not None and success >= (options.stop_at_success or 1):
+            progress.update(bar, total=step)
+            return
+
+
+async def sampled_success(config: Config, world: Connection, model: Any, template: ChatTemplate) -> float:
+    """Success of one attempt at each of a batch of training tasks."""
+    rollout, tasks = config.rollout, world.spec.splits[config.world.split]
+    engine = InProcessEngine(
+        model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
+    )
+    policy = TokenPolicy(engine, template, sampling_of(config, template), (config.run.seed, 0))
+    runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), rollout.concurrency)
+    episodes = [Episode(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
+    trajectories = await runner.run(policy, episodes)
+    engine.shutdown()
+    return success_rate(trajectories)
+
+
+def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
+    """The trainer, at the run's newest checkpoint."""
+    newest = checkpoint.latest(folder) or start
+    model, tokenizer = checkpoint.load_model(newest)
+    reference = model if newest == start else checkpoint.load_model(start)[0]
+    trainer = build(config, folder, world.spec, _opener(world), model, reference, tokenizer)
+    state = checkpoint.load_state(newest)
+    if newest != start:
+        trainer.load(state)
+    return trainer, MetricsLog(folder, state["metrics_bytes"])
+
+
+async def reinforce(trainer: Trainer, log: MetricsLog, progress: Progress) -> None:
+    """All RL steps, with a bar."""
+    bar = progress.add_task("reinforcement learning", total=trainer.config.run.steps, completed=trainer.step)
+
+    def on_step(step: int, metrics: dict[str, float]) -> None:
+        told = f"success {metrics['rollout/success']:.0%}, {metrics['rollout/turns']:.1f} turns"
+        progress.update(bar, completed=step, description=f"reinforcement learning: {told}")
+
+    await trainer.run(log, on_step)
+
+
+class HeldOut:
+    """Evaluation before and after, on the same held-out tasks and seeds."""
+
+    def __init__(self, config: Config, folder: Path, server: str | None, progress: Progress) -> None:
+        self.config, self.folder, self.server, self.progress = config, folder / "eval", server, progress
+
+    async def evaluate(self, trainer: Trainer, model: Path, when: str) -> Report | None:
+        options = self.config.eval
+        out = self.folder / when
+        if not options.tasks or (when == "before" and trainer.step > 0 and not out.is_dir()):
+            return None
+        bar = self.progress.add_task(f"evaluation {when}", total=None)
+        return await evaluate(
+            self._suite(),
+            trainer.policy(self.config.run.seed, 10**9),
+            out,
+            identity=f"{model.name} of {self.config.name}",
+            concurrency=self.config.rollout.concurrency,
+            harness=self.config.harness,
+            limits=Limits(self.config.world.max_turns, self.config.world.episode_s),
+            on_progress=lambda p: self.progress.update(bar, total=p.total, completed=p.done),
+            server=self.server,
+        )
+
+    def conclude(self, log: MetricsLog, before: Report | None, after: Report | None) -> Comparison | None:
+        """Log both, write eval/summary.json, and pair them."""
+        if before is None or after is None:
+            return None
+        comparison = compare(self.folder / "before", self.folder / "after")
+        summary: dict[str, Any] = {}
+        for when, step, report in (("before", 0, before), ("after", self.config.run.steps, after)):
+            line = report.summary.overall
+            if line.success is None:
+                continue
+            numbers = {"success": line.success.estimate, "low": line.success.low, "high": line.success.high}
+            log.write("eval", step, {f"eval/{name}": value for name, value in numbers.items()})
+            summary[when] = {
+                **numbers,
+                "tasks": line.tasks,
+                "attempts": self.config.eval.attempts,
+                "failed": sum(line.failed.values()),
+            }
+        gap = comparison.overall.difference
+        if gap is not None:
+            summary["difference"] = {"estimate": gap.estimate, "low": gap.low, "high": gap.high}
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        return comparison
+
+    def _suite(self) -> Suite:
+        options, world = self.config.eval, self.config.world
+        return Suite(
+            name=f"{world.name} {options.split}",
+            attempts=options.attempts,
+            worlds=(SuiteWorld(name=world.name, split=options.split, tasks=options.tasks),),
+        )
+
+
+def bars() -> Progress:
+    """Progress bars as every command shows them."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), expand=False
+    )
+
+
+def _opener(world: Connection) -> Any:
+    async def open_session() -> Any:
+        return world.session()
+
+    return open_session

@@ -1,0 +1,48 @@
+"""The value head: V of a state, read before a token is sampled.
+
+A turn's value is read before its first sampled token, so it is the state's and not the action's; an episode that was
+cut is continued by the value of its final observation.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+
+class ValueOptions(BaseModel):
+    """A scalar critic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trunk: Literal["own", "detached", "shared"] = "own"
+    """"own": a copy of the policy's trunk as it was when RL began, trained by the value loss alone. "detached": reads
+    the policy's hidden states. "shared": so does it, and its loss moves the policy's trunk too."""
+    lr: float = Field(default=1e-3, gt=0)
+    coefficient: float = Field(default=1.0, gt=0)
+    """Weighs the value loss; with an own or detached trunk it only scales the critic's gradient."""
+
+
+class ValueHead(nn.Module):
+    """A linear head, zero at first so that V begins at 0, on a trunk."""
+
+    def __init__(self, model: Any, options: ValueOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.trunk = copy.deepcopy(model.base_model) if options.trunk == "own" else None
+        self.head = nn.Linear(model.config.hidden_size, 1).to(model.device, torch.float32)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, inputs: dict[str, Any], policy_hidden_TH: Tensor | None, at: Tensor) -> Tensor:
+        """float32[len(at)]: V at packed positions `at`; `inputs` go to the own trunk, if there is one."""
+        if self.trunk is not None:
+            hidden = self.trunk(**inputs).last_hidden_state[0]
+        else:
+            assert policy_hidden_TH is not None
+            hidden = policy_hidden_TH.detach() if self.options.trunk == "detached" else policy_hidden_TH
+        return self.head(hidden[at].float())[:, 0]

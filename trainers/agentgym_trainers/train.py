@@ -1,0 +1,174 @@
+"""The loop. It reads like the way of a turn: propose, roll out, collate, read signals, assign credit, update."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from agentgym.errors import PolicyFailure
+from agentgym.policy import Episode
+from agentgym.rollout import Limits, Runner
+from agentgym.session import Session
+from agentgym.spec import EnvSpec
+from agentgym.trajectory import Group, Trajectory
+from agentgym_trainers import checkpoint
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.config import Config
+from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.curricula.uniform import UniformTasks
+from agentgym_trainers.engines.base import Sampling
+from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.learner import Learner
+from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
+from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.rows import collate, select
+from agentgym_trainers.signals.value import ValueHead
+from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.viewer import write_trajectories
+
+OnStep = Callable[[int, dict[str, float]], None]
+
+
+@dataclass
+class Trainer:
+    """The parts of one run, built by `build`."""
+
+    config: Config
+    folder: Path
+    spec: EnvSpec
+    runner: Runner
+    learner: Learner
+    engine: InProcessEngine
+    tokenizer: Any
+    curriculum: UniformTasks
+    step: int = 0
+
+    async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
+        """From the present step to the last."""
+        run = self.config.run
+        while self.step < run.steps:
+            started = perf_counter()
+            groups = await self.collect()
+            collected = perf_counter()
+            batch, rows, trajectories = collate(groups)
+            if not trajectories:
+                raise PolicyFailure(f"every episode of step {self.step + 1} failed: {groups[0].trajectories[0].error}")
+            batch = self.learner.annotate(batch, rows)
+            credit = assign(batch, self.config)
+            metrics = self.update(batch, rows, credit)
+            self.step += 1
+            self.engine.version = self.step
+            metrics |= rollout_metrics([t for group in groups for t in group.trajectories])
+            metrics |= credit_metrics(batch, credit)
+            metrics |= {"time/rollout_s": collected - started, "time/learn_s": perf_counter() - collected}
+            log.write("rl", self.step, metrics)
+            if self.step % run.trajectories_every == 0 or self.step == run.steps:
+                path = self.folder / "trajectories" / f"step-{self.step:06d}.jsonl"
+                write_trajectories(path, batch, credit, trajectories, self.tokenizer)
+            if self.step % run.checkpoint_every == 0 or self.step == run.steps:
+                self.save(log)
+            on_step(self.step, metrics)
+
+    async def collect(self) -> list[Group]:
+        """One group of attempts for each proposed task, all episodes at once."""
+        size = self.config.rollout.group_size
+        env, split = self.spec.id, self.config.world.split
+        proposed = self.curriculum.propose(self.config.rollout.groups)
+        episodes = [Episode(env, split, task, seed, attempt) for task, seed in proposed for attempt in range(size)]
+        trajectories = await self.runner.run(self.policy(self.config.run.seed, self.step), episodes)
+        return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
+
+    def update(self, batch: Batch, rows: list, credit: Credit) -> dict[str, float]:
+        """All epochs and optimiser batches of a step; metrics are means, "max" metrics maxima."""
+        optim = self.config.optim
+        rng = np.random.default_rng([self.config.run.seed, self.step, 1])
+        seen: dict[str, list[float]] = {}
+        for _ in range(optim.epochs):
+            order = rng.permutation(len(batch.group_M))
+            for keep_M in np.array_split(order, min(optim.minibatches, len(order))):
+                metrics = self.learner.update(*select(batch, rows, credit, keep_M), self.config.loss)
+                for name, value in metrics.items():
+                    seen.setdefault(name, []).append(value)
+        result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
+        # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
+        result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
+        return result
+
+    def policy(self, *salt: int) -> TokenPolicy:
+        """The policy being trained; `salt` decides its random streams."""
+        template = ChatTemplate(self.tokenizer)
+        return TokenPolicy(self.engine, template, sampling_of(self.config, template), salt)
+
+    def save(self, log: MetricsLog) -> Path:
+        """A checkpoint of everything that decides the rest of the run."""
+        state = {
+            "step": self.step,
+            "optimizer": self.learner.optimizer.state_dict(),
+            "value": self.learner.value.state_dict() if self.learner.value is not None else None,
+            "curriculum": self.curriculum.state_dict(),
+            "torch_rng": torch.get_rng_state(),
+            "metrics_bytes": log.position,
+        }
+        folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
+        checkpoint.save(folder, self.learner.model, self.tokenizer, state)
+        checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
+        return folder
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built."""
+        self.step = state["step"]
+        self.engine.version = self.step
+        self.learner.optimizer.load_state_dict(state["optimizer"])
+        if self.learner.value is not None:
+            self.learner.value.load_state_dict(state["value"])
+        self.curriculum.load_state_dict(state["curriculum"])
+        torch.set_rng_state(state["torch_rng"])
+
+
+def assign(batch: Batch, config: Config) -> Credit:
+    """The recipe's credit, normalised if it says so."""
+    credit = ASSIGNERS[config.credit.assigner].function(batch, **config.credit.options)
+    if config.credit.normalise != "none":
+        credit = normalise(credit, batch, population=config.credit.normalise)
+    return credit
+
+
+def sampling_of(config: Config, template: ChatTemplate) -> Sampling:
+    return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, template.stop_ids())
+
+
+def build(
+    config: Config,
+    folder: Path,
+    spec: EnvSpec,
+    open_session: Callable[[], Awaitable[Session]],
+    model: Any,
+    reference: Any,
+    tokenizer: Any,
+) -> Trainer:
+    """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        value = ValueHead(reference, config.value) if config.value is not None else None
+    frozen = copy.deepcopy(reference).requires_grad_(False) if config.loss.kl else None
+    learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
+    rollout = config.rollout
+    engine = InProcessEngine(
+        model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
+    )
+    limits = Limits(config.world.max_turns, config.world.episode_s)
+    runner = Runner(open_session, config.harness, limits, rollout.concurrency)
+    curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
+    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum)
+
+
+def success_rate(trajectories: list[Trajectory]) -> float:
+    counted = [t for t in trajectories if not t.stop.is_failure]
+    return sum(t.success for t in counted) / max(len(counted), 1)
