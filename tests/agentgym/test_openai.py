@@ -35,7 +35,7 @@ def tool_call(name, arguments):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers in order, the last one for ever: (status, body, headers), "hang", "drop", or a function of the request."""
+    """Answers in order, the last for ever: (status, body, headers), "hang", "drop", or a function of the request."""
 
     daemon_threads = True
 
@@ -191,7 +191,7 @@ def test_429_then_ok_waits_as_long_as_it_is_told():
 def test_a_wait_that_is_too_long_is_a_failure_at_once():
     with (
         Server((429, "come back tomorrow", {"Retry-After": "86400"})) as server,
-        pytest.raises(PolicyFailure, match="answered 429: come back tomorrow$"),
+        pytest.raises(PolicyFailure, match=r"answered 429: come back tomorrow$"),
     ):
         ask(server)
     assert len(server.requests) == 1

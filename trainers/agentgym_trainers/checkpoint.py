@@ -92,6 +92,12 @@ def prune(run: Path, keep: int) -> None:
         shutil.rmtree(folder)
 
 
+def weights_digest(path: Path) -> str:
+    """SHA-256 over the weight files of a folder."""
+    names = sorted([*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")])
+    return hashlib.sha256("".join(_digest(name) for name in names).encode()).hexdigest()
+
+
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

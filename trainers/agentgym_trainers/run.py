@@ -26,13 +26,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from agentgym.client import Connection, connect
 from agentgym.errors import ConfigError
 from agentgym.evaluate import Comparison, Report, compare, evaluate
+from agentgym.harness import Harness
 from agentgym.launch import server_process
 from agentgym.policy import Episode
 from agentgym.report import write_report
 from agentgym.rollout import Limits, Runner
 from agentgym.suite import Suite, SuiteWorld
 from agentgym_trainers import checkpoint, sft, tiny
-from agentgym_trainers.config import Config, resolve, to_toml
+from agentgym_trainers.config import Config, RolloutOptions, resolve, to_toml
+from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
@@ -283,3 +285,38 @@ def _opener(world: Connection) -> Any:
         return world.session()
 
     return open_session
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A checkpoint that acts."""
+
+    policy: TokenPolicy
+    identity: str
+    """Its path and a hash of its weights."""
+    harness: Harness
+    """The one it was trained with, when it lies in a run's folder."""
+
+
+def checkpoint_policy(
+    path: Path, *, temperature: float | None, max_new_tokens: int | None, max_sequences: int, seed: int = 0
+) -> LoadedPolicy:
+    """A policy of a checkpoint's folder. What is not given is the run's, when the checkpoint lies in one."""
+    model, tokenizer = checkpoint.load_model(path)
+    home = path.resolve().parent.parent
+    config = load_run(home) if (home / "config.toml").is_file() else None
+    rollout = config.rollout if config is not None else RolloutOptions(max_new_tokens=256)
+    if config is not None and config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    length = rollout.max_length if config is not None else min(model.config.max_position_embeddings, 8192)
+    engine = InProcessEngine(model, max_sequences=max_sequences, max_length=length)
+    template = ChatTemplate(tokenizer)
+    sampling = Sampling(
+        rollout.temperature if temperature is None else temperature,
+        max_new_tokens or rollout.max_new_tokens,
+        template.stop_ids(),
+    )
+    policy = TokenPolicy(engine, template, sampling, (seed, 10**9))
+    digest = checkpoint.weights_digest(path)
+    identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
+    return LoadedPolicy(policy, identity, config.harness if config is not None else Harness())

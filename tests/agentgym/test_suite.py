@@ -1,0 +1,129 @@
+"""Suites: the shipped ones fit the shipped worlds, and every wrong file is told what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgym import load
+from agentgym.errors import ConfigError
+from agentgym.harness import Harness
+from agentgym.policy import Episode
+from agentgym.rollout import Limits
+from agentgym.suite import Suite, load_suite, shipped_suites
+from agentgym.testing import EchoEnv
+
+MINE = """
+name = "mine"
+attempts = 2
+seeds = [1, 0]
+metrics = ["success", "pass@3"]
+[[world]]
+name = "agentgym.testing:EchoEnv"
+tasks = [3, 1]
+[[world]]
+name = "agentgym.testing:EchoEnv"
+split = "train"
+tasks = 1
+attempts = 3
+seeds = [7]
+max_turns = 5
+harness = { window = 2 }
+kwargs = { latency_s = 0.0 }
+"""
+
+
+@pytest.fixture
+def suite_file(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_episodes_are_every_task_seed_and_attempt_in_order(suite_file):
+    suite = load_suite(suite_file(MINE))
+    first, second = suite.worlds
+    name = "agentgym.testing:EchoEnv"
+    assert suite.episodes(first) == [Episode(name, "test", t, s, a) for t in (1, 3) for s in (0, 1) for a in (0, 1)]
+    assert suite.episodes(second) == [Episode(name, "train", 0, 7, attempt) for attempt in range(3)]
+
+
+def test_a_world_changes_the_runs_harness_and_limits(suite_file):
+    first, second = load_suite(suite_file(MINE)).worlds
+    base, limits = Harness(grammar="tagged", invalid_penalty=0.5), Limits(max_turns=9, episode_s=3.0)
+    assert first.harness_over(base) == base
+    assert first.limits_over(limits) == limits
+    assert second.harness_over(base) == Harness(grammar="tagged", invalid_penalty=0.5, window=2)
+    assert second.limits_over(limits) == Limits(max_turns=5, episode_s=3.0)
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_every_shipped_suite_fits_its_worlds(name):
+    suite = load_suite(name)
+    assert suite.name == name
+    assert suite.description
+    for world in suite.worlds:
+        world.check(load.spec(world.name))
+
+
+def test_the_shipped_suites_are_these():
+    assert {"smoke", "text"} <= set(shipped_suites())
+    text = {world.name for world in load_suite("text").worlds}
+    assert {"oracle", "keydoor", "keydoor-5x5", "keydoor-delayed", "wordle", "sokoban"} <= text
+    assert {"frozenlake", "taxi", "blackjack", "cliffwalking"} <= text
+
+
+def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"no suite is called 'smok'\. Did you mean smoke\? Shipped suites: .*text"):
+        load_suite("smok")
+    with pytest.raises(ConfigError, match=r"gone\.toml cannot be read.*Shipped suites: "):
+        load_suite(tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("attempts = 2", "atempts = 2", r"mine\.toml is not a suite: atempts: there is no such key"),
+        ("max_turns", "max_turn", r"world\.1\.max_turn: there is no such key"),
+        ('name = "mine"', "", "name: Field required"),
+        ("attempts = 2", "attempts = 0", "attempts: Input should be greater than 0"),
+        ("attempts = 2", "attempts = ", "is not TOML"),
+        ("seeds = [1, 0]", "seeds = [1, 1]", "seeds must differ"),
+        ("seeds = [1, 0]", "seeds = [-1]", "greater than or equal to 0"),
+        ("seeds = [7]", "seeds = [7, 7]", "seeds must differ"),
+        ("pass@3", "pass@4", "pass@4 needs 4 attempts at a task, and no world has more than 3"),
+        ("pass@3", "pass@0", "no metric 'pass@0'"),
+        ("pass@3", "sucess", "no metric 'sucess'; there are success, score"),
+        ("tasks = [3, 1]", "tasks = [3, 3]", "none twice"),
+        ("tasks = [3, 1]", "tasks = []", "at least one task"),
+        ("tasks = [3, 1]", "tasks = 0", "greater than 0"),
+        ("window = 2", "windw = 2", "windw"),
+        ('split = "train"', "", "is listed twice"),
+        ("tasks = 1\n", "", r"world\.1\.tasks: Field required"),
+        ('"agentgym.testing:EchoEnv"\nsplit', '"http://h/"\nsplit', "kwargs are for worlds that run in this process"),
+    ],
+)
+def test_what_is_wrong_is_told(suite_file, old, new, told):
+    assert old in MINE
+    with pytest.raises(ConfigError, match=told):
+        load_suite(suite_file(MINE.replace(old, new)))
+
+
+def test_a_suite_needs_worlds_and_cannot_be_changed():
+    with pytest.raises(ValueError, match="world"):
+        Suite.model_validate({"name": "x", "world": []})
+    suite = load_suite("smoke")
+    with pytest.raises(ValueError, match="frozen"):
+        suite.name = "other"
+
+
+def test_tasks_and_splits_that_a_world_has_not(suite_file):
+    spec = EchoEnv.env_spec
+    (world, _) = load_suite(suite_file(MINE.replace("[3, 1]", "[4]"))).worlds
+    with pytest.raises(ConfigError, match="has 4 tasks in 'test', so there is no task 4"):
+        world.check(spec)
+    (world, _) = load_suite(suite_file(MINE.replace("tasks = [3, 1]", 'tasks = 1\nsplit = "tset"'))).worlds
+    with pytest.raises(ConfigError, match="has no split 'tset'; it has train, validation, test"):
+        world.check(spec)
