@@ -140,7 +140,9 @@ def _show(outcome: Outcome) -> None:
             table.add_section()
             table.add_row("paired difference", gap.percent(), str(gap.n), "", "")
         console.print(table)
-    console.print(f"{outcome.seconds:.0f} s; everything is in {outcome.folder}; look at {outcome.folder / 'report.html'}")
+    console.print(
+        f"{outcome.seconds:.0f} s; everything is in {outcome.folder}; look at {outcome.folder / 'report.html'}"
+    )
 
 
 def _dry_run(resolved: Any) -> None:
@@ -185,6 +187,13 @@ def envs_show(name: str) -> None:
     for key, value in spec.model_dump().items():
         table.add_row(key, str(value))
     console.print(table)
+
+
+async def _spec(name: str) -> Any:
+    from agentgym.client import connect
+
+    async with connect(name) as connection:
+        return connection.spec
 
 
 @envs.command("check")
@@ -277,9 +286,7 @@ def evaluate(what: tuple[str, ...], suite: str, out: Path | None, **options: Any
     asyncio.run(_evaluate(what[0], suite, out, **options))
 
 
-async def _evaluate(
-    what: str, suite: str, out: Path | None, grammar: Any, concurrency: int, **options: Any
-) -> None:
+async def _evaluate(what: str, suite: str, out: Path | None, grammar: Any, concurrency: int, **options: Any) -> None:
     from agentgym.evaluate import evaluate as play_suite
     from agentgym.suite import load_suite
 

@@ -371,8 +371,10 @@ class LocalClient:
         return session
 
     async def close(self) -> None:
-        for session in self._sessions:
-            await session.close()
+        """Close every session. Raises the first failure once all have been tried."""
+        for result in await asyncio.gather(*(s.close() for s in self._sessions), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
 
 @contextlib.asynccontextmanager

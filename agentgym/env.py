@@ -44,6 +44,8 @@ class Env(gymnasium.Env):
     """Base of every world. Implement `reset` and `step`; call `super().reset(seed=seed)` first and draw only from
     `self.np_random`.
 
+    A step before the first reset or after the episode's end raises BadRequest.
+
     `info` may carry `success` (bool), `valid_action` (bool), `state_key` (str: names the underlying state, without a
     step counter, so that equal states of different episodes get equal keys), `progress` (float in [0, 1]) and
     `available_actions` (list[str]); `env_spec.info_keys` says which.

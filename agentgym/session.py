@@ -122,24 +122,24 @@ class LocalSession:
         self._closed = False
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
-        observation, info = await self._call(lambda: self.env.reset(seed=seed, options=options))
+        observation, info = await self.call(lambda: self.env.reset(seed=seed, options=options))
         return Step(observation, 0.0, False, False, info)
 
     async def step(self, action: Action) -> Step:
-        observation, reward, terminated, truncated, info = await self._call(lambda: self.env.step(action))
+        observation, reward, terminated, truncated, info = await self.call(lambda: self.env.step(action))
         return Step(observation, float(reward), bool(terminated), bool(truncated), info)
 
     async def expert(self) -> Action:
-        return await self._call(self.env.expert)
+        return await self.call(self.env.expert)
 
     async def hint(self) -> str:
-        return await self._call(self.env.hint)
+        return await self.call(self.env.hint)
 
     async def snapshot(self) -> bytes:
-        return await self._call(self.env.snapshot)
+        return await self.call(self.env.snapshot)
 
     async def restore(self, state: bytes) -> None:
-        await self._call(lambda: self.env.restore(state))
+        await self.call(lambda: self.env.restore(state))
 
     async def close(self) -> None:
         if self._closed:
@@ -150,10 +150,10 @@ class LocalSession:
         elif self._thread.stuck:
             self._thread.stop(self.env.close)
         else:
-            await self._call(self.env.close)
+            await self.call(self.env.close)
             self._thread.stop()
 
-    async def _call(self, function: Callable[[], Any]) -> Any:
+    async def call(self, function: Callable[[], Any]) -> Any:
         try:
             if self._thread is None:
                 return function()

@@ -339,9 +339,8 @@ def _error(status: int, code: str, message: str) -> Response:
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    hint = "GET /envs lists this server's worlds"
     code = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "HTTP_ERROR")
-    return _error(error.status_code, code, f"{error.detail}; {hint}")
+    return _error(error.status_code, code, f"{error.detail}; GET /envs lists this server's worlds")
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:

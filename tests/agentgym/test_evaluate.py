@@ -174,7 +174,8 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
     play(tmp_path)
     path = tmp_path / "attempts.jsonl"
     lines = path.read_text().splitlines(keepends=True)
-    for bad in ("{}\n", "[]\n", "{\n", lines[0].replace('"terminated"', '"killed"')):
+    killed = json.dumps({**json.loads(lines[1]), "stop": "killed"}) + "\n"
+    for bad in ("{}\n", "[]\n", "{\n", killed):
         path.write_text("".join([lines[0], bad, *lines[2:]]))
         with pytest.raises(CheckpointError, match=r"attempts\.jsonl, line 2 is not an attempt"):
             play(tmp_path)
@@ -316,6 +317,7 @@ def test_overall_weighs_every_task_the_same():
     rows = rows_of({(0, 0): "11"}, "a") + rows_of({(task, 0): "00" for task in range(3)}, "b")
     summary = summarise(rows)
     assert [line.env for line in summary.worlds] == ["a", "b"]
+    assert summarise(reversed(rows)) == summary
     assert summary.overall.success.estimate == 0.25
     nothing = summarise([], METRICS)
     assert nothing.worlds == ()

@@ -181,21 +181,21 @@ def test_no_room(play):
 
 
 def test_a_world_that_hangs_loses_its_session_alone(play):
-    app = create_app({"hangs": lambda: EchoEnv(hang_at=1, hang_s=0.8, step_deadline_s=0.2)}, max_sessions=2)
+    app = create_app({"hangs": lambda: EchoEnv(hang_at=1, hang_s=2.5, step_deadline_s=0.5)}, max_sessions=2)
 
     async def script(api):
         hanging, other = await api.begin(), await api.begin()
         await api.step(hanging, "apple", 0)
         started = time.perf_counter()
         late, fine = await asyncio.gather(api.step(hanging, "x", 1), api.step(other, "apple", 0))
-        assert time.perf_counter() - started < 0.6
+        assert time.perf_counter() - started < 2
         assert (late[0], late[1]["code"], fine[0]) == (504, "DEADLINE_EXCEEDED", 200)
         status, gone = await api.step(hanging, "x", 1)
         assert status == 410
-        assert "0.2 s" in gone["message"]
+        assert "0.5 s" in gone["message"]
         assert (await api.get("/health"))[1]["stuck"] == 1
         assert (await api.http.post("/reset")).status_code == 503  # the stuck thread keeps its place ...
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.5)
         await api.begin()  # ... until it returns
         assert (await api.get("/health"))[1] == {
             "status": "healthy",

@@ -48,15 +48,25 @@ def positions(lengths: Sequence[int], device: Any = None) -> Tensor:
     return torch.cat([torch.arange(length, device=device) for length in lengths])[None]
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Logits wide enough for a softmax: half precision is widened, float64 stays."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def use_packed_attention(model: Any) -> None:
     """Switch `model` to packed attention. Raises CheckpointError for architectures that cannot."""
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _no_mask)
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None) is not None:
+        kinds = {"sliding_attention"}
+    if getattr(config, "kv_lora_rank", None) is not None:
+        kinds = {"latent attention"}
     if not getattr(model, "_supports_attention_backend", False) or kinds != {"full_attention"}:
         raise CheckpointError(
             f"{type(model).__name__} does not take a custom attention function (layers: {', '.join(sorted(kinds))}); "
-            "use a model of full attention such as Qwen2, Qwen3, Llama or Mistral"
+            "use a model of full attention such as Qwen2, Qwen3 or Llama, or Mistral without its sliding window"
         )
     model.set_attn_implementation(NAME)
 

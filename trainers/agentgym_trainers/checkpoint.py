@@ -11,32 +11,40 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
 
 
 def save(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
     """Write a checkpoint to `folder`. Raises CheckpointError, leaving no part of it, when the disk refuses."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial, old = (folder.with_name(f".{folder.name}.{what}") for what in ("partial", "old"))
+    for left in (partial, old):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        with _quiet():
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
         torch.save(state, partial / "trainer.pt")
-        manifest = {path.name: _digest(path) for path in sorted(partial.iterdir())}
+        files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+        manifest = {path.relative_to(partial).as_posix(): _digest(path) for path in files}
         (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for path in partial.iterdir():
+        for path in [*partial.rglob("*"), partial]:
             _sync(path)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            os.replace(folder, old)
         os.replace(partial, folder)
         _sync(folder.parent)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+        shutil.rmtree(old, ignore_errors=True)
+    except Exception as error:  # noqa: BLE001  torch, safetensors and tokenizers each have their own for a full disk
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
             f"could not write {folder} ({error}); earlier checkpoints are untouched: free some space and resume"
@@ -49,8 +57,9 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
     if (Path(path) / "manifest.json").is_file():
         verify(Path(path))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
@@ -96,6 +105,18 @@ def weights_digest(path: Path) -> str:
     """SHA-256 over the weight files of a folder."""
     names = sorted([*path.glob("*.safetensors"), *path.glob("pytorch_model*.bin")])
     return hashlib.sha256("".join(_digest(name) for name in names).encode()).hexdigest()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own progress bars."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _digest(path: Path) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from agentgym_trainers import losses
-from agentgym_trainers.attention import Segments, positions, use_packed_attention
+from agentgym_trainers.attention import Segments, at_least_float32, positions, use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
 from agentgym_trainers.rows import Row
@@ -213,7 +213,7 @@ class Learner:
         if logits or (value is not None and value.trunk is None):
             out = model(**inputs, logits_to_keep=at_t, output_hidden_states=value is not None and value.trunk is None)
             hidden = out.hidden_states[-1][0] if out.hidden_states is not None else None
-            distribution = torch.log_softmax(out.logits[0].float() / self.temperature, dim=-1)
+            distribution = torch.log_softmax(at_least_float32(out.logits[0]) / self.temperature, dim=-1)
             logprob = distribution.gather(1, ids[at_t + 1][:, None])[:, 0]
             entropy = -(distribution.exp() * distribution).sum(dim=-1)
         values, bootstrap = None, []

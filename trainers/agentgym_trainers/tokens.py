@@ -7,24 +7,31 @@ The next prompt is the last prompt, the sampled tokens, and whatever the chat te
     rendered now      ...the above... \\n<|im_start|>user\\nB<|im_end|>\\n<|im_start|>assistant\\n
                                       ^ only this suffix is encoded: boundary and observation, never trained
 
-Where the new rendering does not begin with the old one and the reply (a template that strips earlier thinking or trims
-replies, a history window, a tool call that is written otherwise), the transcript forks: a new branch begins whose
-prompt is the new rendering, encoded whole. Forks are counted and say why.
+Where the new rendering does not begin with the old one and the reply (a template that strips earlier thinking, or trims
+a reply that has space to trim; a history window; a tool call that is written otherwise; a stop token that is not the
+template's own), the transcript forks: a new branch begins whose prompt is the new rendering, encoded whole. Forks are
+counted and say why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
-from agentgym.errors import CheckpointError
+from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.harness import Message
 from agentgym.policy import Tokens
 from agentgym.spec import ToolSpec
 from agentgym.trajectory import Branch, Span
+
+
+CACHED = 2048
+"""Characters of the longest text whose tokens are kept: boundaries and observations repeat, whole prompts do not."""
 
 
 class ChatTemplate:
@@ -39,33 +46,76 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self._options = options or {}
-        self._encode = lru_cache(maxsize=16384)(self._encode_uncached)
+        self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
-        """The conversation as text; with `generation`, up to where the reply begins."""
-        offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
-        return self.tokenizer.apply_chat_template(
-            list(messages), tools=offered, tokenize=False, add_generation_prompt=generation, **self._options
-        )
+        """The conversation as text; with `generation`, up to where the reply begins.
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of rendered text: special tokens are recognised, none are added. Cached: suffixes repeat."""
+        Raises CheckpointError where the template refuses it (a system message, for instance).
+        """
+        offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages), tools=offered, tokenize=False, add_generation_prompt=generation, **self._options
+            )
+        except TemplateError as error:
+            raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error
+
+    def encode(self, text: str, after: int | None = None) -> tuple[int, ...]:
+        """Token ids of rendered text: special tokens are recognised, none are added.
+
+        `after` is the token before: where a text begins, or follows a special token, some tokenizers write or swallow
+        a space.
+        """
+        if after is not None:
+            joined = self._encode(self.decode([after]) + text)
+            if joined[:1] == (after,):
+                return joined[1:]
         return self._encode(text)
 
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return self._encode_cached(text) if len(text) <= CACHED else self._encode_uncached(text)
+
     def _encode_uncached(self, text: str) -> tuple[int, ...]:
+        if not text.isascii():  # half a surrogate pair in a world's text has no bytes: it becomes "?"
+            text = text.encode(errors="replace").decode()
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
+        """The text of `ids`; `after` are tokens before them: some tokenizers drop the space that begins a text."""
+        before = self._decode(after) if after else ""
+        return self._decode([*after, *ids])[len(before) :]
+
+    def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def stop_ids(self) -> frozenset[int]:
-        """Tokens that end a reply: the tokenizer's EOS, and the one that the template writes after a reply."""
+    @cached_property
+    def end_id(self) -> int | None:
+        """The token that ends a reply: the first special one that the template writes after it, else the EOS."""
         marker = "\u2063reply\u2063"
-        probe = [{"role": "user", "content": "x"}, {"role": "assistant", "content": marker}]
-        tail = self.encode(self.render(probe, generation=False).rpartition(marker)[2])
-        special = set(self.tokenizer.all_special_ids)
-        found = {self.tokenizer.eos_token_id} | ({tail[0]} if tail and tail[0] in special else set())
-        return frozenset(token for token in found if token is not None)
+        reply = [{"role": "user", "content": "x"}, {"role": "assistant", "content": marker}]
+        added = self.tokenizer.added_tokens_decoder.items()
+        special = {token for token, kind in added if kind.special} | set(self.tokenizer.all_special_ids)
+        for then in ([], [{"role": "user", "content": "x"}]):  # GLM ends a reply by who speaks next
+            _, found, tail = self.render([*reply, *then], generation=False).rpartition(marker)
+            for token in self.encode(tail) if found else ():
+                if token in special:
+                    return token
+        return self.tokenizer.eos_token_id
+
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens at which a reply stops: the one that the template ends it with, and the tokenizer's EOS."""
+        return frozenset(token for token in (self.end_id, self.tokenizer.eos_token_id) if token is not None)
+
+    def write(self, messages: Sequence[Message], reply: str, tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
+        """`reply` to `messages` as a model that keeps to the template would sample it, its end token included."""
+        prompt = self.render(messages, tools)
+        whole = self.render([*messages, {"role": "assistant", "content": reply}], tools, generation=False)
+        text = whole[len(prompt) :] if whole.startswith(prompt) else reply
+        end = () if self.end_id is None else (self.end_id,)
+        if end:
+            text = text.removesuffix("\n").removesuffix(self.decode(end))
+        return (*self.encode(text, *end), *end)
 
 
 class Transcript:
@@ -80,7 +130,7 @@ class Transcript:
         """The text that `ids` stand for: rendered prompt, then reply text (its stop token included)."""
         self._done: list[Branch] = []
         self._forks: list[str] = []
-        self.ids: list[int] = []
+        self._ids: list[int] = []
         self._turn: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
@@ -91,28 +141,32 @@ class Transcript:
 
     def _extend(self, rendered: str) -> list[int]:
         if rendered.startswith(self._covered):
-            suffix = self._template.encode(rendered[len(self._covered) :])
-            self._append(suffix)
+            self._append(self._template.encode(rendered[len(self._covered) :], *self._ids[-1:]))
         else:
             self._forks.append(self._why(rendered))
             self._close_branch()
             self._append(self._template.encode(rendered))
         self._covered = rendered
-        return self.ids
+        return list(self._ids)
 
     def sampled(self, turn: int, ids: Sequence[int], logprobs: Sequence[float], version: int) -> tuple[Span, str]:
-        """Record a reply exactly as it left the engine; returns where it lies and its text without the stop token."""
-        start = len(self.ids)
-        self.ids.extend(ids)
+        """Record a reply exactly as it left the engine; returns where it lies and its text without the stop token.
+
+        Raises PolicyFailure for what no engine may answer.
+        """
+        if not ids or len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+            raise PolicyFailure(f"the engine answered {len(ids)} tokens with the log-probabilities {list(logprobs)}")
+        start, before = len(self._ids), self._ids[-1:]
+        self._ids.extend(ids)
         self._turn.extend([turn] * len(ids))
         self._logprobs.extend(logprobs)
         self._versions.extend([version] * len(ids))
-        stopped = bool(ids) and ids[-1] in self._stop_ids
-        text = self._template.decode(ids[:-1] if stopped else ids)
         # After a stop token the template's own closing text begins with that very token; after a reply that was cut by
         # length it must be written whole, unsampled.
-        self._covered += text + (self._template.decode(ids[-1:]) if stopped else "")
-        return Span(len(self._done), start, len(self.ids)), text
+        said = len(ids) - (ids[-1] in self._stop_ids)
+        text = self._template.decode(ids[:said], before)
+        self._covered += text + self._template.decode(ids[said:])
+        return Span(len(self._done), start, len(self._ids)), text
 
     def finish(self, messages: Sequence[Message] | None) -> Tokens:
         """All branches. `messages` of an episode that was cut are appended, unsampled, so that their value is read."""
@@ -122,17 +176,17 @@ class Transcript:
         return Tokens(tuple(self._done), tuple(self._forks))
 
     def _append(self, ids: Sequence[int]) -> None:
-        self.ids.extend(ids)
+        self._ids.extend(ids)
         self._turn.extend([-1] * len(ids))
         self._logprobs.extend([0.0] * len(ids))
         self._versions.extend([-1] * len(ids))
 
     def _close_branch(self) -> None:
-        if self.ids:
-            columns = (self.ids, self._turn, self._logprobs, self._versions)
+        if self._ids:
+            columns = (self._ids, self._turn, self._logprobs, self._versions)
             dtypes = (np.int32, np.int32, np.float32, np.int32)
             self._done.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))
-        self.ids, self._turn, self._logprobs, self._versions = [], [], [], []
+        self._ids, self._turn, self._logprobs, self._versions = [], [], [], []
 
     def _why(self, rendered: str) -> str:
         at = next(
@@ -140,16 +194,26 @@ class Transcript:
             min(len(self._covered), len(rendered)),
         )
         was, now = self._covered[max(0, at - 20) : at + 30], rendered[max(0, at - 20) : at + 30]
-        return f"the template wrote {now!r} where the tokens say {was!r}"
+        return f"the next prompt says {now!r} where the tokens say {was!r}"
+
+
+REPLIES = {
+    "a plain reply": "two",
+    "a reply that thinks": "<think>\nhm\n</think>\n\ntwo",
+    "a tool call": '<tool_call>{"name": "act", "arguments": {"action": "two", "sure": false}}</tool_call>',
+}
+"""What `check_template` tries."""
 
 
 def check_template(template: ChatTemplate) -> list[str]:
-    """What to know of a template before training: why an ordinary second turn would fork; empty when it does not."""
-    stop_ids = template.stop_ids()
-    transcript = Transcript(template, stop_ids)
+    """What to know of a template before training: after which replies the next turn forks, and why; empty when none."""
+    notes = [] if template.stop_ids() else ["nothing ends a reply: neither template nor tokenizer has a token for it"]
     first = [{"role": "user", "content": "one"}]
-    transcript.prompt(first)
-    reply = template.encode("two")
-    transcript.sampled(0, [*reply, *sorted(stop_ids)[:1]], [0.0] * (len(reply) + 1), 0)
-    tokens = transcript.finish([*first, {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}])
-    return list(tokens.forks)
+    for kind, reply in REPLIES.items():
+        transcript = Transcript(template, template.stop_ids())
+        transcript.prompt(first)
+        ids = template.write(first, reply)
+        _, text = transcript.sampled(0, ids, [0.0] * len(ids), 0)
+        then = [{"role": "assistant", "content": text}, {"role": "user", "content": "three"}]
+        notes += [f"after {kind}, {why}" for why in transcript.finish([*first, *then]).forks]
+    return notes

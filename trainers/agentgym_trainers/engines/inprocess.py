@@ -61,7 +61,7 @@ class InProcessEngine:
         self._free = list(range(max_sequences))[::-1]
         self._cache = _Cache(model, max_sequences + 1, max_length)
         self._prefix_slot, self._prefix, self._prefix_version = max_sequences, [], version
-        self._groups = model.config.num_attention_heads // model.config.num_key_value_heads
+        self._groups = model.config.num_attention_heads // _key_heads(model.config)
         self._open = 0
         self._waiting: list[_Request] = []
         self._entering: list[_Request] = []
@@ -119,20 +119,28 @@ class InProcessEngine:
         """Step until nobody waits."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-        while self._admit():
+        while True:
             try:
-                tokens = await loop.run_in_executor(self._executor, self._step, self._running)
-            except Exception as error:  # noqa: BLE001  whatever a forward raised is told to every caller
-                for request in (*self._running, *self._entering):
-                    if not request.future.done():
-                        request.future.set_exception(error)
-                self._running, self._entering = [], []
-                continue
-            self._advance(tokens)
+                if not self._admit():
+                    return
+                self._advance(await loop.run_in_executor(self._executor, self._step, self._running))
+            except Exception as error:  # noqa: BLE001  whatever went wrong is told to every caller
+                self._fail(error)
             await asyncio.sleep(0)
+
+    def _fail(self, error: Exception) -> None:
+        for request in (*self._running, *self._entering, *self._waiting):
+            if not request.future.done():
+                request.future.set_exception(error)
+        self._running, self._entering, self._waiting = [], [], []
+        self._cache.clean()
 
     def _admit(self) -> bool:
         """Let waiting requests into the batch; whether there is anything to compute."""
+        self._waiting, self._entering, self._running = (
+            [request for request in requests if not request.future.done()]  # a caller that was cancelled is gone
+            for requests in (self._waiting, self._entering, self._running)
+        )
         if not self.lockstep or (not self._running and not self._entering and len(self._waiting) == self._open):
             self._entering += self._waiting
             self._waiting = []
@@ -141,7 +149,6 @@ class InProcessEngine:
             enter = self._share_prefix(self._entering)
             self._entering = [request for request in self._entering if request not in enter]
             self._running = sorted([*self._running, *enter], key=lambda request: request.slot)
-        self._running = [request for request in self._running if not request.future.cancelled()]
         return bool(self._running)
 
     def _advance(self, tokens: list[tuple[int, float]]) -> None:
@@ -186,6 +193,8 @@ class InProcessConversation:
     def __init__(self, engine: InProcessEngine, slot: int, rng: np.random.Generator) -> None:
         self._engine, self._slot, self._rng = engine, slot, rng
         self._cached: list[int] = []
+        self._version = engine.version
+        self._future: asyncio.Future[Completion] | None = None
         self._closed = False
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
@@ -193,17 +202,21 @@ class InProcessConversation:
         prompt = list(prompt)
         if len(prompt) >= engine.max_length:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
-        shared = _common(self._cached, prompt)
-        future = asyncio.get_running_loop().create_future()
-        first = not self._cached
-        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, self._rng, future, first))
-        completion = await future
+        if self._version != engine.version:  # other weights' keys and values
+            self._cached, self._version = [], engine.version
+        shared, first = _common(self._cached, prompt), not self._cached
+        self._cached = self._cached[:shared]  # however this call ends, the rest is overwritten
+        self._future = asyncio.get_running_loop().create_future()
+        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, self._rng, self._future, first))
+        completion = await self._future
         self._cached = [*prompt, *completion.ids[:-1]]  # the last token is sampled, not yet computed
         return completion
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            if self._future is not None:
+                self._future.cancel()  # does nothing to an answered one
             self._engine._closed(self._slot)
 
 
@@ -212,7 +225,7 @@ class _Cache:
 
     def __init__(self, model: Any, slots: int, length: int) -> None:
         config = model.config
-        heads = config.num_key_value_heads
+        heads = _key_heads(config)
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape, kind = (slots, length, heads, size), {"dtype": model.dtype, "device": model.device}
         self.length = length
@@ -223,6 +236,11 @@ class _Cache:
         """The first `length` positions of one slot into another."""
         for store in (*self.keys, *self.values):
             store[target, :length] = store[source, :length]
+
+    def clean(self) -> None:
+        """Forget what is not finite: beyond a sequence's end it is masked, but NaN times zero is NaN."""
+        for store in (*self.keys, *self.values):
+            torch.nan_to_num_(store, 0.0, 0.0, 0.0)
 
 
 class _CachedLayout:
@@ -279,11 +297,16 @@ class _CachedLayout:
         return out.index_select(0, self.padded_T).transpose(0, 1)
 
 
+def _key_heads(config: Any) -> int:
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+
+
 def _common(cached: list[int], prompt: list[int]) -> int:
     """How many tokens of `cached` begin `prompt`; at least one token of `prompt` is left to compute."""
     if cached == prompt[: len(cached)]:
         return min(len(cached), len(prompt) - 1)
-    return next(i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b)
+    differ = (i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b)
+    return next(differ, len(prompt) - 1)
 
 
 def _sample(logits_BV: Tensor, requests: list[_Request]) -> list[tuple[int, float]]:

@@ -45,4 +45,4 @@ class ValueHead(nn.Module):
         else:
             assert policy_hidden_TH is not None
             hidden = policy_hidden_TH.detach() if self.options.trunk == "detached" else policy_hidden_TH
-        return self.head(hidden[at].float())[:, 0]
+        return self.head(hidden[at].to(self.head.weight.dtype))[:, 0]
