@@ -101,7 +101,12 @@ TOTAL = 4 * 2 * 2 + 3 * 2 * 3
 
 def test_every_attempt_is_played_recorded_and_reported(tmp_path):
     told: list[Progress] = []
-    report = play(tmp_path / "run", on_progress=told.append, keep_trajectories=True)
+
+    def tell(progress):
+        told.append(progress)
+        assert len(read_attempts(tmp_path / "run")) == progress.done, "what is told is on the disk"
+
+    report = play(tmp_path / "run", on_progress=tell, keep_trajectories=True)
     assert [key_of(row) for row in report.rows] == sorted(e for w in suite_of().worlds for e in suite_of().episodes(w))
     assert [(p.done, p.total) for p in told] == [(done, TOTAL) for done in range(TOTAL + 1)]
     assert told[0].row is None
@@ -167,6 +172,7 @@ def test_a_truncated_last_line_is_dropped_and_played_again(tmp_path, cut):
     told: list[Progress] = []
     assert timeless(play(tmp_path, on_progress=told.append).rows) == timeless(whole.rows)
     assert [p.done for p in told] == [TOTAL - 1, TOTAL]
+    assert timeless(read_attempts(tmp_path)) == timeless(whole.rows)
     assert len(path.read_bytes().splitlines()) == TOTAL
 
 

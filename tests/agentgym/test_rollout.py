@@ -14,7 +14,7 @@ import pytest
 from agentgym.env import Env
 from agentgym.errors import AtCapacity, EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.harness import Harness
-from agentgym.policy import ContextFull, Episode, RandomPolicy, Reply, ScriptedPolicy, TextActor, Tokens
+from agentgym.policy import ContextFull, Episode, RandomPolicy, Reply, TextActor, Tokens
 from agentgym.rollout import Limits, Runner, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.spec import EnvSpec
@@ -394,8 +394,3 @@ def test_leaving_the_stream_early_and_cancelling_leave_nothing_behind():
     assert [world.closed for world in worlds] == [1] * len(worlds)
     assert policy.begun == len(policy.finished)
     gc.collect()
-
-
-def test_scripts_run_through():
-    (played,), _ = run(ScriptedPolicy(["1", "2", "end"]), episodes(1))
-    assert [turn.action for turn in played.turns] == ["1", "2", "end"]

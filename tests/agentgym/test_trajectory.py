@@ -71,6 +71,13 @@ def attempt(stop=StopReason.TERMINATED, rewards=(0.0, 1.0), **info) -> Trajector
     return Trajectory("w", "test", 0, 0, 0, played, stop)
 
 
+def test_half_a_surrogate_pair_and_any_script_are_written(tmp_path):
+    path = tmp_path / "t.jsonl"
+    write_jsonl(path, [attempt(said="\ud800"), attempt(said="走 north")])
+    assert [t.turns[0].info["said"] for t in read_jsonl(path)] == ["\ud800", "走 north"]
+    assert "走".encode() in path.read_bytes(), "text stays readable where it can"
+
+
 def test_numpy_values_in_info_become_plain(tmp_path):
     path = tmp_path / "t.jsonl"
     write_jsonl(path, [attempt(flag=np.bool_(True), count=np.int64(3), grid=np.eye(2))])

@@ -57,6 +57,8 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
             logprob_A.append(trajectory.branches[span.branch].logprobs[span.start : span.stop])
         rows += rows_of(trajectory, m, tokens)
         tokens += sum(turn.span.stop - turn.span.start for turn in trajectory.turns if turn.span)
+    if tokens != sum(len(row.action_at) for row in rows):
+        raise PolicyFailure("the turns' spans are not the branches' sampled tokens")
     batch = Batch(
         group_M=np.array([g for g, _ in members], np.int64),
         traj_N=np.array(turn_columns["traj"], np.int64),

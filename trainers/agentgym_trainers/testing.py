@@ -1,4 +1,4 @@
-"""Batches with known answers, for tests of credit and losses.
+"""Batches with known answers, for tests of credit and losses; and an engine that says what it is told.
 
 T4, C3 and B6 are small enough for hand computation. OM, the oracle MDP, is small enough for all of its ten trajectories
 to be listed, so the mean and the variance of any estimator are sums, and its exact policy gradient is known:
@@ -12,13 +12,15 @@ Three turns, one logit a state for the first action. Constants hold for the unif
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from agentgym.policy import ContextFull
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.engines.base import Completion, Sampling
 
 S0, SA, SB, SC, SD = range(5)
 ORACLE_VALUE = np.array([0.1875, 0.25, 0.125, 0.5, 0.0])
@@ -175,3 +177,50 @@ def oracle_gradient_M(batch: Batch, credit: Credit, p_first: np.ndarray | None =
     gradient_M = np.zeros((len(batch.group_M), 5))
     np.add.at(gradient_M, (batch.traj_N, batch.anchor_N), credit.advantage_A[batch.first_A] * score_N)
     return gradient_M
+
+
+Said = Sequence[int] | Exception
+Script = Sequence[Said] | Callable[[int, Sequence[int]], Said]
+
+
+class ScriptedEngine:
+    """An engine that answers with given tokens and remembers each call as (conversation, prompt, completion).
+
+    `script` has the replies of every conversation, call by call, or is a function of (call, prompt); a reply that is
+    an exception is raised. No two log-probabilities are equal, and every call has a version of its own.
+    """
+
+    def __init__(self, script: Script, max_length: int = 1 << 20) -> None:
+        self.script, self.max_length, self.version = script, max_length, 0
+        self.calls: list[tuple[int, Sequence[int], Completion]] = []
+        """The prompts as they were given, not copied: one that is changed later is found out."""
+        self.opened = self.closed = self.tokens = 0
+
+    def open(self, rng: np.random.Generator) -> ScriptedConversation:
+        self.opened += 1
+        return ScriptedConversation(self, self.opened - 1)
+
+
+class ScriptedConversation:
+    """One conversation of a ScriptedEngine."""
+
+    def __init__(self, engine: ScriptedEngine, index: int) -> None:
+        self._engine, self._index, self._calls = engine, index, 0
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        engine, call = self._engine, self._calls
+        if len(prompt) >= engine.max_length:
+            raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
+        said = engine.script(call, prompt) if callable(engine.script) else engine.script[call]
+        if isinstance(said, Exception):
+            raise said
+        self._calls += 1
+        logprobs = [-(engine.tokens + i + 1) / 1024 for i in range(len(said))]
+        finish = "stop" if said and said[-1] in sampling.stop_ids else "length"
+        completion = Completion(list(said), logprobs, finish, engine.version)
+        engine.tokens, engine.version = engine.tokens + len(said), engine.version + 1
+        engine.calls.append((self._index, prompt, completion))
+        return completion
+
+    def close(self) -> None:
+        self._engine.closed += 1

@@ -5,7 +5,7 @@ For tests, the quickstart and CPU work. Nothing is downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ CHATML = (
 """The ChatML convention; earlier turns are never rewritten, so a transcript only ever grows."""
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Padding first, the end of a reply last."""
 
 
 class TinyModel(BaseModel):
@@ -39,24 +40,34 @@ class TinyModel(BaseModel):
     """Tokens a whole episode may have."""
 
 
-def make_tokenizer(corpus: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer learned from `corpus`; any text round-trips."""
+def make_tokenizer(
+    corpus: Iterable[str],
+    vocab_size: int,
+    max_length: int,
+    *,
+    chat_template: str = CHATML,
+    special: Sequence[str] = SPECIAL,
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer learned from `corpus`; any text round-trips.
+
+    `special` are the tokens that `chat_template` writes: the first pads, the last ends a reply.
+    """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     bpe.train_from_iterator(corpus, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=CHATML,
+        eos_token=special[-1],
+        pad_token=special[0],
+        additional_special_tokens=list(special[1:-1]),
+        chat_template=chat_template,
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
     )

@@ -29,7 +29,6 @@ from agentgym.policy import Tokens
 from agentgym.spec import ToolSpec
 from agentgym.trajectory import Branch, Span
 
-
 CACHED = 2048
 """Characters of the longest text whose tokens are kept: boundaries and observations repeat, whole prompts do not."""
 
@@ -113,9 +112,9 @@ class ChatTemplate:
         whole = self.render([*messages, {"role": "assistant", "content": reply}], tools, generation=False)
         text = whole[len(prompt) :] if whole.startswith(prompt) else reply
         end = () if self.end_id is None else (self.end_id,)
-        if end:
-            text = text.removesuffix("\n").removesuffix(self.decode(end))
-        return (*self.encode(text, *end), *end)
+        said, ended, rest = text.rpartition(self.decode(end)) if end else (text, "", "")
+        text = said if ended and not rest.strip() else text
+        return (*self.encode(text, *self.encode(prompt)[-1:]), *end)
 
 
 class Transcript:
@@ -155,7 +154,10 @@ class Transcript:
         Raises PolicyFailure for what no engine may answer.
         """
         if not ids or len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
-            raise PolicyFailure(f"the engine answered {len(ids)} tokens with the log-probabilities {list(logprobs)}")
+            raise PolicyFailure(
+                f"the engine answered {len(ids)} tokens and {len(logprobs)} log-probabilities; a reply has at least "
+                "one token, and each token a finite log-probability"
+            )
         start, before = len(self._ids), self._ids[-1:]
         self._ids.extend(ids)
         self._turn.extend([turn] * len(ids))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agentgym.trajectory import Trajectory
+from agentgym.trajectory import Trajectory, json_line
 from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.rows import rows_of
 
 LIMIT = 32
 """Episodes kept of a step."""
@@ -20,27 +19,30 @@ LIMIT = 32
 def write_trajectories(
     path: Path, batch: Batch, credit: Credit, trajectories: Sequence[Trajectory], tokenizer: Any
 ) -> None:
-    """Write whole groups, the first `LIMIT` episodes of the step, annotated."""
+    """Write the first `LIMIT` episodes of the step, annotated."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    first_A = np.searchsorted(batch.traj_A, np.arange(len(trajectories)))
+    text = cache(lambda token: tokenizer.decode([token]))
     with path.open("w", encoding="utf-8") as file:
         for m, trajectory in enumerate(trajectories[:LIMIT]):
-            notes = _annotate(m, int(first_A[m]), batch, credit, trajectory, tokenizer)
-            file.write(json.dumps({**trajectory.to_json(), "annotations": notes}, ensure_ascii=False) + "\n")
+            notes = _annotate(np.flatnonzero(batch.traj_N == m), batch, credit, trajectory, text)
+            file.write(json_line({**trajectory.to_json(), "annotations": notes}))
 
 
 def _annotate(
-    m: int, first: int, batch: Batch, credit: Credit, trajectory: Trajectory, tokenizer: Any
+    turns: np.ndarray, batch: Batch, credit: Credit, trajectory: Trajectory, text: Callable[[int], str]
 ) -> dict[str, list]:
     """{"value", "advantage"} a turn (an advantage that differs within the turn is its mean), and a token."""
-    turns = np.flatnonzero(batch.traj_N == m)
-    mean_N = [float(credit.advantage_A[batch.turn_A == n].mean()) for n in turns]
-    values = [float(batch.x["value_N"][n]) for n in turns] if "value_N" in batch.x else [None] * len(turns)
+    value_N, mean = batch.x.get("value_N"), []
     advantages: list[list[float | None]] = [[None] * len(branch.ids) for branch in trajectory.branches]
-    kept = [b for b in range(len(trajectory.branches)) if (trajectory.branches[b].turn >= 0).any()]
-    rows = [row for row in rows_of(trajectory, m, first) if len(row.action_at)]
-    for b, row in zip(kept, rows, strict=True):
-        for at, index in zip(row.action_at.tolist(), row.action_index.tolist(), strict=True):
-            advantages[b][at] = float(credit.advantage_A[index])
-    text = [[tokenizer.decode([token]) for token in branch.ids.tolist()] for branch in trajectory.branches]
-    return {"value": values, "advantage": mean_N, "token_advantage": advantages, "token_text": text}
+    for turn, n in zip(trajectory.turns, turns, strict=True):
+        first, after = np.searchsorted(batch.turn_A, (n, n + 1))
+        advantage = credit.advantage_A[first:after]
+        mean.append(float(advantage.mean()))
+        assert turn.span is not None
+        advantages[turn.span.branch][turn.span.start : turn.span.stop] = advantage.tolist()
+    return {
+        "value": [None if value_N is None else float(value_N[n]) for n in turns],
+        "advantage": mean,
+        "token_advantage": advantages,
+        "token_text": [[text(token) for token in branch.ids.tolist()] for branch in trajectory.branches],
+    }

@@ -148,7 +148,8 @@ class InProcessEngine:
             self._entering.sort(key=lambda request: request.slot)
             enter = self._share_prefix(self._entering)
             self._entering = [request for request in self._entering if request not in enter]
-            self._running = sorted([*self._running, *enter], key=lambda request: request.slot)
+            self._running = [*self._running, *enter]
+        self._running.sort(key=lambda request: (len(request.fresh) > 1, request.slot))
         return bool(self._running)
 
     def _advance(self, tokens: list[tuple[int, float]]) -> None:
@@ -232,6 +233,9 @@ class _Cache:
         self.keys = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
         self.values = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
 
+    def put(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.keys[0].device)
+
     def copy(self, source: int, target: int, length: int) -> None:
         """The first `length` positions of one slot into another."""
         for store in (*self.keys, *self.values):
@@ -247,54 +251,61 @@ class _CachedLayout:
     """New tokens of several sequences, attending to their cached past."""
 
     def __init__(self, cache: _Cache, requests: list[_Request], groups: int) -> None:
-        """`groups`: query heads to a key head."""
-        device = cache.keys[0].device
+        """`groups`: query heads to a key head. Requests of one new token come first."""
         self.cache = cache
         counts = np.array([len(request.fresh) for request in requests])
         starts = np.array([request.start for request in requests])
         slots = np.array([request.slot for request in requests])
         ends = np.cumsum(counts)
-        offset_T = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
-        position_T = np.repeat(starts, counts) + offset_T
-        low, high = int(slots[0]), int(slots[-1]) + 1
-        # Slots side by side are read as a view, idle ones between them included; only scattered ones are gathered,
-        # which copies their whole past.
-        dense = 2 * len(slots) >= high - low
-        row_B = slots - low if dense else np.arange(len(slots))
-        row_T = np.repeat(row_B, counts)
-        self.rows = high - low if dense else len(slots)
-        self.most = int(counts.max())
-        self.length = int(position_T.max()) + 1
-
-        def put(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-        self.slots = slice(low, high) if dense else put(slots)
-        self.position_T, self.last_B = put(position_T), put(ends - 1)
-        self.place_T = put(np.repeat(slots, counts) * cache.length + position_T)
-        self.padded_T = put(row_T * self.most + offset_T)
-        # A query sees the positions up to its own; padding queries see position 0, and are thrown away.
-        seen_RQ = np.zeros((self.rows, self.most), np.int64)
-        seen_RQ[row_T, offset_T] = position_T
-        mask_RQL = np.arange(self.length) <= seen_RQ[:, :, None]
-        blind = np.where(mask_RQL, 0.0, -np.inf).astype(np.float32)
-        self.mask = put(np.tile(blind, (1, groups, 1)))[:, None].to(cache.keys[0].dtype)
+        position_T = np.repeat(starts + counts - ends, counts) + np.arange(ends[-1])
+        self.position_T, self.last_B = cache.put(position_T), cache.put(ends - 1)
+        self.place_T = cache.put(np.repeat(slots, counts) * cache.length + position_T)
+        single = int((counts == 1).sum())  # apart, lest their queries are padded to the length of an observation
+        parts = [part for part in (slice(0, single), slice(single, None)) if len(counts[part])]
+        self.blocks = [_Block(cache, counts[part], starts[part], slots[part], groups) for part in parts]
+        self.sizes = [int(counts[part].sum()) for part in parts]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         for store, new in ((keys, key), (values, value)):
             store.flatten(0, 1).index_copy_(0, self.place_T, new.transpose(0, 1))
+        queries = query.transpose(0, 1).split(self.sizes)
+        outs = [block.attend(part, keys, values, scale) for block, part in zip(self.blocks, queries, strict=True)]
+        return torch.cat(outs).transpose(0, 1)
+
+
+class _Block:
+    """Requests whose queries are padded to the same length Q and computed together."""
+
+    def __init__(self, cache: _Cache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, groups: int) -> None:
+        low, high = int(slots.min()), int(slots.max()) + 1
+        # Slots side by side are read as a view, idle ones between them included; only scattered ones are gathered,
+        # which copies their whole past.
+        dense = 2 * len(slots) >= high - low
+        row_B = slots - low if dense else np.arange(len(slots))
+        self.slots = slice(low, high) if dense else cache.put(slots)
+        self.rows = high - low if dense else len(slots)
+        self.most, self.length = int(counts.max()), int((starts + counts).max())
+        row_T, offset_T = np.repeat(row_B, counts), np.concatenate([np.arange(count) for count in counts])
+        self.padded_T = cache.put(row_T * self.most + offset_T)
+        # A query sees the positions up to its own; padding queries see position 0, and are thrown away.
+        seen_RQ = np.zeros((self.rows, self.most), np.int64)
+        seen_RQ[row_T, offset_T] = np.repeat(starts, counts) + offset_T
+        seen_RQ = np.tile(seen_RQ, (1, groups))
+        blind_RQL = np.where(np.arange(self.length) <= seen_RQ[:, :, None], np.float32(0), np.float32(-np.inf))
+        self.mask = cache.put(blind_RQL)[:, None].to(cache.keys[0].dtype)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """query [T, Hq, D], keys and values [S, L, Hk, D] -> [T, Hq, D]."""
         keys_R, values_R = (store[self.slots, : self.length].transpose(1, 2) for store in (keys, values))
-        heads, _, size = query.shape
-        padded = query.new_zeros(self.rows * self.most, heads, size)
-        padded.index_copy_(0, self.padded_T, query.transpose(0, 1))
+        (_, heads, size), kv_heads = query.shape, keys.shape[2]
+        padded = query.new_zeros(self.rows * self.most, heads, size).index_copy_(0, self.padded_T, query)
         # Query heads that share a key head are folded into its queries, so that no key is repeated.
-        kv_heads = keys.shape[2]
         folded = padded.view(self.rows, self.most, heads, size).transpose(1, 2)
         folded = folded.reshape(self.rows, kv_heads, heads // kv_heads * self.most, size)
         out = scaled_dot_product_attention(folded, keys_R, values_R, attn_mask=self.mask, scale=scale)
         out = out.reshape(self.rows, heads, self.most, size).transpose(1, 2).reshape(self.rows * self.most, heads, size)
-        return out.index_select(0, self.padded_T).transpose(0, 1)
+        return out.index_select(0, self.padded_T)
 
 
 def _key_heads(config: Any) -> int:
