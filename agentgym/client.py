@@ -367,6 +367,7 @@ class LocalClient:
             session, self._first = self._first, None
         else:
             session = LocalSession(load.make(self._name, **self._kwargs))
+            self._sessions = [kept for kept in self._sessions if not kept.closed]
             self._sessions.append(session)
         return session
 

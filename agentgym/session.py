@@ -119,15 +119,13 @@ class LocalSession:
         self.env = env
         self.spec = env.env_spec
         self._thread = None if self.spec.inline else OwnThread(self.spec.id)
-        self._closed = False
+        self.closed = False
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
-        observation, info = await self.call(lambda: self.env.reset(seed=seed, options=options))
-        return Step(observation, 0.0, False, False, info)
+        return await self.call(lambda: _opening(self.env.reset(seed=seed, options=options)))
 
     async def step(self, action: Action) -> Step:
-        observation, reward, terminated, truncated, info = await self.call(lambda: self.env.step(action))
-        return Step(observation, float(reward), bool(terminated), bool(truncated), info)
+        return await self.call(lambda: _step(self.env.step(action)))
 
     async def expert(self) -> Action:
         return await self.call(self.env.expert)
@@ -142,16 +140,15 @@ class LocalSession:
         await self.call(lambda: self.env.restore(state))
 
     async def close(self) -> None:
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
-        if self._thread is None:
-            self.env.close()
-        elif self._thread.stuck:
+        self.closed = True
+        if self._thread is not None and self._thread.stuck:
             self._thread.stop(self.env.close)
         else:
             await self.call(self.env.close)
-            self._thread.stop()
+            if self._thread is not None:
+                self._thread.stop()
 
     async def call(self, function: Callable[[], Any]) -> Any:
         try:
@@ -162,3 +159,13 @@ class LocalSession:
             raise
         except (Exception, SystemExit) as error:  # the world's author may raise anything; the rollout records it
             raise EnvironmentCrashed(f"{self.spec.id} raised {type(error).__name__}: {error}") from error
+
+
+def _opening(answer: Any) -> Step:
+    observation, info = answer
+    return Step(observation, 0.0, False, False, info)
+
+
+def _step(answer: Any) -> Step:
+    observation, reward, terminated, truncated, info = answer
+    return Step(observation, float(reward), bool(terminated), bool(truncated), info)
