@@ -58,7 +58,8 @@ class WorldOptions(Part):
     """An id, "package.module:Class", or the URL of a running server."""
     split: str = "train"
     serve: bool = True
-    """Start a server for the world and speak HTTP to it; False runs the world inside the trainer. A URL is used as is."""
+    """Start a server for the world and speak HTTP to it; False runs the world inside the trainer. A URL is used as it
+    is."""
     max_turns: int | None = Field(default=None, gt=0)
     """Turns before an episode is cut; None leaves it to the world."""
     episode_s: float = Field(default=600.0, gt=0)
@@ -96,9 +97,13 @@ class CreditOptions(Part):
         if self.assigner not in ASSIGNERS:
             raise ValueError(f"there is no assigner {self.assigner!r}; there are {', '.join(sorted(ASSIGNERS))}")
         parameters = inspect.signature(ASSIGNERS[self.assigner].function, eval_str=True).parameters.values()
-        fields = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
+        fields: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
         model = create_model(f"options of {self.assigner}", __config__=ConfigDict(extra="forbid"), **fields)
-        checked = model.model_validate(self.model_extra or {})
+        try:
+            checked = model.model_validate(self.model_extra or {})
+        except ValidationError as error:
+            known = ["assigner", "normalise", *fields]
+            raise ValueError("; ".join(_sentence(detail, known) for detail in error.errors())) from error
         object.__setattr__(self, "__pydantic_extra__", checked.model_dump())
         return self
 
@@ -192,10 +197,14 @@ class Config(Part):
         needs = ASSIGNERS[self.credit.assigner].needs
         reads_values = any(need.startswith("value_") for need in needs)
         if reads_values and self.value is None:
-            raise ValueError(f"credit.assigner = {self.credit.assigner!r} reads a critic's values: add a [value] table")
+            raise ValueError(
+                f"credit.assigner = {self.credit.assigner!r} reads a critic's values: add a [value] table "
+                "(value.trunk=own adds one)"
+            )
         if self.value is not None and not reads_values:
             raise ValueError(
-                f"credit.assigner = {self.credit.assigner!r} reads no values, so nothing would use [value]: remove it"
+                f"credit.assigner = {self.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
+                "(value= removes it)"
             )
         if "groups" in needs and self.rollout.group_size < 2:
             raise ValueError(
@@ -216,7 +225,8 @@ def recipe_names() -> list[str]:
 def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The Config of a shipped recipe's name or a TOML file, with `section.key=value` overrides.
 
-    Values are TOML (`1e-4`, `true`, `"text"`, `[1, 2]`); what is not TOML is text. Raises ConfigError.
+    Values are TOML (`1e-4`, `true`, `"text"`, `[1, 2]`); what is not TOML is text; `section.key=` and `section=` remove
+    what the recipe says there. Raises ConfigError.
     """
     tree = _read(recipe)
     for override in overrides:
@@ -269,8 +279,8 @@ def _read(recipe: str | Path) -> dict[str, Any]:
             close = difflib.get_close_matches(str(recipe), recipe_names(), n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"there is no recipe {str(recipe)!r}.{guess} The recipes are {', '.join(recipe_names())}; a file of your "
-                "own ends in .toml"
+                f"there is no recipe {str(recipe)!r}.{guess} The recipes are {', '.join(recipe_names())}; a file of "
+                "your own ends in .toml"
             )
         text = (resources.files("agentgym_trainers") / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
     try:
@@ -292,19 +302,28 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"{override!r}: {section!r} is not a table")
-    tree[last] = value
+    if text:
+        tree[last] = value
+    else:
+        tree.pop(last, None)
 
 
-def _sentence(detail: Any) -> str:
-    where = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        known = _fields_at(detail["loc"][:-1])
+def _sentence(detail: Any, known: Sequence[str] | None = None) -> str:
+    """What pydantic found wrong, in words. `known`: the options that there are; by default the Config's own."""
+    where, kind = ".".join(str(part) for part in detail["loc"]), detail["type"]
+    if kind == "extra_forbidden":
+        known = _fields_at(detail["loc"][:-1]) if known is None else known
         close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-        return f"unknown option {where!r}" + (
-            f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"
-        )
-    message = detail["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+        guess = f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"
+        return f"unknown option {where!r}{guess}"
+    if kind == "missing":
+        return f"{where!r} is missing"
+    if kind == "model_type":
+        return f"{where!r} is a table; set its options, as in {where}.key=value, not {detail['input']!r}"
+    if kind == "value_error":
+        message = detail["msg"].removeprefix("Value error, ")
+        return f"{where}: {message}" if where else message
+    return f"{where}: {detail['msg']}, not {detail['input']!r}".replace(": Input should", " should")
 
 
 def _fields_at(location: tuple[Any, ...]) -> list[str]:

@@ -19,8 +19,6 @@ COLOURS = ("red", "blue", "green", "gold", "black", "white")
 class CorridorState:
     door: str
     """The far door's colour."""
-    keys: tuple[str, ...]
-    """Colours of the keys in the first room, as they lie there."""
     bends: tuple[str, ...]
     """The right way at each place of the corridor."""
     sights: tuple[str, ...]
@@ -44,13 +42,11 @@ class Corridor:
         name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}"
         random = task_random(name, split, task)
         while True:
-            keys = list(self.colours)
-            random.shuffle(keys)
             bends = [random.choice(list(STEPS))]
             while len(bends) < self.length:
                 bends.append(random.choice([way for way in STEPS if way != OPPOSITE[bends[-1]]]))
             sights = [self._sight(random) if random.random() < self.distractors else "" for _ in bends]
-            state = CorridorState(random.choice(keys), tuple(keys), tuple(bends), tuple(sights))
+            state = CorridorState(random.choice(self.colours), tuple(bends), tuple(sights))
             if split_of(f"{state.door} {' '.join(bends)}") == split:
                 return state
 
@@ -71,7 +67,7 @@ class Corridor:
         if state.opened:
             return "door open" if state.taken == state.door else "wrong key"
         if not state.taken:
-            return f"far door {state.door} keys here {' '.join(state.keys)}"
+            return f"far door {state.door} keys here"
         if state.place == self.length:
             return "door here"
         sight = state.sights[state.place]
@@ -79,7 +75,7 @@ class Corridor:
 
     def key(self, state: CorridorState) -> str:
         way = "".join(way[0] for way in state.bends)
-        look = zlib.crc32(" ".join(state.keys + state.sights).encode())
+        look = zlib.crc32(" ".join(state.sights).encode())
         opened = " open" if state.opened else ""
         return f"door {state.door} taken {state.taken or '-'} place {state.place} of {way} look {look:08x}{opened}"
 
@@ -98,7 +94,7 @@ class Corridor:
         return asdict(state)
 
     def load(self, saved: Any) -> CorridorState:
-        lists = {name: tuple(saved[name]) for name in ("keys", "bends", "sights")}
+        lists = {name: tuple(saved[name]) for name in ("bends", "sights")}
         return CorridorState(**{**saved, **lists})
 
     def _sight(self, random: Any) -> str:

@@ -201,6 +201,8 @@ class InProcessConversation:
     async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
         engine = self._engine
         prompt = list(prompt)
+        if not prompt:
+            raise ValueError("an empty prompt")
         if len(prompt) >= engine.max_length:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
         if self._version != engine.version:  # other weights' keys and values
