@@ -39,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except EOFError:
-        sys.exit(_failed(UsageError("standard input ended before the episode did")))
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # which click tells as an interrupt
+            sys.exit(_failed(UsageError("standard input ended before the episode did")))
         click.echo("interrupted; what was finished is on disk", err=True)
         sys.exit(130)
     except ModuleNotFoundError as error:

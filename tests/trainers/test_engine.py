@@ -142,11 +142,11 @@ def test_any_walk_through_prompts(kit, lockstep) -> None:
 
     async def walk(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        conversation, prompt = engine.open(rng), tokens(seed, 12)
+        conversation, prompt = engine.open(np.random.default_rng([seed, 1])), tokens(seed, 12)
         for _ in range(12):
             got = await conversation.generate(prompt, Sampling(1.0, int(rng.integers(1, 5))))
             assert_true(kit, model, prompt, got)
-            whole, cut = [*prompt, *got.ids], int(rng.integers(1, len(prompt)))
+            whole, cut = [*prompt, *got.ids], int(rng.integers(1, max(2, len(prompt))))
             prompt = [
                 [*whole, *tokens(cut, 3)],
                 whole,
@@ -387,7 +387,13 @@ def test_a_cancelled_reply_leaves_nothing_behind(kit, lockstep, close, after) ->
         victim = asyncio.ensure_future(conversations[0].generate([*SYSTEM[:8], *tokens(7, 20)], Sampling(1.0, 50)))
         for _ in range(after % 6):
             await asyncio.sleep(0.002)
-        others = [asyncio.ensure_future(conversations[i].generate(prompts[i], Sampling(1.0, 5))) for i in (1, 2)]
+
+        async def last_reply(i: int) -> Completion:
+            got = await conversations[i].generate(prompts[i], Sampling(1.0, 5))
+            conversations[i].close()
+            return got
+
+        others = [asyncio.ensure_future(last_reply(i)) for i in (1, 2)]
         await asyncio.sleep(0.002)
         victim.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -395,16 +401,13 @@ def test_a_cancelled_reply_leaves_nothing_behind(kit, lockstep, close, after) ->
         if close:
             conversations[0].close()
             conversations[0] = engine.open(np.random.default_rng(9))
-        mine = asyncio.ensure_future(conversations[0].generate(prompts[0], Sampling(1.0, 5)))
         async with asyncio.timeout(20):
-            replies = await asyncio.gather(mine, *others)
+            replies = await asyncio.gather(last_reply(0), *others)
         for prompt, got in zip(prompts, replies, strict=True):
             assert_true(kit, model, prompt, got)
         computed = engine.computed_tokens
         await asyncio.sleep(0.02)
         assert engine.computed_tokens == computed  # nothing runs on for nobody
-        for conversation in conversations:
-            conversation.close()
         assert len({engine.open(np.random.default_rng(0))._slot for _ in range(3)}) == 3
 
     asyncio.run(main())

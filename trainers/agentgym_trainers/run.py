@@ -83,10 +83,14 @@ def load_run(folder: Path) -> Config:
 
 
 def prepare(config: Config, folder: Path, resume: bool) -> Path:
-    """The run's folder, with its config.toml."""
+    """The run's folder, with its config.toml. Raises ConfigError where it holds a run that is not this one."""
     path = folder / "config.toml"
-    if path.is_file() and not resume:
-        raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
+    if path.is_file():
+        if not resume:
+            raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
+        if load_run(folder) != config:
+            raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
+        return folder
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(to_toml(config), encoding="utf-8")
     return folder
@@ -269,7 +273,7 @@ class HeldOut:
         return Suite(
             name=f"{world.name} {options.split}",
             attempts=options.attempts,
-            worlds=(SuiteWorld(name=world.name, split=options.split, tasks=options.tasks),),
+            world=(SuiteWorld(name=world.name, split=options.split, tasks=options.tasks),),
         )
 
 

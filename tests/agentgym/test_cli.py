@@ -1,0 +1,409 @@
+"""The command line: every verb through `main`, as a person types it, and every mistake as one sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from agentgym.cli import main
+
+VERBS = [
+    "quickstart",
+    "train",
+    "sft",
+    "eval",
+    "report",
+    "play",
+    "serve",
+    "envs",
+    "envs list",
+    "envs show",
+    "envs check",
+]
+
+MICRO = [
+    "world.name=oracle",
+    "world.serve=false",
+    "run.steps=2",
+    "run.trajectories_every=1",
+    "rollout.groups=2",
+    "rollout.group_size=4",
+    "rollout.concurrency=8",
+    "sft.demonstrations=16",
+    "sft.max_steps=4",
+    "sft.batch=8",
+    "sft.check_every=2",
+    "eval.split=train",
+    "eval.tasks=1",
+    "eval.attempts=2",
+    "model.tiny.hidden_size=32",
+    "model.tiny.layers=1",
+]
+"""The quickstart, made as small as it can be."""
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys, tmp_path, monkeypatch) -> Say:
+    """say("train", "--help") -> (exit status, standard output, standard error), in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = 0
+        try:
+            main(arguments)
+        except SystemExit as end:
+            status = end.code
+        told = capsys.readouterr()
+        return int(status or 0), told.out, told.err
+
+    return command
+
+
+@pytest.fixture
+def mistake(say) -> Callable[..., str]:
+    """mistake("train", "x") -> the sentence that refuses it."""
+
+    def command(*arguments: str) -> str:
+        status, out, err = say(*arguments)
+        assert status == 2, (status, out, err)
+        assert "Traceback" not in err
+        assert not out.strip()
+        (sentence,) = [line for line in err.splitlines() if line.lower().startswith("error: ")]
+        return sentence.partition(": ")[2]
+
+    return command
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help(say, verb):
+    status, out, _ = say(*verb.split(), "--help")
+    assert status == 0
+    assert "Usage: agentgym" in out
+    if not verb:
+        assert all(f"\n  {name}  " in out for name in VERBS if " " not in name)
+
+
+def test_help_lists_what_can_be_named(say):
+    recipes = say("train", "--help")[1].partition("Recipes:")[2]
+    assert {"quickstart", "grpo", "gigpo"} <= {line[2:].partition(" ")[0] for line in recipes.splitlines()}
+    help_of_eval = say("eval", "--help")[1]
+    assert "smoke" in help_of_eval.partition("Suites:")[2]
+    assert "agentgym eval compare A B" in help_of_eval
+    assert "agentgym eval CHECKPOINT --suite SUITE" in help_of_eval
+
+
+# --- worlds -------------------------------------------------------------------------------------------------------
+
+
+def test_envs_list_and_show(say):
+    status, out, _ = say("envs", "list")
+    assert status == 0
+    for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
+        assert re.search(rf"│ {name} +│", out)
+    status, out, _ = say("envs", "show", "agentgym.testing:EchoEnv")
+    assert status == 0
+    assert "Answer with exactly that word" in out
+
+
+BROKEN = """
+from agentgym.testing import EchoEnv
+class Broken(EchoEnv):
+    def expert(self):
+        return "nonsense"
+"""
+
+
+def test_envs_check_passes_and_fails(say, tmp_path, monkeypatch):
+    status, out, _ = say("envs", "check", "oracle", "--tasks", "2")
+    assert status == 0
+    assert out.splitlines()[-1] == "oracle keeps all 19 rules"
+    (tmp_path / "broken_world.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, err = say("envs", "check", "broken_world:Broken", "--tasks", "2")
+    assert status == 1
+    assert re.search(r"^FAIL expert_wins: .*won 0 of 2", out, re.MULTILINE)
+    assert err.startswith("error: broken_world:Broken breaks 1 of 19 rules")
+
+
+def test_play_by_the_expert_and_at_random(say):
+    status, out, _ = say("play", "keydoor", "--policy", "expert", "--split", "test", "--task", "2")
+    assert status == 0
+    assert "[turn 0] key north east door east\n> go north" in out
+    assert out.endswith("door open\nsuccess: score 1 in 7 turns (terminated)\n")
+    status, out, _ = say("play", "oracle", "--policy", "random", "--seed", "3", "--grammar", "tagged")
+    assert status == 0
+    assert "> <action>" in out
+
+
+def test_play_by_hand(say, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("left\ngold\ngold\n"))
+    status, out, _ = say("play", "oracle")
+    assert status == 0
+    assert "actions: left, right" in out
+    assert "success: score 1 in 3 turns (terminated)" in out
+    monkeypatch.setattr("sys.stdin", io.StringIO("left\n"))
+    status, _, err = say("play", "oracle")
+    assert (status, err) == (2, "error: standard input ended before the episode did\n")
+
+
+def test_serve_answers_and_stops_at_an_interrupt(tmp_path):
+    command = [sys.executable, "-m", "agentgym", "serve", "oracle", "keydoor", "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        url = line.split()[-1]
+        assert httpx.get(f"{url}/health").json()["status"] == "healthy"
+        assert httpx.get(f"{url}/envs/keydoor/metadata").json()["name"] == "keydoor"
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=20)
+    assert (server.returncode, err) == (0, "")
+
+
+# --- training -----------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_prints_a_recipe_and_who_reads_what(say, tmp_path):
+    from agentgym_trainers import config
+
+    status, out, err = say("train", "quickstart", "--dry-run", "optim.lr=1e-4", "rollout.groups=4")
+    assert status == 0
+    (tmp_path / "mine.toml").write_text(out)
+    assert tomllib.loads(out)["optim"]["lr"] == 1e-4
+    resolved = config.resolve("mine.toml")
+    assert resolved == config.resolve("quickstart", ["optim.lr=1e-4", "rollout.groups=4"])
+    told = [line.split("│")[1].strip() for line in err.splitlines() if line.startswith("│")]
+    assert sorted(option for option in told if option) == sorted(option for _, option, _ in config.wiring(resolved))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_from_end_to_end(say, tmp_path):
+    """Train, resume what is finished, report, evaluate its checkpoints, play one, compare."""
+    run = tmp_path / "run"
+    status, out, _ = say("train", "quickstart", "--out", "run", *MICRO)
+    assert status == 0
+    assert "before RL" in out
+    assert "after RL" in out
+    assert out.splitlines()[-1].endswith("look at run/report.html")
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics if line["phase"] == "rl"] == [1, 2]
+    assert {line["phase"] for line in metrics} == {"sft", "rl", "eval"}
+    for made in (
+        "config.toml",
+        "checkpoints/step-000000/model.safetensors",
+        "checkpoints/step-000002/manifest.json",
+        "trajectories/step-000001.jsonl",
+        "eval/before/attempts.jsonl",
+        "eval/summary.json",
+        "report.html",
+    ):
+        assert (run / made).stat().st_size > 0
+
+    status, _, _ = say("train", "--resume", "run")
+    assert status == 0
+    again = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert again == metrics
+
+    (run / "report.html").unlink()
+    status, out, _ = say("report", "run")
+    assert (status, out) == (0, "report: run/report.html\n")
+    assert (run / "report.html").is_file()
+
+    suite = 'name = "one"\n[[world]]\nname = "oracle"\nsplit = "train"\ntasks = 1\nseeds = [0, 1]\n'
+    (tmp_path / "one.toml").write_text(suite)
+    for step in ("step-000000", "step-000002"):
+        checkpoint = f"run/checkpoints/{step}"
+        status, out, _ = say("eval", checkpoint, "--suite", "one.toml", "--temperature", "0", "--out", step)
+        assert status == 0
+        assert f"every attempt is in {step}/attempts.jsonl" in out
+    status, out, _ = say("eval", "compare", "step-000000", "step-000002")
+    assert status == 0
+    assert "b - a" in out
+    status, out, _ = say("play", "oracle", "--policy", "run/checkpoints/step-000002")
+    assert status == 0
+    assert "success: score" in out
+
+
+def test_the_warm_up_alone_and_a_run_that_starts_from_it(say, tmp_path):
+    # At least one run folder exists afterwards under the default name, too.
+    status, out, _ = say("sft", "quickstart", *MICRO)
+    assert status == 0
+    checkpoint = "runs/quickstart-sft/checkpoints/step-000000"
+    assert out.splitlines()[-1] == f"checkpoint: {checkpoint}"
+    before = (tmp_path / checkpoint / "model.safetensors").read_bytes()
+    status, out, err = say("sft", "quickstart", *MICRO)  # again: it is there already
+    assert status == 0
+    assert (tmp_path / checkpoint / "model.safetensors").read_bytes() == before
+    status, _, err = say("sft", "quickstart", *MICRO, "sft.max_steps=5")
+    assert (status, err) == (
+        2,
+        "error: runs/quickstart-sft holds a run with other options; choose another --out, or delete that one\n",
+    )
+    start = [*MICRO, "sft=", f"model.path={checkpoint}", "run.steps=0", "eval.tasks=0"]
+    status, out, _ = say("train", "quickstart", *start)
+    assert status == 0
+    assert (tmp_path / "runs/quickstart/checkpoints/step-000000/model.safetensors").read_bytes() == before
+
+
+# --- evaluation ---------------------------------------------------------------------------------------------------
+
+
+def test_eval_goes_on_and_compares(say, tmp_path):
+    status, out, _ = say("eval", "expert", "--suite", "smoke")
+    assert status == 0
+    attempts = tmp_path / "runs/eval/smoke/expert/attempts.jsonl"
+    lines = attempts.read_text().splitlines()
+    assert len(lines) == 24
+    assert re.search(r"overall +9 +24 +100\.0", out)
+    attempts.write_text("\n".join(lines[:20]) + "\n")
+    status, out, _ = say("eval", "expert", "--suite", "smoke")
+    assert status == 0
+    assert attempts.read_text().splitlines()[:20] == lines[:20]
+    assert len(attempts.read_text().splitlines()) == 24
+    status, out, _ = say("eval", "random", "--out", "chance")
+    assert status == 0
+    status, out, _ = say("eval", "compare", "chance", "runs/eval/smoke/expert")
+    assert status == 0
+    assert "a: random; b: expert" in out
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("train", "name a recipe ("),
+        ("train optim.lr=1", "name a recipe ("),
+        ("train quickstrat", "there is no recipe 'quickstrat'. Did you mean 'quickstart'? The recipes are"),
+        ("train mine.toml", "there is no file mine.toml"),
+        ("train quickstart optim.lrr=1", "quickstart: unknown option 'optim.lrr' (did you mean 'lr'?)"),
+        ("train quickstart optim.lr=fast", "quickstart: optim.lr should be a valid number"),
+        ("train quickstart nokey", "'nokey' is not an override; write section.key=value"),
+        ("train quickstart world.name=keydor world.serve=false", "no world is called 'keydor'. Did you mean keydoor"),
+        ("train quickstart world.split=night world.serve=false", "keydoor has no split 'night'; it has train"),
+        ("train quickstart eval.tasks=99 world.serve=false", "eval.tasks is 99; keydoor has 74 tasks in 'test'"),
+        ("train --resume nothing", "nothing holds no run (no config.toml)"),
+        ("train quickstart --resume nothing", "--resume goes on with the run as it is in nothing: give no recipe"),
+        ("train --resume nothing --dry-run", "--resume goes on with the run as it is in nothing: give no recipe"),
+        ("sft nowhere", "there is no recipe 'nowhere'."),
+        ("eval runs/nothing", "runs/nothing is no checkpoint's folder, no URL and none of human, random, expert"),
+        ("eval empty", "empty is not a model that transformers can load"),
+        ("eval random --suite smokey", "no suite is called 'smokey'. Did you mean smoke? Shipped suites: smoke, text"),
+        ("eval random --suite mine.toml", "mine.toml cannot be read ("),
+        ("eval random expert", "evaluate one policy at a time, not 2; to compare: agentgym eval compare A B"),
+        ("eval compare one", "compare takes two evaluations' folders: agentgym eval compare A B"),
+        ("eval compare one two", "one holds no evaluation: there is no attempts.jsonl"),
+        ("eval human", "a person plays one episode at a time: agentgym play WORLD"),
+        ("eval http://127.0.0.1:9/v1", "name the model that http://127.0.0.1:9/v1 should run: --model NAME"),
+        ("eval random --concurrency 0", "Invalid value for '--concurrency'"),
+        ("report nothing", "There is no run folder nothing."),
+        ("envs show keydor", "no world is called 'keydor'. Did you mean keydoor"),
+        ("envs check nowhere:World", "'nowhere:World': there is no module 'nowhere' to import"),
+        ("envs check ftp://x", "'ftp://x'"),
+        ("serve keydor --port 0", "no world is called 'keydor'. Did you mean keydoor"),
+        ("play keydoor --split night", "keydoor has no split 'night'; it has train, validation, test"),
+        ("play keydoor --task 500", "keydoor has tasks 0 to 499 in 'train', not 500"),
+        ("play wordle --policy random", "wordle lists no actions, so none can be drawn at random"),
+        ("play wordle --policy nobody", "nobody is no checkpoint's folder"),
+        ("bogus", "No such command 'bogus'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(mistake, tmp_path, command, sentence):
+    (tmp_path / "empty").mkdir()
+    assert mistake(*command.split()).startswith(sentence)
+
+
+def test_folders_that_are_taken(mistake, tmp_path):
+    (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True)
+    (tmp_path / "run" / "config.toml").write_text("")
+    assert mistake("train", "quickstart", "--out", "run") == (
+        "run already holds a run; resume it (--resume run), or choose another --out"
+    )
+    assert mistake("eval", "run") == (
+        "run is a whole run; name one of its checkpoints, the newest is run/checkpoints/step-000001"
+    )
+    (tmp_path / "file").write_text("")
+    assert "'file' is a file" in mistake("train", "quickstart", "--out", "file")
+
+
+def test_a_server_that_does_not_answer_is_no_mistake_of_the_users(say):
+    status, out, err = say("envs", "show", "http://127.0.0.1:9")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+
+
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+from agentgym.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "command", "told"),
+    [
+        ("torch,transformers", "train quickstart", "pip install 'agentgym[train]'"),
+        ("torch,transformers", "train quickstart --dry-run", "pip install 'agentgym[train]'"),
+        ("transformers", "sft quickstart", "pip install 'agentgym[train]'"),
+        ("torch", "eval .", "pip install 'agentgym[train]'"),
+        ("fastapi,starlette", "serve oracle", "pip install 'agentgym[serve]'"),
+        ("uvicorn", "serve oracle", "pip install 'agentgym[serve]'"),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path, packages, command, told):
+    words = [sys.executable, "-c", BLOCKER, packages, *command.split()]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: this verb needs ")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_needs_no_extra_runs_without_any(tmp_path):
+    everything = "torch,transformers,tokenizers,fastapi,starlette,uvicorn,tensorboard,pygame,PIL"
+    for command in (
+        "train --help",
+        "eval --help",
+        "envs list",
+        "play oracle --policy expert",
+        "envs check wordle --tasks 2",
+    ):
+        words = [sys.executable, "-c", BLOCKER, everything, *command.split()]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_interrupt_is_no_traceback(tmp_path):
+    """Ctrl-C in the midst of an evaluation: what was played is kept."""
+    suite = 'name = "long"\n[[world]]\nname = "keydoor"\nsplit = "train"\ntasks = 500\nattempts = 100\n'
+    (tmp_path / "long.toml").write_text(suite)
+    command = [sys.executable, "-m", "agentgym", "eval", "expert", "--suite", "long.toml", "--out", "long"]
+    attempts = tmp_path / "long" / "attempts.jsonl"
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        while process.poll() is None and not (attempts.is_file() and attempts.stat().st_size > 0):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "interrupted; what was finished is on disk")
+    assert attempts.stat().st_size > 0
