@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,12 +86,11 @@ def play(
     harness: Harness | None = None,
     engine: Any = None,
     salt: int = 0,
-    extra_stops: frozenset[int] = frozenset(),
 ) -> list[Trajectory]:
     """Episodes of a real world, two attempts at each task."""
     template = ChatTemplate(tokenizer)
     engine = engine or InProcessEngine(model, max_sequences=episodes, max_length=max_length, lockstep=lockstep)
-    policy = TokenPolicy(engine, template, Sampling(temperature, max_new_tokens, template.stop_ids() | extra_stops), (salt,))
+    policy = TokenPolicy(engine, template, Sampling(temperature, max_new_tokens, template.stop_ids()), (salt,))
 
     async def open_session() -> LocalSession:
         return LocalSession(load.make(world))
@@ -141,8 +141,4 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def kit() -> Any:
     """The functions of this file, for the tests beside it."""
-    from types import SimpleNamespace
-
-    return SimpleNamespace(
-        build=build, plain_logprobs=plain_logprobs, play=play, in_pairs=in_pairs, architectures=tuple(ARCHITECTURES)
-    )
+    return SimpleNamespace(build=build, plain_logprobs=plain_logprobs, play=play, in_pairs=in_pairs)

@@ -34,7 +34,7 @@ def test_packed_equals_one_by_one(kit, name) -> None:
 
 
 def test_a_model_with_packed_attention_still_takes_ordinary_calls(kit) -> None:
-    """Without a layout: one causal sequence a row. `generate` with its own cache works too."""
+    """Without a layout: one causal sequence a row."""
     for name in ("qwen3", "llama-gqa"):
         model = kit.build(name)
         plain = copy.deepcopy(model)
@@ -43,6 +43,19 @@ def test_a_model_with_packed_attention_still_takes_ordinary_calls(kit) -> None:
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, (3, 9)))
         with torch.inference_mode():
             torch.testing.assert_close(model(input_ids=ids).logits, plain(input_ids=ids).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_calls_that_packed_attention_would_get_wrong_are_refused(kit) -> None:
+    model = kit.build()
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, (2, 6)))
+    expected = model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    use_packed_attention(model)
+    with pytest.raises(RuntimeError, match=r"set_attn_implementation\('sdpa'\)"):
+        model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    with pytest.raises(RuntimeError, match="padding"):
+        model(input_ids=ids, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1], [1] * 6]))
+    model.set_attn_implementation("sdpa")
+    assert torch.equal(model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0), expected)
 
 
 def test_positions_begin_anew_in_each_sequence() -> None:

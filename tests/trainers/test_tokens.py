@@ -75,7 +75,28 @@ FAMILIES = {
     "mistral": Family("mistral", ("<unk>", "<s>", "</s>"), "</s>", "</s>", " two"),
     "toolcalls": Family("toolcalls", CHATML, "<|im_end|>", "<|im_end|>"),
 }
-TEXT = "Say: apple You said: brook two one three north act action false true hm Well said. user assistant 🍎🌧 ".split(" ")
+TEXT = [
+    "Say:",
+    "apple",
+    "You",
+    "said:",
+    "brook",
+    "two",
+    "one",
+    "three",
+    "north",
+    "act",
+    "action",
+    "false",
+    "true",
+    "hm",
+    "Well",
+    "said.",
+    "user",
+    "assistant",
+    "🍎🌧",
+    "",
+]
 
 
 class Recorder(ChatTemplate):
@@ -278,9 +299,10 @@ def test_what_ends_a_reply(name: str) -> None:
 
 def test_the_end_of_a_reply_need_not_be_a_named_special_token() -> None:
     template = template_of("gemma")
+    named = template.tokenizer
     template.tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=template.tokenizer.backend_tokenizer, eos_token="<eos>", chat_template=template.tokenizer.chat_template
-    )  # fmt: skip
+        tokenizer_object=named.backend_tokenizer, eos_token="<eos>", chat_template=named.chat_template
+    )
     assert template.tokenizer.convert_tokens_to_ids("<end_of_turn>") not in template.tokenizer.all_special_ids
     assert template.decode([template.end_id]) == "<end_of_turn>"
 
@@ -450,7 +472,7 @@ def test_a_window_forks_once_it_forgets() -> None:
 # --------------------------------------------------------------------------------------- boundaries as they are written
 
 
-def sentencepiece(source: str, scheme: str) -> PreTrainedTokenizerFast:
+def sentencepiece(scheme: str) -> PreTrainedTokenizerFast:
     """In the manner of Llama 2 and Mistral: spaces are letters, and one is written before a text."""
     bpe = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
     bpe.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
@@ -462,8 +484,8 @@ def sentencepiece(source: str, scheme: str) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=kinds, show_progress=False)
     bpe.train_from_iterator([" ".join(TEXT) + " [INST] [/INST] \n ."], trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="</s>", bos_token="<s>", unk_token="<unk>", chat_template=source,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=bpe, eos_token="</s>", bos_token="<s>", unk_token="<unk>",
+        chat_template=(TEMPLATES / "mistral.jinja").read_text(), clean_up_tokenization_spaces=False,
     )  # fmt: skip
 
 
@@ -474,15 +496,18 @@ def phi() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-@pytest.mark.parametrize("make", [
-    *(pytest.param(lambda name=name: tokenizer_of(name), id=name) for name in ("chatml", "llama3", "gemma", "glm", "mistral")),
-    *(pytest.param(lambda scheme=scheme: sentencepiece((TEMPLATES / "mistral.jinja").read_text(), scheme), id=f"sentencepiece-{scheme}")
-      for scheme in ("first", "always")),
-    pytest.param(phi, id="phi"),
-])  # fmt: skip
-def test_boundaries_are_written_as_in_one_piece(make) -> None:
+TOKENIZERS = {
+    **{name: lambda name=name: tokenizer_of(name) for name in ("chatml", "llama3", "gemma", "glm", "mistral")},
+    "sentencepiece, a space at the beginning": lambda: sentencepiece("first"),
+    "sentencepiece, a space after each special token": lambda: sentencepiece("always"),
+    "phi": phi,
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_boundaries_are_written_as_in_one_piece(name: str) -> None:
     """Replies written as the template writes them make the very tokens of the whole conversation, encoded at once."""
-    template = ChatTemplate(make())
+    template = ChatTemplate(TOKENIZERS[name]())
     transcript = Transcript(template, template.stop_ids())
     messages = [{"role": "user", "content": "one"}]
     for turn, reply in enumerate(["two", "apple north", "hm"]):

@@ -20,6 +20,11 @@ from agentgym.errors import CheckpointError
 
 NAME = "agentgym_packed"
 
+_ORDINARY = (
+    "this model was switched to packed attention, which knows neither padding nor transformers' key-value cache; for "
+    "`generate` and the like call model.set_attn_implementation('sdpa') first"
+)
+
 
 class Layout(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -76,6 +81,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     layout: Layout | None = kwargs.get("layout")
     if layout is None:  # an ordinary forward, one causal sequence a row
+        if query.shape[2] != key.shape[2]:
+            raise RuntimeError(_ORDINARY)
         gqa = query.shape[1] != key.shape[1]
         out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
         return out.transpose(1, 2), None
@@ -83,5 +90,6 @@ def _attention(
     return out.transpose(0, 1)[None], None
 
 
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    return None
+def _no_mask(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> None:
+    if attention_mask is not None and not attention_mask.all():
+        raise RuntimeError(_ORDINARY)

@@ -44,7 +44,7 @@ def save(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Pat
         os.replace(partial, folder)
         _sync(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except Exception as error:  # noqa: BLE001  torch, safetensors and tokenizers each have their own for a full disk
+    except Exception as error:  # torch, safetensors and tokenizers each have their own for a full disk
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
             f"could not write {folder} ({error}); earlier checkpoints are untouched: free some space and resume"
@@ -60,7 +60,7 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path)
             model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except Exception as error:  # transformers, safetensors and tokenizers each have their own
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
     return model.eval(), tokenizer
@@ -81,7 +81,7 @@ def verify(folder: Path) -> None:
     for name, digest in manifest.items():
         if not (folder / name).is_file() or _digest(folder / name) != digest:
             raise CheckpointError(
-                f"{folder / name} is missing or not what was written; delete {folder} to go on from the checkpoint before"
+                f"{folder / name} is missing or not what was written; delete {folder} to go on from the one before"
             )
 
 

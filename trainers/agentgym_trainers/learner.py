@@ -155,7 +155,8 @@ class Learner:
             metrics["loss/kl"] = (penalty.item(), "sum")
             loss = loss + options.kl * penalty
         if value_parts is not None:
-            assert outputs.value is not None and self.value is not None
+            assert outputs.value is not None
+            assert self.value is not None
             target, weight = (_tensor(part[index], logprob) for part in value_parts)
             critic = (weight * losses.value_loss(outputs.value, target)).sum()
             metrics["loss/value"] = (critic.item(), "sum")

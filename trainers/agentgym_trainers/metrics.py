@@ -23,7 +23,7 @@ class MetricsLog:
         self.path = run / "metrics.jsonl"
         self.path.touch()
         with self.path.open("r+b") as file:
-            file.truncate(position)
+            file.truncate(min(position, self.position))
         self._tensorboard = SummaryWriter(str(run / "tensorboard"))
 
     @property

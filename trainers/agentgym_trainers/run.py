@@ -146,7 +146,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
     for fork in check_template(ChatTemplate(tokenizer)):
-        progress.console.print(f"note: the chat template forks at every turn, so each turn is a row of its own: {fork}")
+        progress.console.print(f"note: the chat template rewrites earlier turns, so some turns become rows of their own: {fork}")
     if options is not None:
         await imitate(config, world, model, tokenizer, demonstrations, log, progress)
     log.close()

@@ -41,17 +41,17 @@ def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]
 
 def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: ChatTemplate) -> Trajectory:
     """The same episode with token branches, as if its replies had been sampled and stopped."""
-    stop_ids = template.stop_ids()
-    transcript = Transcript(template, stop_ids, harness.tools(spec))
-    stop = [template.tokenizer.eos_token_id]
+    tools = harness.tools(spec)
+    transcript = Transcript(template, template.stop_ids(), tools)
     history: list[tuple[Any, str]] = []
     turns = []
     for turn in trajectory.turns:
-        transcript.prompt(harness.messages(spec, history, turn.observation))
-        ids = [*template.encode(turn.reply), *stop]
-        span, _ = transcript.sampled(turn.index, ids, [0.0] * len(ids), 0)
-        turns.append(replace(turn, span=span))
-        history.append((turn.observation, turn.reply))
+        messages = harness.messages(spec, history, turn.observation)
+        transcript.prompt(messages)
+        ids = template.write(messages, turn.reply, tools)
+        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), 0)
+        turns.append(replace(turn, reply=said, span=span))
+        history.append((turn.observation, said))
     tokens = transcript.finish(None)
     return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)
 

@@ -33,20 +33,22 @@ class CorridorState:
 class Corridor:
     """A key of `colours` is chosen once, then `length` places lie before the door; neither colour is shown again."""
 
-    def __init__(self, length: int, colours: int, distractors: float) -> None:
+    def __init__(self, length: int, colours: int, distractors: float, told: bool) -> None:
+        """Not `told`, every door takes the first colour's key, and only reward says so."""
+        self.told = told
         self.length, self.colours, self.distractors = length, COLOURS[:colours], distractors
         self.actions = (*(f"take {colour}" for colour in self.colours), *(f"go {way}" for way in STEPS), "open")
         self.needed = length + 2
 
     def start(self, split: str, task: int, splits: dict[str, int]) -> CorridorState:
-        name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}"
+        name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}{'' if self.told else ' untold'}"
         random = task_random(name, split, task)
         while True:
             bends = [random.choice(list(STEPS))]
             while len(bends) < self.length:
                 bends.append(random.choice([way for way in STEPS if way != OPPOSITE[bends[-1]]]))
             sights = [self._sight(random) if random.random() < self.distractors else "" for _ in bends]
-            state = CorridorState(random.choice(self.colours), tuple(bends), tuple(sights))
+            state = CorridorState(self._door(random), tuple(bends), tuple(sights))
             if split_of(f"{state.door} {' '.join(bends)}") == split:
                 return state
 
@@ -67,7 +69,7 @@ class Corridor:
         if state.opened:
             return "door open" if state.taken == state.door else "wrong key"
         if not state.taken:
-            return f"far door {state.door} keys here"
+            return f"keys here far door {state.door}" if self.told else "keys here"
         if state.place == self.length:
             return "door here"
         sight = state.sights[state.place]
@@ -96,6 +98,9 @@ class Corridor:
     def load(self, saved: Any) -> CorridorState:
         lists = {name: tuple(saved[name]) for name in ("bends", "sights")}
         return CorridorState(**{**saved, **lists})
+
+    def _door(self, random: Any) -> str:
+        return random.choice(self.colours) if self.told else self.colours[0]
 
     def _sight(self, random: Any) -> str:
         thing = random.choice(("coin here", "lamp here", "note says"))

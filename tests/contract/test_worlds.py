@@ -1,0 +1,78 @@
+"""Every installed world behind one real server: Gymnasium's checker, the conformance suite by URL, broken worlds."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check
+
+from agentgym import load
+from agentgym.check import check_server, check_world
+from agentgym.launch import server_process
+from agentgym.remote import RemoteEnv
+
+WORLDS = [name for name, target in load.names().items() if target.startswith("agentgym_environments.")]
+
+HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
+BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakExpert", "NoSuccess", "IgnoresTask")
+HELPER = f"""
+import hills_of_check_env as hills
+
+REASONS = {{kind.__name__: (rule, reason) for kind, rule, reason in hills.BROKEN}}
+for name in {BROKEN}:  # each with a name of its own, so that one server has room for all
+    spec = hills.GOOD.model_copy(update={{"id": name}})
+    globals()[name] = type(name, (getattr(hills, name),), {{"env_spec": spec}})
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory) -> Iterator[str]:
+    """The name of a module, importable here and in the server, that holds the broken worlds."""
+    folder = tmp_path_factory.mktemp("helper")
+    shutil.copy(HILLS, folder / "hills_of_check_env.py")
+    (folder / "broken_worlds_helper.py").write_text(HELPER, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield "broken_worlds_helper"
+
+
+@pytest.fixture(scope="module")
+def url(broken) -> Iterator[str]:
+    with server_process([*WORLDS, *(f"{broken}:{name}" for name in BROKEN)]) as url:
+        yield url
+
+
+def test_one_server_serves_them_all(url):
+    listed = {world["name"] for world in httpx.get(f"{url}/envs").json()["environments"]}
+    assert set(WORLDS) <= listed
+    assert len(listed) == len(WORLDS) + len(BROKEN)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_gymnasiums_own_checker_passes(url, world):
+    with RemoteEnv(f"{url}/envs/{world}") as env:
+        gymnasium_check(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_conformance_suite_passes_by_url(url, world):
+    tasks = 3 if load.spec(world).max_turns <= 24 else 2
+    findings = asyncio.run(check_server(f"{url}/envs/{world}", tasks=tasks))
+    assert [str(finding) for finding in findings if not finding.ok] == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_world_fails_with_the_same_reason_here_and_by_url(url, broken, name):
+    rule, reason = importlib.import_module(broken).REASONS[name]
+    for findings in (
+        asyncio.run(check_world(f"{broken}:{name}", tasks=10)),
+        asyncio.run(check_server(f"{url}/envs/{name}", tasks=10)),
+    ):
+        failed = {finding.rule: finding.message for finding in findings if not finding.ok}
+        assert reason in failed[rule]

@@ -1,0 +1,96 @@
+"""A tiny language model learns the oracle world, in words, with every assigner.
+
+Uniform words win 3 times in 16, and saying each room's first word always wins. The warm-up imitates an expert that is
+random nine times in ten, so that all of the rest is the assigner's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentgym import load
+from agentgym.harness import Harness
+from agentgym.rollout import Limits, Runner
+from agentgym.session import LocalSession
+from agentgym_trainers import sft, tiny
+from agentgym_trainers.config import Config, SFTOptions
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.learner import Learner
+from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.train import Trainer, build, success_rate
+
+SPEC = load.spec("oracle")
+SHAPE = tiny.TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=64, max_length=256)
+WARM_UP = SFTOptions(demonstrations=128, noise=0.9, lr=5e-3, batch=16, max_steps=60)
+START, REACHED = 0.4, 0.7
+
+
+async def open_session() -> LocalSession:
+    return LocalSession(load.make("oracle"))
+
+
+def config(assigner: str, seed: int) -> Config:
+    reads_values = any(need.startswith("value_") for need in ASSIGNERS[assigner].needs)
+    return Config.model_validate(
+        {
+            "name": "oracle",
+            "run": {"seed": seed, "steps": 12, "checkpoint_every": 1000, "trajectories_every": 1000},
+            "world": {"name": "oracle", "serve": False},
+            "rollout": {"groups": 8, "group_size": 8, "max_new_tokens": 6, "max_length": 256, "concurrency": 64},
+            "credit": {"assigner": assigner},
+            "optim": {"lr": 3e-3, "minibatches": 2, "tokens_per_micro_batch": 8192},
+            **({"value": {"lr": 3e-3}} if reads_values else {}),
+        }
+    )
+
+
+@cache
+def warm(seed: int) -> tuple[Any, Any]:
+    """(model, tokenizer) after the warm-up."""
+    harness = Harness()
+    runner = Runner(open_session, harness, Limits(), 64)
+    demonstrations = asyncio.run(sft.demonstrate(runner, SPEC, "train", WARM_UP, seed))
+    tokenizer = tiny.make_tokenizer(sft.corpus(SPEC, harness, demonstrations), SHAPE.vocab_size, SHAPE.max_length)
+    model = tiny.make_model(SHAPE, tokenizer, seed).eval()
+    template = ChatTemplate(tokenizer)
+    learner = Learner(model, config("reinforce", seed).optim.model_copy(update={"lr": WARM_UP.lr}))
+    tokenised = [sft.tokenise(t, SPEC, harness, template) for t in demonstrations]
+    for _ in sft.imitate(learner, tokenised, WARM_UP, seed):
+        pass
+    return model, tokenizer
+
+
+async def success(trainer: Trainer) -> float:
+    """Of 128 sampled episodes."""
+    return success_rate([t for _ in range(2) for group in await trainer.collect() for t in group.trajectories])
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("assigner", list(ASSIGNERS))
+def test_every_assigner_teaches_the_oracle(assigner: str, seed: int, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    model, tokenizer = warm(seed)
+
+    async def learn() -> tuple[float, float]:
+        model_now = copy.deepcopy(model)
+        trainer = build(config(assigner, seed), tmp_path, SPEC, open_session, model_now, model, tokenizer)
+        before = await success(trainer)
+        log = MetricsLog(tmp_path)
+        await trainer.run(log)
+        log.close()
+        after = await success(trainer)
+        trainer.engine.shutdown()
+        return before, after
+
+    before, after = asyncio.run(learn())
+    assert before < START
+    assert after > REACHED

@@ -1,0 +1,154 @@
+"""The loop: every counted trajectory once an epoch, failures never, and what a step leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentgym import load
+from agentgym.errors import PolicyFailure
+from agentgym.session import LocalSession
+from agentgym.testing import EchoEnv
+from agentgym.trajectory import StopReason
+from agentgym_trainers import checkpoint
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.config import Config
+from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.rows import collate
+from agentgym_trainers.train import Trainer, assign, build, success_rate
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    base = {
+        "run": {"steps": 2, "checkpoint_every": 1, "trajectories_every": 1},
+        "world": {"name": "oracle", "serve": False},
+        "rollout": {"groups": 4, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 8},
+        "credit": {"assigner": "rloo"},
+        "optim": {"lr": 1e-3, "epochs": 2, "minibatches": 3},
+    }
+    merged = {name: {**base.get(name, {}), **sections.get(name, {})} for name in base | sections}
+    return Config.model_validate({"name": "test", **merged})
+
+
+def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_session: Any = None) -> Trainer:
+    async def local() -> LocalSession:
+        return LocalSession(load.make(chosen.world.name))
+
+    spec = load.spec(chosen.world.name)
+    return build(chosen, folder, spec, open_session or local, model, model, tokenizer)
+
+
+@dataclass
+class Spy:
+    """A learner that writes down its optimiser batches."""
+
+    batches: list[tuple[Batch, list, Credit]] = field(default_factory=list)
+
+    def update(self, batch: Batch, rows: list, credit: Credit, options: Any) -> dict[str, float]:
+        self.batches.append((batch, rows, credit))
+        n = float(len(self.batches))
+        return {"a/mean": n, "a/ratio_max": n, "policy/logprob_gap": 10 + n}
+
+
+@pytest.mark.parametrize(("epochs", "minibatches", "sizes"), [(1, 1, [8]), (2, 3, [3, 3, 2]), (1, 8, [1] * 8)])
+def test_an_epoch_covers_each_trajectory_once(kit, chatty, tokenizer, tmp_path, epochs, minibatches, sizes) -> None:
+    model = chatty()
+    trainer = trainer_of(config(optim={"epochs": epochs, "minibatches": minibatches}), model, tokenizer, tmp_path)
+    groups = asyncio.run(trainer.collect())
+    batch, rows, _ = collate(groups)
+    # Rewards and advantages that tell which turn and which token an entry was.
+    batch = replace(batch, reward_N=np.arange(len(batch.traj_N)) + 0.5)
+    credit = Credit(np.arange(len(batch.turn_A)) + 0.25)
+    text = {float(credit.advantage_A[i]): int(row.ids[at]) for row in rows
+            for at, i in zip(row.action_at, row.action_index, strict=True)}  # fmt: skip
+    trainer.learner = spy = Spy()
+    metrics = trainer.update(batch, rows, credit)
+    assert [len(part.group_M) for part, _, _ in spy.batches] == sizes * epochs
+    for epoch in range(epochs):
+        parts = spy.batches[epoch * len(sizes) : (epoch + 1) * len(sizes)]
+        seen_N = np.concatenate([part.reward_N for part, _, _ in parts])
+        seen_A = np.concatenate([chosen.advantage_A for _, _, chosen in parts])
+        assert sorted(seen_N) == batch.reward_N.tolist()
+        assert sorted(seen_A) == credit.advantage_A.tolist()
+        for part, part_rows, chosen in parts:
+            found = {float(chosen.advantage_A[i]): int(row.ids[at]) for row in part_rows
+                     for at, i in zip(row.action_at, row.action_index, strict=True)}  # fmt: skip
+            assert len(found) == len(part.turn_A)
+            assert found.items() <= text.items()
+            assert {row.trajectory for row in part_rows} == set(range(len(part.group_M)))
+    n = len(spy.batches)
+    assert metrics == {
+        "a/mean": (n + 1) / 2, "a/ratio_max": n, "policy/logprob_gap": 10 + (n + 1) / 2, "policy/engine_gap": 11,
+    }  # fmt: skip
+    if epochs > 1 and minibatches > 1:
+        first, second = spy.batches[0][0].reward_N, spy.batches[len(sizes)][0].reward_N
+        assert first.tolist() != second.tolist()  # another order each epoch
+
+
+def test_failures_are_not_trained_on(kit, chatty, tokenizer, tmp_path) -> None:
+    """A world that crashes at its second step, in every other session."""
+    opened = 0
+
+    async def open_session() -> LocalSession:
+        nonlocal opened
+        opened += 1
+        return LocalSession(EchoEnv(crash_at=1 if opened % 2 else None))
+
+    chosen = config(world={"name": "agentgym.testing:EchoEnv"})
+    trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path, open_session)
+    trainer.runner = replace(trainer.runner, retries=0)
+    groups = asyncio.run(trainer.collect())
+    everyone = [t for group in groups for t in group.trajectories]
+    failed = [t for t in everyone if t.stop is StopReason.ENVIRONMENT_FAILED]
+    assert 0 < len(failed) < len(everyone)
+    assert any(t.turns for t in failed)
+    batch, rows, counted = collate(groups)
+    assert counted == [t for t in everyone if not t.stop.is_failure]
+    assert {row.trajectory for row in rows} == set(range(len(counted)))
+    assert success_rate(everyone) == success_rate(counted)
+    metrics = trainer.update(batch, rows, assign(batch, chosen))
+    assert metrics["policy/engine_gap"] < 1e-4
+    trainer.engine.shutdown()
+
+
+def test_a_step_of_nothing_but_failures_stops_the_run(kit, chatty, tokenizer, tmp_path) -> None:
+    async def open_session() -> LocalSession:
+        return LocalSession(EchoEnv(crash_at=0))
+
+    chosen = config(world={"name": "agentgym.testing:EchoEnv"})
+    trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path, open_session)
+    log = MetricsLog(tmp_path)
+    with pytest.raises(PolicyFailure, match="every episode of step 1 failed: ENVIRONMENT_CRASHED"):
+        asyncio.run(trainer.run(log))
+    log.close()
+
+
+def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
+    chosen = config(credit={"assigner": "turn_gae"}, value={}, loss={"kl": 0.1, "entropy": 0.1})
+    trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)
+    log, told = MetricsLog(tmp_path), []
+    asyncio.run(trainer.run(log, lambda step, metrics: told.append(step)))
+    log.close()
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [(line["phase"], line["step"]) for line in lines] == [("rl", 1), ("rl", 2)]
+    assert told == [1, 2]
+    for line in lines:
+        assert line["policy/engine_gap"] < 1e-4
+        assert line["optim/skipped"] == 0
+        assert {"rollout/success", "credit/std", "value/mean", "loss/kl", "time/rollout_s"} <= line.keys()
+    assert lines[1]["loss/kl"] > 0  # the reference is the policy as RL began
+    assert trainer.engine.version == 2
+    newest = checkpoint.latest(tmp_path)
+    assert checkpoint.step_of(newest) == 2
+    again = trainer_of(chosen, checkpoint.load_model(newest)[0], tokenizer, tmp_path)
+    again.load(checkpoint.load_state(newest))
+    assert (again.step, again.engine.version) == (2, 2)
+    assert again.curriculum.position == trainer.curriculum.position == 8
+    for ours, theirs in zip(again.learner.value.parameters(), trainer.learner.value.parameters(), strict=True):
+        assert ours.equal(theirs)
+    assert len(list((tmp_path / "trajectories").iterdir())) == 2
