@@ -30,6 +30,7 @@ from agentgym.errors import (
     EnvironmentCrashed,
     EnvironmentFailure,
     EpisodeLost,
+    OutOfOrder,
     SessionBusy,
     UnknownSession,
     UsageError,
@@ -226,7 +227,7 @@ class RemoteSession:
         self._episode_id: str | None = None
         self._steps = 0
         self._stepping = False
-        self._why_lost = "it has not begun"
+        self._why_lost = ""
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
         body = dict(options or {})
@@ -239,12 +240,11 @@ class RemoteSession:
         return self._read(reply)
 
     async def step(self, action: Action) -> Step:
-        if self._id is None or self._episode_id is None:
-            raise EpisodeLost(f"there is no episode ({self._why_lost}): call reset()")
+        session_id = self._session_id()
         if self._stepping:
             raise SessionBusy("this session is still taking a step: await it before the next")
         request = StepRequest(
-            session_id=self._id, action=WireAction.of(action), step=self._steps, episode_id=self._episode_id
+            session_id=session_id, action=WireAction.of(action), step=self._steps, episode_id=self._episode_id
         )
         self._stepping = True
         try:
@@ -327,13 +327,19 @@ class RemoteSession:
             return await self._client.calls.post(path, encoded, model)
 
     async def _ask(self, path: str, model: type[Any]) -> Any:
-        if self._id is None or self._episode_id is None:
-            raise EpisodeLost(f"there is no episode ({self._why_lost}): call reset()")
-        body = SessionRequest(session_id=self._id).model_dump_json().encode()
+        body = SessionRequest(session_id=self._session_id()).model_dump_json().encode()
         try:
             return await self._client.calls.post(path, body, model)
         except EnvironmentFailure as error:
             raise self._failed(error) from error
+
+    def _session_id(self) -> str:
+        """The session that is in an episode. Raises OutOfOrder before the first one, EpisodeLost after a lost one."""
+        if self._id is not None and self._episode_id is not None:
+            return self._id
+        if not self._why_lost:
+            raise OutOfOrder("there is no episode yet: call reset()")
+        raise EpisodeLost(f"there is no episode ({self._why_lost}): call reset()")
 
     def _failed(self, error: EnvironmentFailure) -> EnvironmentFailure:
         """What to raise for it; unless the request was at fault, the episode is over."""

@@ -1,7 +1,7 @@
 """Every error AgentGym raises on purpose.
 
 AgentGymError
-├── UsageError                 the user's mistake: the sentence says what to do; the command line prints it and exits with 2
+├── UsageError                 the user's mistake: the sentence says what to do; the command line exits with 2
 │   ├── ConfigError            a recipe, suite or flag that cannot be used as written
 │   ├── UnknownEnvironment     no world of that name
 │   ├── MissingDependency      an optional package or program is not installed

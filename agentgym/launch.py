@@ -51,6 +51,8 @@ def server_process(worlds: Sequence[str], *, startup_s: float = 60.0, options: S
     try:
         announced.wait(startup_s)
         if not url:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)  # its output has ended, so it is about to
             raise _not_started(worlds, startup_s, process.poll(), "\n".join(log))
         yield url[0]
     finally:

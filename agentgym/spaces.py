@@ -1,4 +1,4 @@
-"""Gymnasium spaces of messages: any text (or text and image) is an observation; what `sample` draws is a legal action."""
+"""Gymnasium spaces of messages: any text (or text and image) is an observation; `sample` draws a legal action."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Observation(gymnasium.Space):
 
 
 class Action(gymnasium.Space):
-    """Any text, or a tool call when `tools` are named. `sample` draws from `actions` (or of `tools`, without arguments)."""
+    """Any text, or a tool call when `tools` are named. `sample` draws from `actions`, or a call without arguments."""
 
     def __init__(
         self, actions: Sequence[str] = (), tools: Sequence[str] = (), seed: int | np.random.Generator | None = None

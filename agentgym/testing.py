@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 
 from agentgym.env import Action, Env, Observation
+from agentgym.errors import BadRequest
 from agentgym.spec import EnvSpec
 
 WORDS = ("apple", "brook", "cloud", "drum", "ember", "fern", "gate", "hill")
@@ -84,7 +85,7 @@ class EchoEnv(Env):
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._ended:
-            raise RuntimeError("there is no episode: call reset()")
+            raise BadRequest("there is no episode: call reset()")
         turn = self._turns
         self._misbehave(turn)
         said = action.strip() if isinstance(action, str) else ""

@@ -4,11 +4,11 @@ import asyncio
 import json
 
 import pytest
-from agentgym_trainers.config import recipe_names, resolve
-from agentgym_trainers.run import run
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym.launch import server_process
+from agentgym_trainers.config import recipe_names, resolve
+from agentgym_trainers.run import run
 
 SMALL = [
     "run.steps=2",

@@ -57,11 +57,13 @@ class Outcome:
 async def run(config: Config, folder: Path, *, resume: bool = False, progress: Progress | None = None) -> Outcome:
     """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
     started = perf_counter()
-    folder = prepare(config, folder, resume)
+    check_folder(config, folder, resume)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     with progress or bars() as progress:
         async with open_world(config, progress) as (world, server):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
             trainer, log = start_training(config, folder, world, start)
@@ -82,18 +84,13 @@ def load_run(folder: Path) -> Config:
     return resolve(folder / "config.toml")
 
 
-def prepare(config: Config, folder: Path, resume: bool) -> Path:
-    """The run's folder, with its config.toml. Raises ConfigError where it holds a run that is not this one."""
-    path = folder / "config.toml"
-    if path.is_file():
+def check_folder(config: Config, folder: Path, resume: bool) -> None:
+    """Raises ConfigError where the folder holds a run that is not this one, or that was not to be resumed."""
+    if (folder / "config.toml").is_file():
         if not resume:
             raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
         if load_run(folder) != config:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
-        return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_toml(config), encoding="utf-8")
-    return folder
 
 
 @asynccontextmanager
@@ -106,7 +103,7 @@ async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[
         return
     with server_process([name]) as url:
         progress.console.print(f"serving {name} at {url}")
-        async with connect(f"{url}/envs/{name}") as world:
+        async with connect(url) as world:  # the only world there
             yield check_world(config, world), url
 
 
@@ -146,7 +143,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
     for fork in check_template(ChatTemplate(tokenizer)):
-        progress.console.print(f"note: the chat template rewrites earlier turns, so some turns become rows of their own: {fork}")
+        progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     if options is not None:
         await imitate(config, world, model, tokenizer, demonstrations, log, progress)
     log.close()
