@@ -102,7 +102,7 @@ def test_a_lost_episode_stays_lost_until_reset():
     async def main() -> None:
         async with client_of(app) as client:
             session = client.session()
-            with pytest.raises(EpisodeLost, match="has not begun"):
+            with pytest.raises(OutOfOrder, match="no episode yet"):
                 await session.step("x")
             await session.reset()
             app.state.sessions.close_all()
