@@ -9,7 +9,7 @@ reward alone says which. The warm-up's expert takes a random key nine times in t
 Same for every method: the warm-up checkpoint of a seed, groups of 8 attempts at 8 tasks a step, one pass in two
 optimiser batches, PPO clip .2/.28, no KL, AdamW. Its own for each: the learning rate, the one of LEARNING_RATES with
 the fewest episodes until 90 % on a tuning seed that the race does not use. The critic of turn GAE has a trunk of its
-own. A run that does not get there counts as its whole budget. Finished jobs are kept in OUT/jobs.jsonl, so that a
+own, and learns alone for two steps, which count; its advantages are standardised over the batch's turns. A run that does not get there counts as its whole budget. Finished jobs are kept in OUT/jobs.jsonl, so that a
 benchmark that is stopped goes on.
 """
 
@@ -30,7 +30,15 @@ import numpy as np
 METHODS = {
     "GRPO": ["credit.assigner=grpo"],
     "RLOO": ["credit.assigner=rloo"],
-    "turn GAE": ["credit.assigner=turn_gae", "credit.lam=0.95", "credit.gamma=1.0", "value.trunk=own", "value.lr=1e-3"],
+    "turn GAE": [
+        "credit.assigner=turn_gae",
+        "credit.lam=0.95",
+        "credit.gamma=1.0",
+        "credit.normalise=turn",
+        "value.trunk=own",
+        "value.lr=1e-3",
+        "value.warmup=2",
+    ],
     "GiGPO": ["credit.assigner=gigpo", "credit.gamma=1.0"],
 }
 LEARNING_RATES = (5e-4, 1e-3)

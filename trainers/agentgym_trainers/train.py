@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -87,7 +87,9 @@ class Trainer:
 
     def update(self, batch: Batch, rows: list, credit: Credit) -> dict[str, float]:
         """All epochs and optimiser batches of a step; metrics are means, "max" metrics maxima."""
-        optim = self.config.optim
+        optim, value = self.config.optim, self.config.value
+        if value is not None and self.step < value.warmup:
+            credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
         rng = np.random.default_rng([self.config.run.seed, self.step, 1])
         seen: dict[str, list[float]] = {}
         for _ in range(optim.epochs):

@@ -23,6 +23,8 @@ class ValueOptions(BaseModel):
     """"own": a copy of the policy's trunk as it was when RL began, trained by the value loss alone. "detached": reads
     the policy's hidden states. "shared": so does it, and its loss moves the policy's trunk too."""
     lr: float = Field(default=1e-3, gt=0)
+    warmup: int = Field(default=0, ge=0)
+    """RL steps at the start in which the critic learns and no token has an advantage: until then V says nothing."""
     coefficient: float = Field(default=1.0, gt=0)
     """Weighs the value loss; with an own or detached trunk it only scales the critic's gradient."""
 
