@@ -211,6 +211,17 @@ class Config(Part):
                 f"credit.assigner = {self.credit.assigner!r} compares attempts at one task: rollout.group_size must be "
                 f"at least 2, not {self.rollout.group_size}"
             )
+        episodes = self.rollout.groups * self.rollout.group_size
+        if self.rollout.lockstep and self.rollout.concurrency < episodes:
+            raise ValueError(
+                f"rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency must "
+                f"be at least {episodes} (rollout.groups x rollout.group_size), not {self.rollout.concurrency}"
+            )
+        if self.model.path is None and self.rollout.max_length > self.model.tiny.max_length:
+            raise ValueError(
+                f"rollout.max_length is {self.rollout.max_length} and model.tiny.max_length {self.model.tiny.max_length}: "
+                "the model cannot read that far"
+            )
         if self.optim.minibatches > self.rollout.groups * self.rollout.group_size:
             raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
         return self

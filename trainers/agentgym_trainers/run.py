@@ -67,12 +67,14 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
             trainer, log = start_training(config, folder, world, start)
-            before = await held_out.evaluate(trainer, start, "before")
-            await reinforce(trainer, log, progress)
-            after = await held_out.evaluate(trainer, checkpoint.latest(folder) or start, "after")
-            comparison = held_out.conclude(log, before, after)
-            log.close()
-            trainer.engine.shutdown()
+            try:
+                before = await held_out.evaluate(trainer, start, "before")
+                await reinforce(trainer, log, progress)
+                after = await held_out.evaluate(trainer, checkpoint.latest(folder) or start, "after")
+                comparison = held_out.conclude(log, before, after)
+            finally:
+                log.close()
+                trainer.engine.shutdown()
     write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
 
@@ -144,9 +146,11 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         model = tiny.make_model(shape, tokenizer, seed).eval()
     for fork in check_template(ChatTemplate(tokenizer)):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
-    if options is not None:
-        await imitate(config, world, model, tokenizer, demonstrations, log, progress)
-    log.close()
+    try:
+        if options is not None:
+            await imitate(config, world, model, tokenizer, demonstrations, log, progress)
+    finally:
+        log.close()
     return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position})
 
 
@@ -189,9 +193,10 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
     policy = TokenPolicy(engine, template, sampling_of(config, template), (config.run.seed, 0))
     runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), rollout.concurrency)
     episodes = [Episode(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
-    trajectories = await runner.run(policy, episodes)
-    engine.shutdown()
-    return success_rate(trajectories)
+    try:
+        return success_rate(await runner.run(policy, episodes))
+    finally:
+        engine.shutdown()
 
 
 def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
