@@ -45,7 +45,7 @@ METHODS = {
 LEARNING_RATES = (5e-4, 1e-3)
 TUNING_SEEDS = (100,)
 RACE_SEEDS = (0, 1, 2, 3, 4)
-BUDGET = 24
+BUDGET = 15
 """Steps of 64 episodes."""
 EVERY = 3
 """Steps between held-out evaluations; their episodes are not counted."""
@@ -154,7 +154,7 @@ async def play(out: Path, method: str, lr: float, seed: int) -> dict[str, Any]:
 
 def episodes_until(target: float, results: dict[Any, Any], method: str, lr: float, seed: int) -> float:
     curve = results[method, lr, seed]["curve"]
-    return next((episodes for episodes, success in curve if success >= target), BUDGET * 64)
+    return min(next((episodes for episodes, success in curve if success >= target), BUDGET * 64), BUDGET * 64)
 
 
 def report(results: dict[Any, Any], best: dict[str, float], plot: Path) -> None:

@@ -214,13 +214,13 @@ class Config(Part):
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:
             raise ValueError(
-                f"rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency must "
-                f"be at least {episodes} (rollout.groups x rollout.group_size), not {self.rollout.concurrency}"
+                "rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency "
+                f"must be at least {episodes} (rollout.groups x rollout.group_size), not {self.rollout.concurrency}"
             )
         if self.model.path is None and self.rollout.max_length > self.model.tiny.max_length:
             raise ValueError(
-                f"rollout.max_length is {self.rollout.max_length} and model.tiny.max_length {self.model.tiny.max_length}: "
-                "the model cannot read that far"
+                f"rollout.max_length is {self.rollout.max_length}, and the tiny model reads no further than "
+                f"{self.model.tiny.max_length} tokens: raise model.tiny.max_length, or lower it"
             )
         if self.optim.minibatches > self.rollout.groups * self.rollout.group_size:
             raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
