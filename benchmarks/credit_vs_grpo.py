@@ -42,7 +42,7 @@ METHODS = {
     ],
     "GiGPO": ["credit.assigner=gigpo", "credit.gamma=1.0"],
 }
-LEARNING_RATES = (5e-4, 1e-3)
+LEARNING_RATES = (2.5e-4, 5e-4, 1e-3)
 TUNING_SEEDS = (100,)
 RACE_SEEDS = (0, 1, 2, 3, 4)
 BUDGET = 15
