@@ -9,9 +9,10 @@ reward alone says which. The warm-up's expert takes a random key nine times in t
 Same for every method: the warm-up checkpoint of a seed, groups of 8 attempts at 8 tasks a step, one pass in two
 optimiser batches, PPO clip .2/.28, no KL, AdamW. Its own for each: the learning rate, the one of LEARNING_RATES with
 the fewest episodes until 90 % on a tuning seed that the race does not use. The critic of turn GAE has a trunk of its
-own and learns alone for two steps, which count; its advantages are standardised over the batch's turns. A run that
-does not get there counts as its whole budget. Finished jobs are kept in OUT/jobs.jsonl, so that a benchmark that is
-stopped goes on.
+own and learns alone for two steps, which count; its advantages are standardised over the batch's turns, and its γ is
+.95, for with γ = 1 an episode that is cut, and bootstrapped, costs nothing, and dawdling is learned. A run that does
+not get there counts as its whole budget. Finished jobs are kept in OUT/jobs.jsonl, so that a benchmark that is stopped
+goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ METHODS = {
     "turn GAE": [
         "credit.assigner=turn_gae",
         "credit.lam=0.95",
-        "credit.gamma=1.0",
+        "credit.gamma=0.95",
         "credit.normalise=turn",
         "value.trunk=own",
         "value.lr=1e-3",
