@@ -74,7 +74,6 @@ class Connection(Protocol):
 
     def session(self) -> Session:
         """A new session: its world is opened by its first `reset` or `restore`. Close it when done."""
-        ...
 
 
 class _Extra(Answer):
@@ -334,12 +333,11 @@ class RemoteSession:
             raise self._failed(error) from error
 
     def _session_id(self) -> str:
-        """The session that is in an episode. Raises OutOfOrder before the first one, EpisodeLost after a lost one."""
-        if self._id is not None and self._episode_id is not None:
-            return self._id
-        if not self._why_lost:
-            raise OutOfOrder("there is no episode yet: call reset()")
-        raise EpisodeLost(f"there is no episode ({self._why_lost}): call reset()")
+        """The session in its episode. Raises OutOfOrder before the first one, EpisodeLost after a lost one."""
+        if self._id is None or self._episode_id is None:
+            lost = EpisodeLost(f"there is no episode ({self._why_lost}): call reset()")
+            raise lost if self._why_lost else OutOfOrder("there is no episode yet: call reset()")
+        return self._id
 
     def _failed(self, error: EnvironmentFailure) -> EnvironmentFailure:
         """What to raise for it; unless the request was at fault, the episode is over."""

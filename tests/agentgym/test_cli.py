@@ -391,6 +391,11 @@ def test_what_needs_no_extra_runs_without_any(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+def heed_interrupts():
+    """A test run in the background of a shell ignores SIGINT, and its children would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_is_no_traceback(tmp_path):
     """Ctrl-C in the midst of an evaluation: what was played is kept."""
     suite = 'name = "long"\n[[world]]\nname = "keydoor"\nsplit = "train"\ntasks = 500\nattempts = 100\n'
@@ -398,7 +403,13 @@ def test_an_interrupt_is_no_traceback(tmp_path):
     command = [sys.executable, "-m", "agentgym", "eval", "expert", "--suite", "long.toml", "--out", "long"]
     attempts = tmp_path / "long" / "attempts.jsonl"
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        preexec_fn=heed_interrupts,
     ) as process:
         while process.poll() is None and not (attempts.is_file() and attempts.stat().st_size > 0):
             pass

@@ -73,7 +73,7 @@ def test_only_the_right_key_opens_and_only_the_last_turn_tells(name, turns):
         walks = {}
         for key in ("red", "blue", "green"):
             opening, _ = env.reset(seed=0, options={"task": task})
-            colour = opening.split()[2]
+            colour = opening.split()[-1]
             seen, reward, success = finish(env, key)
             assert len(seen) == turns
             assert (reward, success) == ((1.0, True) if key == colour else (0.0, False))
@@ -94,7 +94,7 @@ def test_a_random_key_with_a_perfect_walk_succeeds_one_time_in_colours():
                 env.reset(options={"task": task})
                 won.append(finish(env, key)[2])
             assert sum(won) == 1
-        doors = [env.reset(options={"task": task})[0].split()[2] for task in range(300)]
+        doors = [env.reset(options={"task": task})[0].split()[-1] for task in range(300)]
         assert all(doors.count(key) / 300 == pytest.approx(1 / colours, abs=0.1) for key in keys)
 
 
@@ -114,13 +114,24 @@ def test_the_corridor_never_shows_the_doors_colour_but_notes_lie_about_it():
     env = load.make("keydoor-delayed")
     notes, right = 0, 0
     for task in range(200):
-        colour = env.reset(options={"task": task})[0].split()[2]
+        colour = env.reset(options={"task": task})[0].split()[-1]
         seen, _, _ = finish(env, colour)
         assert not any(colour in line and "note says" not in line for line in seen)
         assert max(len(line.split()) for line in seen) <= 15
         mentions = [line.split()[-1] for line in seen if "note says" in line]
         notes, right = notes + len(mentions), right + mentions.count(colour)
     assert right / notes == pytest.approx(1 / 3, abs=0.07)  # what a note says is no news of the door
+
+
+def test_untold_one_colour_opens_every_door_and_nothing_says_which():
+    env = load.make("keydoor-untold")
+    for task in range(20):
+        won = []
+        for key in ("red", "blue", "green"):
+            assert env.reset(options={"task": task})[0] == "keys here"
+            if finish(env, key)[2]:
+                won.append(key)
+        assert won == ["red"]
 
 
 def test_more_corridor_means_more_turns():

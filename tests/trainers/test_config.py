@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
     ("override", "sentence"),
     [
         ("wrold.name=x", "unknown option 'wrold' (did you mean 'world'?)"),
-        ("optim.learning_rate=1", "unknown option 'optim.learning_rate'; known: lr, beta1"),
+        ("optim.learning_rate=1", "unknown option 'optim.learning_rate'; known: lr, betas"),
         ("optim.epoch=1", "unknown option 'optim.epoch' (did you mean 'epochs'?)"),
         ("model.tiny.hiden_size=3", "unknown option 'model.tiny.hiden_size' (did you mean 'hidden_size'?)"),
         ("harness.gramar=x", "unknown option 'harness.gramar' (did you mean 'grammar'?)"),

@@ -54,9 +54,7 @@ class Learner:
         groups = [{"params": list(model.parameters()), "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
-        self.optimizer = torch.optim.AdamW(
-            groups, betas=(optim.beta1, optim.beta2), weight_decay=optim.weight_decay, foreach=True
-        )
+        self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
 
     def annotate(self, batch: Batch, rows: Sequence[Row]) -> Batch:
         """Add what the critic and the reference say, before anything is updated."""

@@ -33,7 +33,7 @@ class CorridorState:
 class Corridor:
     """A key of `colours` is chosen once, then `length` places lie before the door; neither colour is shown again."""
 
-    def __init__(self, length: int, colours: int, distractors: float, told: bool) -> None:
+    def __init__(self, length: int, colours: int, distractors: float, told: bool = True) -> None:
         """Not `told`, every door takes the first colour's key, and only reward says so."""
         self.told = told
         self.length, self.colours, self.distractors = length, COLOURS[:colours], distractors
