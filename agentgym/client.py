@@ -74,6 +74,7 @@ class Connection(Protocol):
 
     def session(self) -> Session:
         """A new session: its world is opened by its first `reset` or `restore`. Close it when done."""
+        ...
 
 
 class _Extra(Answer):
@@ -239,11 +240,10 @@ class RemoteSession:
         return self._read(reply)
 
     async def step(self, action: Action) -> Step:
-        session_id = self._session_id()
         if self._stepping:
             raise SessionBusy("this session is still taking a step: await it before the next")
         request = StepRequest(
-            session_id=session_id, action=WireAction.of(action), step=self._steps, episode_id=self._episode_id
+            session_id=self._session_id(), action=WireAction.of(action), step=self._steps, episode_id=self._episode_id
         )
         self._stepping = True
         try:
