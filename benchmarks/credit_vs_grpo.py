@@ -44,11 +44,11 @@ METHODS = {
     "GiGPO": ["credit.assigner=gigpo", "credit.gamma=1.0"],
 }
 LEARNING_RATES = (2.5e-4, 5e-4, 1e-3)
-TUNING_SEEDS = (100,)
+TUNING_SEEDS = (100, 101)
 RACE_SEEDS = (0, 1, 2, 3, 4)
-BUDGET = 15
+BUDGET = 16
 """Steps of 64 episodes."""
-EVERY = 3
+EVERY = 2
 """Steps between held-out evaluations; their episodes are not counted."""
 TARGETS = (0.6, 0.9)
 """A run ends at the last."""

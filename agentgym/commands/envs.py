@@ -1,0 +1,70 @@
+"""`agentgym envs list | show | check`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from agentgym import load
+from agentgym.commands.terminal import console
+from agentgym.errors import AgentGymError
+
+
+@click.group()
+def envs() -> None:
+    """The worlds that are installed."""
+
+
+@envs.command("list")
+def envs_list() -> None:
+    """Every installed world, without importing any."""
+    table = Table()
+    for column in ("id", "what it is", "max turns", "splits", "can"):
+        table.add_column(column)
+    for name in load.names():
+        spec = load.spec(name)
+        splits = ", ".join(f"{split} {tasks}" for split, tasks in spec.splits.items())
+        table.add_row(name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities))
+    console.print(table)
+
+
+@envs.command("show")
+@click.argument("name")
+def envs_show(name: str) -> None:
+    """All that a world says of itself: NAME is an id, "package.module:Class" or a URL."""
+    spec = asyncio.run(_spec(name))
+    table = Table(show_header=False)
+    for key, value in spec.model_dump().items():
+        table.add_row(key, escape(str(value)))
+    console.print(table)
+
+
+async def _spec(name: str) -> Any:
+    from agentgym.client import connect
+
+    async with connect(name) as connection:
+        return connection.spec
+
+
+@envs.command("check")
+@click.argument("name")
+@click.option(
+    "--tasks", type=click.IntRange(min=1), default=20, show_default=True, help="How many tasks of a split to try."
+)
+def envs_check(name: str, tasks: int) -> None:
+    """Run the conformance suite on a world: NAME is an id, "package.module:Class" or a URL."""
+    from agentgym.check import check_server, check_world
+
+    findings = asyncio.run(check_server(name, tasks=tasks) if "://" in name else check_world(name, tasks=tasks))
+    for finding in findings:
+        click.echo(str(finding))
+    broken = sum(not finding.ok for finding in findings)
+    if broken:
+        raise AgentGymError(
+            f"{name} breaks {broken} of {len(findings)} rules; each line that begins with FAIL says how"
+        )
+    click.echo(f"{name} keeps all {len(findings)} rules")

@@ -1,0 +1,58 @@
+"""A policy as the command line names it: human, random, expert, a checkpoint's folder or a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentgym.errors import CheckpointError, UsageError
+from agentgym.harness import Harness
+
+if TYPE_CHECKING:
+    from agentgym.policy import Policy
+
+GRAMMARS = ("last_line", "tagged", "tool_call")
+
+
+def named_policy(
+    what: str,
+    grammar: Any = None,
+    *,
+    model: str | None = None,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    concurrency: int = 1,
+) -> tuple[Policy, str, Harness]:
+    """(policy, what identifies it, its harness) of a name, a URL or a checkpoint. A checkpoint's harness is the one
+    it was trained with; `grammar`, when given, overrides it."""
+    from agentgym import policy as policies
+
+    change = {} if grammar is None else {"grammar": grammar}
+    named = {"human": policies.HumanPolicy, "random": policies.RandomPolicy, "expert": policies.ExpertPolicy}
+    if what in named:
+        return named[what](), what, Harness(**change)
+    if "://" in what:
+        from agentgym.openai import OpenAIPolicy
+
+        if model is None:
+            raise UsageError(f"name the model that {what} should run: --model NAME")
+        key = os.environ.get("OPENAI_API_KEY")
+        remote = OpenAIPolicy(what, model, api_key=key, temperature=temperature, max_tokens=max_new_tokens)
+        return remote, f"{model} at {what}", Harness(**change)
+    _require_checkpoint(Path(what), list(named))
+    from agentgym_trainers.run import checkpoint_policy
+
+    loaded = checkpoint_policy(
+        Path(what), temperature=temperature, max_new_tokens=max_new_tokens, max_sequences=concurrency
+    )
+    return loaded.policy, loaded.identity, loaded.harness.model_copy(update=change)
+
+
+def _require_checkpoint(path: Path, names: list[str]) -> None:
+    """Raises CheckpointError for what is no folder, and for a run's folder where one of its checkpoints is meant."""
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no checkpoint's folder, no URL and none of {', '.join(names)}")
+    inside = sorted((path / "checkpoints").glob("step-*"))
+    if inside:
+        raise CheckpointError(f"{path} is a whole run; name one of its checkpoints, the newest is {inside[-1]}")
