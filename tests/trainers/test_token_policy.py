@@ -197,3 +197,25 @@ def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: Harness
             logits = reference(torch.from_numpy(branch.ids[None].astype(np.int64))).logits[0] / temperature
         learned = torch.log_softmax(logits.float(), -1)[at - 1, branch.ids[at].astype(np.int64)]
         assert np.allclose(learned.numpy(), branch.logprobs[at], atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 0])
+def test_a_final_observation_fits_where_the_learner_must_hold_it(window: int | None) -> None:
+    """The last observation of a cut episode is never sampled from, so nothing else has bounded it."""
+    replies, harness, limits = said("x", "x" * 40), Harness(window=window), Limits(max_turns=2)
+    free = play(ScriptedEngine(replies), harness, limits).branches
+    room = len(free[-1].ids) - 5
+    sampled = np.flatnonzero(free[-1].turn >= 0).max(initial=-1) + 1
+    assert sampled < room
+    held = play(ScriptedEngine(replies, room), harness, limits)
+    assert held.stop is StopReason.MAX_TURNS
+    assert held.branches[-1].ids.tolist() == free[-1].ids[:room].tolist()
+    assert [branch.ids.tolist() for branch in held.branches[:-1]] == [branch.ids.tolist() for branch in free[:-1]]
+
+
+def test_a_prompt_that_was_refused_is_not_kept_whole() -> None:
+    replies = said("x" * 40, "x")
+    room = len(play(ScriptedEngine(replies), limits=Limits(max_turns=2)).branches[0].ids) - 30
+    held = play(ScriptedEngine(replies, room))
+    assert held.stop is StopReason.CONTEXT_FULL
+    assert [len(branch.ids) for branch in held.branches] == [room]

@@ -181,10 +181,14 @@ def check_record(trajectory: Trajectory, engine: ScriptedEngine, template: ChatT
         assert (branch.versions[~own] == -1).all()
     if isinstance(template, Recorder):
         shown = [template.decode(prompt) for _, prompt, _ in engine.calls]
-        ends = [branch.ids for branch in trajectory.branches if (branch.turn >= 0).sum() == 0 or branch.turn[-1] < 0]
         assert shown == template.rendered[: len(shown)]
-        if len(template.rendered) > len(shown):  # the final observation
-            assert template.decode(ends[-1]) == template.rendered[-1]
+        if len(template.rendered) > len(shown):  # the final observation, as far as it fits
+            last, final = trajectory.branches[-1], template.rendered[-1]
+            if len(last.ids) < engine.max_length:
+                assert template.decode(last.ids) == final
+            else:
+                assert len(last.ids) == max(engine.max_length, np.flatnonzero(last.turn >= 0).max(initial=-1) + 1)
+                assert final.startswith(template.decode(last.ids).rstrip("\ufffd"))  # half a character, at the cut
             template.rendered.clear()
     if trajectory.turns:
         batch, rows, _ = collate([Group((trajectory,))])

@@ -20,14 +20,17 @@ class TokenPolicy:
     salt: tuple[int, ...] = (0,)
 
     def actor(self, episode: Episode) -> TokenActor:
-        return TokenActor(self.engine.open(episode.rng(*self.salt)), self.template, self.sampling)
+        return TokenActor(
+            self.engine.open(episode.rng(*self.salt)), self.template, self.sampling, self.engine.max_length
+        )
 
 
 class TokenActor:
     """One episode: a transcript and the engine's conversation that it mirrors."""
 
-    def __init__(self, conversation: Conversation, template: ChatTemplate, sampling: Sampling) -> None:
+    def __init__(self, conversation: Conversation, template: ChatTemplate, sampling: Sampling, max_length: int) -> None:
         self._conversation, self._template, self._sampling = conversation, template, sampling
+        self._max_length = max_length
         self._transcript: Transcript | None = None
 
     async def act(self, ask: Ask) -> Reply:
@@ -41,4 +44,4 @@ class TokenActor:
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         self._conversation.close()
-        return self._transcript.finish(messages) if self._transcript is not None else Tokens()
+        return self._transcript.finish(messages, self._max_length) if self._transcript is not None else Tokens()

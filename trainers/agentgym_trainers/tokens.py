@@ -170,10 +170,16 @@ class Transcript:
         self._covered += text + self._template.decode(ids[said:])
         return Span(len(self._done), start, len(self._ids)), text
 
-    def finish(self, messages: Sequence[Message] | None) -> Tokens:
-        """All branches. `messages` of an episode that was cut are appended, unsampled, so that their value is read."""
+    def finish(self, messages: Sequence[Message] | None, max_length: int | None = None) -> Tokens:
+        """All branches. `messages` of an episode that was cut are appended, unsampled, so that their value is read.
+
+        No branch is longer than `max_length`: what an engine refused to answer, or was never asked, is cut there.
+        """
         if messages is not None:
             self._extend(self._template.render(messages, self._tools))
+        sampled_until = next((i + 1 for i in reversed(range(len(self._turn))) if self._turn[i] >= 0), 1)
+        for column in (self._ids, self._turn, self._logprobs, self._versions):
+            del column[max(max_length or len(column), sampled_until) :]
         self._close_branch()
         return Tokens(tuple(self._done), tuple(self._forks))
 

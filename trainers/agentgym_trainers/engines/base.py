@@ -47,5 +47,7 @@ class Conversation(Protocol):
 
 class Engine(Protocol):
     version: int
+    max_length: int
+    """Tokens of the longest sequence: what the learner must be able to hold."""
 
     def open(self, rng: np.random.Generator) -> Conversation: ...
