@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check proofs clean
+.PHONY: quickstart test check proofs chaos interop images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -21,6 +21,33 @@ check: .venv/ready
 # Slower proofs: each prints its figures beside its peer in the same run.
 proofs: .venv/ready
 	$(BIN)/python benchmarks/engine.py --episodes 64
+	$(BIN)/python benchmarks/sessions.py
+
+# Some 2,000 episodes over networks, worlds, workers, servers and gateways that fail; prints what became of them.
+EPISODES ?= 2000
+chaos: .venv/ready
+	$(BIN)/python -m pytest tests/chaos --episodes $(EPISODES)
+
+# The images, for docker-compose.yml; docs/containers.md.
+images:
+	for target in base worlds gateway model; do \
+	  docker build --network host --target $$target --tag agentgym/$$target \
+	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
+	done
+
+# What needs a Docker engine: builds every image and runs it.
+containers: .venv/ready
+	$(BIN)/python -m pytest -m docker
+
+# Against OpenEnv's own client, server and validator, and TRL's trainer, in an environment of their own: their pins differ.
+interop: .venv/ready .venv-interop/ready
+	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -m pytest tests/interop
+
+.venv-interop/ready:
+	$(PYTHON) -m venv .venv-interop
+	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  'openenv==0.10.*' 'trl==1.16.*'
+	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "AgentGym needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -29,4 +56,4 @@ proofs: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop dist build .pytest_cache .ruff_cache .hypothesis

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import click
 
 from agentgym import __version__
-from agentgym.commands import envs, evaluate, play, serve, train
+from agentgym.client import use_key
+from agentgym.commands import envs, evaluate, gateway, models, play, serve, train
 from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
 
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "jinja2", "tensorboard"), "train"),
-    **dict.fromkeys(("fastapi", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "pythonjsonlogger", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("limits", "sqlalchemy"), "gateway"),
 }
 """Which extra brings a package that a verb imports."""
 
@@ -51,8 +53,10 @@ def _failed(error: AgentGymError) -> int:
 
 @click.group()
 @click.version_option(__version__, prog_name="agentgym")
-def verbs() -> None:
+@click.option("--key", envvar="AGENTGYM_KEY", help="API key for worlds behind a URL.  [default: AGENTGYM_KEY]")
+def verbs(key: str | None) -> None:
     """A gym of real worlds for language-model agents, and the trainer that decides which turn deserves the credit."""
+    use_key(key)
 
 
 for verb in (
@@ -62,6 +66,11 @@ for verb in (
     train.report,
     envs.envs,
     serve.serve,
+    models.serve_model,
+    gateway.gateway,
+    gateway.register,
+    gateway.unregister,
+    gateway.registered,
     play.play,
     evaluate.evaluate,
 ):

@@ -13,8 +13,12 @@ AgentGymError
 │   ├── OutOfOrder             a step index that is neither the next nor one already answered (409)
 │   ├── EpisodeLost            the session existed and is gone: lease ran out, world died (410)
 │   ├── AtCapacity             no room for another session now (503)
+│   │   └── RateLimited        a key asked more often than it may (429)
+│   ├── WrongKey               no API key, or one that the gateway does not know (401)
+│   ├── MissingScope           the API key may not do this (403)
 │   ├── DeadlineExceeded       the world did not answer in time (504)
 │   ├── EnvironmentCrashed     the world raised, or answered what its contract forbids (500)
+│   │   └── EnvironmentNotOpened    its constructor failed (500)
 │   └── Unreachable            no answer from the server at all
 └── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
 
@@ -84,6 +88,23 @@ class EpisodeLost(EnvironmentFailure):
 class AtCapacity(EnvironmentFailure):
     code, scope, retryable, status = "CAPACITY_REACHED", "server", True, 503
 
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        """When it is worth while to ask again."""
+
+
+class RateLimited(AtCapacity):
+    code, scope, retryable, status = "RATE_LIMITED", "server", True, 429
+
+
+class WrongKey(EnvironmentFailure):
+    code, scope, retryable, status = "WRONG_KEY", "server", False, 401
+
+
+class MissingScope(EnvironmentFailure):
+    code, scope, retryable, status = "MISSING_SCOPE", "server", False, 403
+
 
 class DeadlineExceeded(EnvironmentFailure):
     code, scope, retryable, status = "DEADLINE_EXCEEDED", "session", False, 504
@@ -91,6 +112,10 @@ class DeadlineExceeded(EnvironmentFailure):
 
 class EnvironmentCrashed(EnvironmentFailure):
     code, scope, retryable, status = "ENVIRONMENT_CRASHED", "env", False, 500
+
+
+class EnvironmentNotOpened(EnvironmentCrashed):
+    code = "FACTORY_ERROR"
 
 
 class Unreachable(EnvironmentFailure):
@@ -111,8 +136,12 @@ FAILURES: dict[str, type[EnvironmentFailure]] = {
         OutOfOrder,
         EpisodeLost,
         AtCapacity,
+        RateLimited,
+        WrongKey,
+        MissingScope,
         DeadlineExceeded,
         EnvironmentCrashed,
+        EnvironmentNotOpened,
         Unreachable,
     )
 }

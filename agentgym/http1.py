@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 IDLE_S = 30.0
 """A connection that was not used for so long is not used again: the server may be about to close it."""
+IDLE_ONCE_S = 2.0
+"""The same for a request that must not be sent twice: servers close idle connections after five seconds or more."""
 LARGEST_HEAD = 65536
 
 
@@ -22,26 +25,36 @@ class Reply(NamedTuple):
     content: bytes
 
 
+class NotConnected(ConnectionError):
+    """No connection could be made: the request was not sent."""
+
+
 class KeepAlive:
     """Requests to one host. As many connections as there are requests at once; idle ones are used again."""
 
-    def __init__(self, host: str, port: int, authority: str) -> None:
+    def __init__(self, host: str, port: int, authority: str, headers: Mapping[str, str] | None = None) -> None:
         self._host, self._port = host, port
-        self._fixed = (
-            f"\r\nhost: {authority}\r\naccept: application/json\r\ncontent-type: application/json\r\n".encode()
-        )
+        fixed = {"host": authority, "accept": "application/json", "content-type": "application/json", **(headers or {})}
+        self._fixed = "".join(["\r\n", *(f"{name}: {value}\r\n" for name, value in fixed.items())]).encode("latin-1")
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
-    async def request(self, verb: str, target: bytes, body: bytes | None, timeout_s: float) -> Reply:
-        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no (whole, legal) reply."""
+    async def request(
+        self, verb: str, target: bytes, body: bytes | None, timeout_s: float, *, repeatable: bool = True
+    ) -> Reply:
+        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no (whole, legal) reply.
+
+        A `repeatable` request is sent again when its connection turns out to have been closed while idle.
+        """
         body = body or b""
         head = b"%s %s HTTP/1.1%scontent-length: %d\r\n\r\n" % (verb.encode(), target, self._fixed, len(body))
         async with asyncio.timeout(timeout_s):
-            connection = self._reusable()
+            connection = self._reusable(IDLE_S if repeatable else IDLE_ONCE_S)
             try:
                 reply = await connection.exchange(head + body) if connection is not None else None
-            except ConnectionError:  # it was closed while idle; every call of our protocol may be repeated
+            except ConnectionError:  # most likely it was closed while idle
+                if not repeatable:
+                    raise
                 reply = None
             if connection is None or reply is None:
                 connection = await self._connect()
@@ -57,17 +70,20 @@ class KeepAlive:
         self._idle.clear()
         await asyncio.sleep(0)  # transports close their sockets in the next turn of the loop
 
-    def _reusable(self) -> _Connection | None:
+    def _reusable(self, idle_s: float) -> _Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.open and time.monotonic() - connection.used < IDLE_S:
+            if connection.open and time.monotonic() - connection.used < idle_s:
                 return connection
             connection.drop()
         return None
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: _Connection(self._open), self._host, self._port)
+        try:
+            _, connection = await loop.create_connection(lambda: _Connection(self._open), self._host, self._port)
+        except OSError as error:
+            raise NotConnected(str(error)) from error
         return connection
 
 
@@ -83,8 +99,7 @@ class _Connection(asyncio.Protocol):
         """Status, headers and where the body begins, once they are here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport, self.open = transport, True  # type: ignore[assignment]  # uvloop's is no asyncio.Transport
         self._registry.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

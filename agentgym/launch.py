@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from agentgym.errors import MissingDependency, UsageError
+
+ANNOUNCED = re.compile(r"serving at (http\S+)")
+"""What a server prints once it answers, and its URL."""
 
 
 @contextlib.contextmanager
@@ -23,14 +26,9 @@ def server_process(worlds: Sequence[str], *, startup_s: float = 60.0, options: S
     there. Raises UsageError with the end of the server's log when it does not start within `startup_s` seconds, and
     MissingDependency without the extra "serve".
     """
-    command = [sys.executable, "-m", "agentgym_servers.environment", *worlds, "--port", "0", "--die-with-stdin"]
-    path = os.pathsep.join(folder for folder in sys.path if folder)
+    command, environment = server_command(worlds, options)
     process = subprocess.Popen(
-        [*command, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONPATH": path},
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -41,7 +39,7 @@ def server_process(worlds: Sequence[str], *, startup_s: float = 60.0, options: S
     def read_log(lines: Any) -> None:
         for line in lines:
             log.append(line.decode(errors="replace").rstrip())
-            if not url and (found := re.search(r"serving at (http\S+)", log[-1])):
+            if not url and (found := ANNOUNCED.search(log[-1])):
                 url.append(found[1])
                 announced.set()
         announced.set()
@@ -53,7 +51,7 @@ def server_process(worlds: Sequence[str], *, startup_s: float = 60.0, options: S
         if not url:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1)  # its output has ended, so it is about to
-            raise _not_started(worlds, startup_s, process.poll(), "\n".join(log))
+            raise _not_started(worlds, startup_s, process.poll(), log)
         yield url[0]
     finally:
         process.stdin.close()  # asks it to stop
@@ -66,8 +64,21 @@ def server_process(worlds: Sequence[str], *, startup_s: float = 60.0, options: S
         process.stdout.close()
 
 
-def _not_started(worlds: Sequence[str], startup_s: float, status: int | None, log: str) -> UsageError:
-    if missing := re.search(r"No module named '(fastapi|uvicorn|starlette)", log):
+def server_command(worlds: Sequence[str], options: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """Command and environment variables of a server that takes a free port and ends with its standard input."""
+    command = [sys.executable, "-m", "agentgym_servers.environment", *worlds, "--port", "0", "--die-with-stdin"]
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    return [*command, *options], {**os.environ, "PYTHONPATH": path}
+
+
+def end_of(log: Iterable[str]) -> str:
+    """The last lines of a server's log, for an error message."""
+    return "The end of its log:\n{}".format("\n".join(log) or "(empty)")
+
+
+def _not_started(worlds: Sequence[str], startup_s: float, status: int | None, log: Iterable[str]) -> UsageError:
+    packages = "fastapi|prometheus_client|pythonjsonlogger|starlette|uvicorn"
+    if missing := re.search(rf"No module named '({packages})", "\n".join(log)):
         return MissingDependency(f"serving worlds needs {missing[1]}: pip install 'agentgym[serve]'")
     how = f"did not answer within {startup_s:g} s" if status is None else f"ended with status {status}"
-    return UsageError(f"the server of {', '.join(worlds)} {how}. The end of its log:\n{log or '(empty)'}")
+    return UsageError(f"the server of {', '.join(worlds)} {how}. {end_of(log)}")

@@ -10,7 +10,8 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ def spec(name: str) -> EnvSpec:
 
 def make(name: str, **kwargs: Any) -> Env:
     """A new instance of a world in this process. `kwargs` override the spec's own."""
+    return maker(name, **kwargs)()
+
+
+def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
+    """What makes new instances: `make`, with the class and its spec read once for all of them."""
     target = _target(name)
     path = _spec_file(name, target)
     cls = _import(target)
@@ -60,7 +66,7 @@ def make(name: str, **kwargs: Any) -> Env:
         inspect.signature(cls).bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{name} cannot be made with {', '.join(kwargs) or 'no arguments'}: {error}") from error
-    return cls(**kwargs)
+    return partial(cls, **kwargs)
 
 
 @cache

@@ -59,13 +59,14 @@ class OwnThread:
         self.stuck = False
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._awaited: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], Any], deadline_s: float) -> Any:
         """What `function` returns or raises. Raises DeadlineExceeded after `deadline_s`, EpisodeLost ever after."""
         if self.stuck:
             raise EpisodeLost(f"{self.name} missed a deadline and is gone; open a new session")
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        future = self._awaited = loop.create_future()
         self._put((function, future, loop))
         done, _ = await asyncio.wait((future,), timeout=deadline_s)
         if not done:
@@ -75,7 +76,12 @@ class OwnThread:
         return future.result()
 
     def stop(self, last: Callable[[], Any] = lambda: None) -> None:
-        """End the thread once the present call has returned and `last` has run in it. Returns at once."""
+        """End the thread once the present call has returned and `last` has run in it. Returns at once.
+
+        Whoever awaits the present call gets EpisodeLost at once. To be called in the event loop of the calls.
+        """
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_exception(EpisodeLost(f"{self.name} was closed while this call was running"))
         self._put((last, None, None))
         self._calls.put(None)
 

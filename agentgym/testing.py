@@ -6,7 +6,10 @@ world = EchoEnv(crash_at=2)
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
+import subprocess
 import time
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -152,6 +155,82 @@ class EchoEnv(Env):
             "info": (observation, reward, terminated, truncated, {"state_key": object()}),
             "end": (observation, reward, "no", truncated, info),
         }[self.garbage]
+
+
+class ChaosEnv(Env):
+    """A world that does its process harm when an action tells it to, for tests of whatever runs it.
+
+    Actions: `exit CODE`, `signal NUMBER` (9 kills it, 11 is a segmentation fault), `sleep SECONDS`, `hang SECONDS`
+    (holding the interpreter's lock), `leak` (memory, without end), `raise` (an exception that cannot be printed),
+    `interrupt` (a KeyboardInterrupt), `print` (garbage, to Python's standard output and to file descriptor 1),
+    `write FD` (garbage), `big BYTES` (an observation), `spawn` (a process that stays; its id is the observation).
+    Anything else is repeated. Never run it in a process that matters.
+    """
+
+    env_spec = EnvSpec(
+        id="chaos",
+        description="Harms the process that it runs in, as told; for tests.",
+        instructions="Say what shall go wrong.",
+        splits={"train": 64},
+        max_turns=1000,
+    )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.select_task(options)
+        self._turns = 0
+        return "What shall go wrong?", {"pid": os.getpid()}
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        verb, _, argument = str(action).partition(" ")
+        deed = getattr(self, f"_do_{verb}", None)
+        observation = str(action if deed is None else deed(argument))
+        self._turns += 1
+        return observation, 0.0, False, self._turns >= self.env_spec.max_turns, {"pid": os.getpid()}
+
+    def _do_exit(self, code: str) -> None:
+        os._exit(int(code))
+
+    def _do_signal(self, number: str) -> None:
+        os.kill(os.getpid(), int(number))
+        time.sleep(60)
+
+    def _do_sleep(self, seconds: str) -> None:
+        time.sleep(float(seconds))
+
+    def _do_hang(self, seconds: str) -> None:
+        ctypes.PyDLL(None).usleep(int(float(seconds) * 1e6))
+
+    def _do_leak(self, _: str) -> None:
+        hoard = []
+        while True:
+            hoard.append(b"x" * 2**24)
+
+    def _do_raise(self, _: str) -> None:
+        raise _Unprintable
+
+    def _do_interrupt(self, _: str) -> None:
+        raise KeyboardInterrupt
+
+    def _do_print(self, _: str) -> None:
+        print("garbage " * 1000)
+        os.write(1, bytes(range(256)) * 100 + b"\n")
+
+    def _do_write(self, fd: str) -> None:
+        os.write(int(fd), bytes(range(256)))
+
+    def _do_big(self, size: str) -> str:
+        return "x" * int(size)
+
+    def _do_spawn(self, _: str) -> int:
+        return subprocess.Popen(["sleep", "1000"]).pid
+
+
+class _Unprintable(BaseException):
+    def __str__(self) -> str:
+        raise RuntimeError("not even its text")
 
 
 class FaultyTransport(httpx.AsyncBaseTransport):

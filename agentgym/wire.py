@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentgym.env import Action, Observation
 from agentgym.errors import FAILURES, EnvironmentFailure, MissingDependency, Scope
 
+QUEUE_S: Any = Field(default=0.0, ge=0, le=600)
+
 
 class Body(BaseModel):
     """A request: unknown fields are refused."""
@@ -41,6 +43,8 @@ class ResetRequest(BaseModel):
     split: str | None = None
     index: int | None = Field(default=None, ge=0)
     """The task within the split. OpenEnv's name for it; `task` in `reset(options=...)`."""
+    queue_s: float = QUEUE_S
+    """How long to wait for room, first come first served, before the answer is CAPACITY_REACHED."""
 
     def options(self) -> dict[str, Any]:
         """`options` of `Env.reset`."""
@@ -80,12 +84,25 @@ class StepRequest(Body):
     """The episode that the step belongs to, when given: a late duplicate never acts in the session's next episode."""
     timeout_s: float | None = Field(default=None, gt=0)
     request_id: str | None = Field(default=None, max_length=255)
+    """Echoed in the reply. Without `step` it is what makes a retry safe: the same id gets the stored reply."""
+
+
+class StatelessStepRequest(BaseModel):
+    """OpenEnv's /step: in a fresh world, closed after it. Further keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    action: WireAction
+    timeout_s: float | None = Field(default=None, gt=0)
+    request_id: str | None = Field(default=None, max_length=255)
 
 
 class StepManyRequest(Body):
     steps: list[StepRequest] = Field(min_length=1, max_length=4096)
+    wait_for: int = Field(default=1, ge=1)
+    """Answer once so many steps are ready (all, when there are fewer) ..."""
     wait_s: float = Field(default=0.05, ge=0, le=60)
-    """Once one step is ready, wait at most this long for the others; those still running answer `pending`."""
+    """... and at most this much later; over HTTP those still running answer null and are asked for again."""
 
 
 class SessionRequest(Body):
@@ -101,6 +118,7 @@ class RestoreRequest(Body):
     """base64."""
     episode_id: str | None = Field(default=None, max_length=255)
     """Asked again with the same id, the server answers with the same new session."""
+    queue_s: float = QUEUE_S
 
 
 class StepReply(Answer):
@@ -118,6 +136,7 @@ class StepReply(Answer):
     truncated: bool = False
     info: dict[str, Any] = Field(default_factory=dict)
     server_ms: float = 0.0
+    request_id: str | None = None
 
 
 class SessionReply(Answer):
@@ -126,6 +145,18 @@ class SessionReply(Answer):
     session_id: str
     step: int = 0
     closed: bool = False
+
+
+class SessionInfo(Answer):
+    """What GET /sessions/{id} answers."""
+
+    session_id: str
+    world: str
+    step: int = 0
+    """Steps taken in the present episode."""
+    episode_id: str | None = None
+    busy: bool = False
+    """A call of this session is running."""
 
 
 class ActionReply(Answer):

@@ -72,6 +72,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
         "agentgym/py.typed",
         "agentgym/report.html",
         "agentgym/suites/smoke.toml",
+        "agentgym/templates/world/Dockerfile.tmpl",
         "agentgym_environments/keydoor/keydoor.toml",
         "agentgym_environments/wordle/answers5.txt",
         "agentgym_environments/wordle/LICENSE.scowl",

@@ -1,8 +1,9 @@
-"""`agentgym envs list | show | check`."""
+"""`agentgym envs list | show | check | new`."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import click
@@ -68,3 +69,21 @@ def envs_check(name: str, tasks: int) -> None:
             f"{name} breaks {broken} of {len(findings)} rules; each line that begins with FAIL says how"
         )
     click.echo(f"{name} keeps all {len(findings)} rules")
+
+
+@envs.command("new")
+@click.argument("name")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The package's folder.  [default: ./NAME]"
+)
+def envs_new(name: str, out: Path | None) -> None:
+    """Write a complete package of a world called NAME: a small world that passes its tests, to put yours in its place.
+
+    It has an EnvSpec, tasks in splits, an expert, tests, a Dockerfile, and what OpenEnv's tools look for.
+    """
+    from agentgym.scaffold import new_world
+
+    out = out or Path(name)
+    for path in new_world(name, out):
+        click.echo(str(path))
+    click.echo(f"\nnext: pip install --editable '{out}[dev]' && agentgym envs check {name}")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from agentgym.commands.policy import GRAMMARS, named_policy
+from agentgym.commands.policy import GRAMMARS, close_policy, named_policy
 from agentgym.commands.terminal import Listing, console
 from agentgym.errors import UsageError
 
@@ -74,14 +74,17 @@ async def _evaluate(what: str, suite: str, out: Path | None, grammar: Any, concu
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(loaded.name, total=None)
-        result = await play_suite(
-            loaded,
-            policy,
-            out,
-            identity=identity,
-            concurrency=concurrency,
-            harness=harness,
-            on_progress=lambda seen: bar.update(task, total=seen.total, completed=seen.done),
-        )
+        try:
+            result = await play_suite(
+                loaded,
+                policy,
+                out,
+                identity=identity,
+                concurrency=concurrency,
+                harness=harness,
+                on_progress=lambda seen: bar.update(task, total=seen.total, completed=seen.done),
+            )
+        finally:
+            await close_policy(policy)
     console.print(result.table())
     click.echo(f"every attempt is in {out / 'attempts.jsonl'}")

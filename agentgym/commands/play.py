@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from agentgym.commands.policy import GRAMMARS, named_policy
+from agentgym.commands.policy import GRAMMARS, close_policy, named_policy
 from agentgym.errors import AgentGymError, UsageError
 
 
@@ -46,7 +46,10 @@ async def _play(
         chosen, _, harness = named_policy(policy, grammar, model=model)
         episode = Episode(connection.spec.id, split, task, seed)
         session = connection.session()
-        trajectory = await rollout(session, chosen.actor(episode), harness, episode, Limits(episode_s=24 * 3600))
+        try:
+            trajectory = await rollout(session, chosen.actor(episode), harness, episode, Limits(episode_s=24 * 3600))
+        finally:
+            await close_policy(chosen)
         await session.close()
     for turn in trajectory.turns if policy != "human" else ():
         click.echo(f"\n[turn {turn.index}] {turn.observation}\n> {turn.reply}")

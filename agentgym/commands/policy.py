@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def named_policy(
         key = os.environ.get("OPENAI_API_KEY")
         remote = OpenAIPolicy(what, model, api_key=key, temperature=temperature, max_tokens=max_new_tokens)
         return remote, f"{model} at {what}", Harness(**change)
-    _require_checkpoint(Path(what), list(named))
+    require_checkpoint(Path(what), list(named))
     from agentgym_trainers.run import checkpoint_policy
 
     loaded = checkpoint_policy(
@@ -49,10 +50,21 @@ def named_policy(
     return loaded.policy, loaded.identity, loaded.harness.model_copy(update=change)
 
 
-def _require_checkpoint(path: Path, names: list[str]) -> None:
-    """Raises CheckpointError for what is no folder, and for a run's folder where one of its checkpoints is meant."""
+async def close_policy(policy: Policy) -> None:
+    """End the connections of a policy that has any."""
+    from agentgym.openai import OpenAIPolicy
+
+    if isinstance(policy, OpenAIPolicy):
+        await policy.aclose()
+
+
+def require_checkpoint(path: Path, names: Sequence[str] = ()) -> None:
+    """Raises CheckpointError for what is no folder, and for a run's folder where one of its checkpoints is meant.
+
+    `names` could have been said instead of a folder."""
     if not path.is_dir():
-        raise CheckpointError(f"{path} is no checkpoint's folder, no URL and none of {', '.join(names)}")
+        instead = f", no URL and none of {', '.join(names)}" if names else ""
+        raise CheckpointError(f"{path} is no checkpoint's folder{instead}")
     inside = sorted((path / "checkpoints").glob("step-*"))
     if inside:
         raise CheckpointError(f"{path} is a whole run; name one of its checkpoints, the newest is {inside[-1]}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import click
+
+from agentgym.commands.terminal import note_if_open
 
 
 @click.command(short_help="Serve worlds over HTTP.")
@@ -19,12 +22,53 @@ import click
     show_default=True,
     help="Seconds an idle session is kept.",
 )
-def serve(worlds: tuple[str, ...], host: str, port: int, max_sessions: int, lease: float) -> None:
+@click.option(
+    "--queue", type=click.IntRange(min=0), default=1024, show_default=True, help="Requests that may wait for room."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes for each world that is not inline.  [default: one a core]",
+)
+@click.option("--worker-memory", type=click.IntRange(min=64), default=4096, show_default=True, help="MB a process.")
+@click.option(
+    "--mode",
+    type=click.Choice(["simulation", "production"]),
+    default="simulation",
+    show_default=True,
+    envvar="OPENENV_MODE",
+    help="OpenEnv's: production serves no reset, step or state over HTTP, only sockets and tools.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def serve(
+    worlds: tuple[str, ...],
+    host: str,
+    port: int,
+    max_sessions: int,
+    lease: float,
+    queue: int,
+    workers: int | None,
+    worker_memory: int,
+    mode: Any,
+    log_format: Any,
+) -> None:
     """Serve WORLDS over HTTP until interrupted: ids or "package.module:Class".
 
     Each is at /envs/NAME, the first one also at /.
     """
     from agentgym_servers.serving import run_server
 
+    note_if_open(host, port)
     with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
-        run_server(worlds, host, port, max_sessions=max_sessions, lease_s=lease)
+        run_server(
+            worlds,
+            host,
+            port,
+            log_format=log_format,
+            max_sessions=max_sessions,
+            queue=queue,
+            workers=workers,
+            worker_memory_mb=worker_memory,
+            lease_s=lease,
+            mode=mode,
+        )

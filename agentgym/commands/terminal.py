@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,3 +23,17 @@ class Listing(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section(self._title):
             formatter.write_dl(self._names())
+
+
+def note_if_open(host: str, port: int) -> None:
+    """Say that a server without keys listens to more than this machine."""
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost"
+    if not here:
+        click.echo(
+            f"note: whoever reaches {host} port {port} may use this server: it has no keys. Publish a container on "
+            "127.0.0.1, or put the gateway in front",
+            err=True,
+        )

@@ -15,6 +15,8 @@ import uvicorn
 
 from agentgym.errors import UsageError
 from agentgym_servers.environment import create_app
+from agentgym_servers.link import LinkProtocol
+from agentgym_servers.logs import Format, configure
 from agentgym_servers.world import Factory
 
 ANNOUNCEMENT = "AgentGym is serving at "
@@ -30,17 +32,35 @@ def run_server(
     *,
     die_with_stdin: bool = False,
     announce: Callable[[str], None] | None = None,
+    log_format: Format | None = None,
     **options: Any,
 ) -> None:
     """Serve worlds until SIGINT or SIGTERM. `options` are `create_app`'s; port 0 takes a free one.
 
     Once the server answers, `announce` is called with its URL (by default a line on standard output). With
     `die_with_stdin` the server stops when its standard input ends, so that it does not outlive the process that
-    started it. Raises UsageError when a world cannot be served or the port is taken.
+    started it. With `log_format` the logs of this process are set up; without, they are left as they are.
+    Raises UsageError when a world cannot be served or the port is taken.
     """
+    app = create_app(worlds, **options)
+    run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
+
+
+def run_app(
+    app: Any,
+    host: str,
+    port: int,
+    *,
+    die_with_stdin: bool = False,
+    announce: Callable[[str], None] | None = None,
+    log_format: Format | None = None,
+) -> None:
+    """As `run_server`, for any application."""
+    if log_format is not None:
+        configure(log_format)
     listener = listen(host, port)
     try:
-        server = _Server(create_app(worlds, **options), listener, announce or _print_url)
+        server = _Server(app, listener, announce or _print_url)
         if die_with_stdin:
             threading.Thread(target=_stop_at_end_of_input, args=(server,), daemon=True).start()
         server.run(sockets=[listener])
@@ -86,10 +106,15 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 log_level="warning",
+                log_config=None,
                 access_log=False,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=GRACE_S,
                 backlog=2048,
+                proxy_headers=False,
+                ws=LinkProtocol,
+                ws_max_size=getattr(app.state, "max_body_bytes", 16 * 2**20),
+                ws_per_message_deflate=False,
             )
         )
         host, port = listener.getsockname()[:2]

@@ -7,7 +7,6 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -15,11 +14,20 @@ import numpy as np
 
 from agentgym import load
 from agentgym.env import Env
-from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, EnvironmentFailure, MissingDependency
+from agentgym.errors import (
+    BadRequest,
+    ConfigError,
+    EnvironmentCrashed,
+    EnvironmentFailure,
+    EnvironmentNotOpened,
+    MissingDependency,
+)
 from agentgym.spec import EnvSpec
-from agentgym.wire import encode_observation
+from agentgym.wire import WireAction, encode_observation
 
 Factory = Callable[[], Env]
+LONGEST_MESSAGE = 2000
+"""Characters kept of what an exception says."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,13 @@ class World:
     name: str
     spec: EnvSpec
     make: Factory
+    source: str | None = None
+    """The id or "package.module:Class" under which a worker process can make it too; None for a factory of this one."""
+
+    @property
+    def target(self) -> str | None:
+        """The "package.module:Class" that `source` stands for."""
+        return None if self.source is None else load.names().get(self.source, self.source)
 
     def require(self, capability: str) -> None:
         """Raises BadRequest unless the world has the capability."""
@@ -63,7 +78,7 @@ def _from_name(name: str) -> World:
         pkgutil.resolve_name(load.names().get(name, name))
     except ImportError as error:
         raise MissingDependency(f"{name} cannot be imported: {error}") from error
-    return World(spec.id if ":" in name else name, spec, partial(load.make, name))
+    return World(spec.id if ":" in name else name, spec, load.maker(name), name)
 
 
 def _from_factory(name: str, make: Factory) -> World:
@@ -94,23 +109,47 @@ def perform(world: World, env: Env, method: str, *arguments: Any) -> Any:
             return _answer(world, env, _reset_tuple(env.reset(seed=seed, options=options)), first=True)
         if method == "step":
             return _answer(world, env, env.step(*arguments), first=False)
-        return getattr(env, method)(*arguments)
+        return _checked(world, method, getattr(env, method)(*arguments))
     except EnvironmentFailure:
         raise
-    except (Exception, SystemExit) as error:  # a world's author may raise anything
-        if method == "restore":
-            raise BadRequest(f"{world.name} cannot be restored from this: {type(error).__name__}: {error}") from error
-        raise EnvironmentCrashed(f"{world.name} raised {type(error).__name__} in {method}: {error}") from error
+    except BaseException as error:
+        if method == "restore" and isinstance(error, Exception) and not isinstance(error, MemoryError):
+            raise BadRequest(f"{world.name} cannot be restored from this: {describe(error)}") from error
+        raise EnvironmentCrashed(f"{world.name} failed in {method}: {describe(error)}") from error
 
 
 def open_env(world: World) -> Env:
-    """A new instance. Raises EnvironmentCrashed when its constructor fails."""
+    """A new instance. Raises EnvironmentNotOpened when its constructor fails."""
     try:
         return world.make()
     except EnvironmentFailure:
         raise
-    except (Exception, SystemExit) as error:  # a world's author may raise anything
-        raise EnvironmentCrashed(f"{world.name} could not be opened: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise EnvironmentNotOpened(f"{world.name} could not be opened: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one short line that can be encoded, even when its own text cannot be had."""
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except BaseException:  # noqa: BLE001  (its __str__ is the world's too)
+        text = f"{type(error).__name__} (its text cannot be had)"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
+
+
+def _checked(world: World, method: str, result: Any) -> Any:
+    """What expert, hint, snapshot or restore returned. Raises EnvironmentCrashed unless its contract allows it."""
+    try:
+        if method == "expert":
+            good = WireAction.of(result).value() == result and json.dumps(result) is not None
+        else:
+            good = isinstance(result, {"hint": str, "snapshot": bytes}.get(method, object))
+    except (TypeError, ValueError, KeyError):  # pydantic's ValidationError is a ValueError
+        good = False
+    if not good:
+        raise EnvironmentCrashed(f"{world.name} broke its contract: {method} returned {_excerpt(result)}")
+    return result
 
 
 def _reset_tuple(raw: Any) -> Any:
@@ -132,24 +171,26 @@ def _answer(world: World, env: Env, raw: Any, first: bool) -> Answer:
         raise wrong(f"the observation should be {' and '.join(world.spec.observations)}, it is {_excerpt(observation)}")
     if isinstance(observation, dict) and observation["image"].shape[2] != 3:
         raise wrong(f"the image should be uint8[height, width, 3], it is {observation['image'].shape}")
-    if not (isinstance(reward, Real | np.number | np.bool_) and math.isfinite(reward)):  # type: ignore[arg-type]
+    if not (isinstance(reward, _NUMBERS) and math.isfinite(reward)):  # type: ignore[arg-type]
         raise wrong(f"the reward should be a finite number, it is {_excerpt(reward)}")
-    if not (isinstance(terminated, bool | np.bool_) and isinstance(truncated, bool | np.bool_)):
+    if not (isinstance(terminated, _BOOLS) and isinstance(truncated, _BOOLS)):
         raise wrong(f"terminated and truncated should be bools, they are {_excerpt((terminated, truncated))}")
     if not isinstance(info, dict):
         raise wrong(f"info should be a dict, it is {_excerpt(info)}")
     done = bool(terminated or truncated)
-    reply = {
-        "observation": encode_observation(observation),  # type: ignore[arg-type]
-        "reward": None if first else float(reward),  # type: ignore[arg-type]
-        "done": done,
-        "metadata": None,
-        "terminated": bool(terminated),
-        "truncated": bool(truncated),
-        "info": info,
-    }
     try:
-        return Answer(_JSON.encode(reply).encode(), done)
+        encode = _JSON.encode  # field by field: cheaper than one dict of them all
+        seen = (
+            f'{{"text":{encode(observation)},"metadata":{{}}}}'
+            if isinstance(observation, str)
+            else encode(encode_observation(observation))  # type: ignore[arg-type]
+        )
+        reply = (
+            f'{{"observation":{seen},"reward":{"null" if first else repr(float(reward))},"done":{_WORD[done]},'  # type: ignore[arg-type]
+            f'"metadata":null,"terminated":{_WORD[bool(terminated)]},"truncated":{_WORD[bool(truncated)]},'
+            f'"info":{encode(info) if info else "{}"}}}'
+        )
+        return Answer(reply.encode(), done)
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise wrong(f"its answer is not JSON: {error}") from error
 
@@ -162,6 +203,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{_excerpt(value)} ({type(value).__name__})")
 
 
+_NUMBERS = (float, int, Real, np.number, np.bool_)
+_BOOLS = (bool, np.bool_)
+_WORD = {True: "true", False: "false"}
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from agentgym.cli import main
+from agentgym.commands.terminal import note_if_open
 
 VERBS = [
     "quickstart",
@@ -25,9 +26,11 @@ VERBS = [
     "report",
     "play",
     "serve",
+    "serve-model",
     "envs",
     "envs list",
     "envs show",
+    "envs new",
     "envs check",
 ]
 
@@ -417,3 +420,12 @@ def test_an_interrupt_is_no_traceback(tmp_path):
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "interrupted; what was finished is on disk")
     assert attempts.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [("127.0.0.1", ""), ("127.0.0.9", ""), ("::1", ""), ("localhost", ""), ("0.0.0.0", "note"), ("::", "note")],
+)
+def test_a_server_without_keys_that_listens_beyond_this_machine_says_so(host, told, capsys):
+    note_if_open(host, 8000)
+    assert capsys.readouterr().err[:4] == told

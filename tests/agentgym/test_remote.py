@@ -35,9 +35,10 @@ def no_thread_is_left() -> Iterator[None]:
     assert "agentgym-remote" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("wire", ["socket", "http"])
 @pytest.mark.parametrize("world", ["echo", "seen"])
-def test_gymnasiums_own_check(url, world):
-    env = RemoteEnv(f"{url}/envs/{world}")
+def test_gymnasiums_own_check(url, world, wire):
+    env = RemoteEnv(f"{url}/envs/{world}", wire=wire)
     check_env(env, skip_render_check=True)
     env.close()
 
@@ -70,8 +71,9 @@ def test_failures_are_raised(url):
         RemoteEnv("http://127.0.0.1:9", retries=0)
 
 
-def test_a_vector_behaves_as_gymnasiums_own(url):
-    ours = RemoteVectorEnv(f"{url}/envs/short", 3)
+@pytest.mark.parametrize("wire", ["socket", "http"])
+def test_a_vector_behaves_as_gymnasiums_own(url, wire):
+    ours = RemoteVectorEnv(f"{url}/envs/short", 3, wire=wire)
     theirs = SyncVectorEnv([lambda: EchoEnv(max_turns=2)] * 3)
     assert ours.metadata["autoreset_mode"] == theirs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
     assert ours.observation_space == theirs.observation_space

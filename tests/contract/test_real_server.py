@@ -45,10 +45,11 @@ def local(task: int) -> list[Any]:
     return asyncio.run(episode(LocalSession(EchoEnv()), task))
 
 
+@pytest.mark.parametrize("wire", ["socket", "http"])
 @pytest.mark.parametrize("world", ["echo", "threaded", "slow"])
-def test_many_sessions_at_once_each_play_their_own_episode(url, world):
+def test_many_sessions_at_once_each_play_their_own_episode(url, world, wire):
     async def main() -> list[Any]:
-        async with connect(f"{url}/envs/{world}") as client:
+        async with connect(f"{url}/envs/{world}", wire=wire) as client:
             return await asyncio.gather(*(episode(client.session(), index % 8) for index in range(40)))
 
     expected = [local(task) for task in range(8)]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 
 class Api:
@@ -42,9 +46,45 @@ def play() -> Callable[..., Any]:
     def run(app: Any, script: Callable[[Api], Awaitable[Any]], prefix: str = "") -> Any:
         async def main() -> Any:
             api = Api(app, prefix)
-            async with api.http:
+            async with app.router.lifespan_context(app), api.http:
                 return await script(api)
 
         return asyncio.run(main())
 
     return run
+
+
+class Wire:
+    """A WebSocket: `say` sends a frame, an object as JSON, `hear` gives the next frame's JSON, `ask` does both."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    def say(self, frame: Any) -> None:
+        self.connection.send(frame if isinstance(frame, str | bytes | list) else json.dumps(frame))
+
+    def hear(self) -> Any:
+        return json.loads(self.connection.recv(timeout=20))
+
+    def ask(self, frame: Any) -> Any:
+        self.say(frame)
+        return self.hear()
+
+    def closed(self) -> int:
+        """The code with which the server closes, when nothing else comes before."""
+        with pytest.raises(ConnectionClosed) as closed:
+            self.connection.recv(timeout=20)
+        assert closed.value.rcvd is not None
+        return closed.value.rcvd.code
+
+
+@pytest.fixture
+def dial() -> Iterator[Callable[..., Wire]]:
+    """`dial(url + "/ws")` opens a WebSocket to a real server; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def open_wire(url: str, **options: Any) -> Wire:
+            options = {"max_size": None, "proxy": None, **options}
+            return Wire(stack.enter_context(connect(url.replace("http", "ws", 1), **options)))
+
+        yield open_wire

@@ -12,7 +12,7 @@ import pytest
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.testing import EchoEnv
 from agentgym_servers.environment import create_app
-from agentgym_servers.worker import Worker
+from agentgym_servers.worker import LocalWorker
 from agentgym_servers.world import worlds_of
 
 ECHO = "agentgym.testing:EchoEnv"
@@ -165,7 +165,7 @@ def test_no_room(play):
     now = [0.0]
 
     async def script(api):
-        sessions = [await api.begin() for _ in range(2)]
+        sessions = [await api.begin(episode_id=name) for name in "ab"]
         reply = await api.http.post("/reset")
         assert reply.status_code == 503
         assert reply.headers["retry-after"] == "1"
@@ -511,7 +511,7 @@ def test_every_call_of_a_world_comes_from_one_thread():
     freed = threading.Event()
 
     async def main() -> None:
-        worker = Worker(world)
+        worker = LocalWorker(world)
         await worker.call("reset", 0, {}, deadline_s=5)
         for _ in range(3):
             await worker.call("step", "x", deadline_s=5)

@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "agentgym_servers.environment", ECHO, "--port",
 
 def test_a_server_process_answers_and_ends_with_the_block():
     with server_process([ECHO], options=["--max-sessions", "1"]) as url:
-        assert httpx.post(f"{url}/reset").status_code == 200
+        assert httpx.post(f"{url}/reset", json={"episode_id": "e"}).status_code == 200
         assert httpx.post(f"{url}/reset").status_code == 503
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
@@ -77,7 +77,7 @@ def test_a_server_that_cannot_start_says_why(monkeypatch):
 
 
 def test_a_server_without_its_packages_or_too_slow_is_explained():
-    missing = _not_started(["x"], 1, 1, "ModuleNotFoundError: No module named 'fastapi'")
+    missing = _not_started(["x"], 1, 1, ["ModuleNotFoundError: No module named 'fastapi'"])
     assert isinstance(missing, MissingDependency)
     assert "agentgym[serve]" in str(missing)
     with pytest.raises(UsageError, match=r"did not answer within 0\.01 s"), server_process([ECHO], startup_s=0.01):

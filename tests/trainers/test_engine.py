@@ -90,6 +90,10 @@ class Recorder:
     crossed: dict[int, list[list[int]]] = field(default_factory=dict)
     version: int = 0
 
+    @property
+    def max_length(self) -> int:
+        return self.engine.max_length
+
     def open(self, rng: np.random.Generator) -> Any:
         inner, key = self.engine.open(rng), len(self.crossed)
         self.crossed[key] = []

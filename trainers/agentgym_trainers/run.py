@@ -308,15 +308,8 @@ def checkpoint_policy(
     path: Path, *, temperature: float | None, max_new_tokens: int | None, max_sequences: int, seed: int = 0
 ) -> LoadedPolicy:
     """A policy of a checkpoint's folder. What is not given is the run's, when the checkpoint lies in one."""
-    model, tokenizer = checkpoint.load_model(path)
-    home = path.resolve().parent.parent
-    config = load_run(home) if (home / "config.toml").is_file() else None
+    engine, template, config = checkpoint_engine(path, max_sequences=max_sequences)
     rollout = config.rollout if config is not None else RolloutOptions(max_new_tokens=256)
-    if config is not None and config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
-    length = rollout.max_length if config is not None else min(model.config.max_position_embeddings, 8192)
-    engine = InProcessEngine(model, max_sequences=max_sequences, max_length=length)
-    template = ChatTemplate(tokenizer)
     sampling = Sampling(
         rollout.temperature if temperature is None else temperature,
         max_new_tokens or rollout.max_new_tokens,
@@ -326,3 +319,23 @@ def checkpoint_policy(
     digest = checkpoint.weights_digest(path)
     identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
     return LoadedPolicy(policy, identity, config.harness if config is not None else Harness())
+
+
+def checkpoint_engine(
+    path: Path, *, max_sequences: int, max_length: int | None = None
+) -> tuple[InProcessEngine, ChatTemplate, Config | None]:
+    """(engine, chat template, the run's configuration where there is one) of a checkpoint's folder.
+
+    `max_length` is the run's unless given, else the model's, but at most 8192.
+    """
+    model, tokenizer = checkpoint.load_model(path)
+    home = path.resolve().parent.parent
+    config = load_run(home) if (home / "config.toml").is_file() else None
+    if config is not None and config.run.threads is not None:
+        torch.set_num_threads(config.run.threads)
+    longest = model.config.max_position_embeddings
+    if max_length is not None and max_length > longest:
+        raise ConfigError(f"{path} takes at most {longest} tokens, not {max_length}")
+    usual = config.rollout.max_length if config is not None else min(longest, 8192)
+    engine = InProcessEngine(model, max_sequences=max_sequences, max_length=max_length or usual)
+    return engine, ChatTemplate(tokenizer), config

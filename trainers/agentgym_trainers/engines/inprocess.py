@@ -14,7 +14,7 @@ slots between), Q the most new tokens of one, L cached positions, Hq/Hk query/ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,8 @@ class _Request:
     future: asyncio.Future[Completion]
     first: bool = False
     """The conversation's first: nothing of it is cached."""
+    on_token: Callable[[int, float], bool] | None = None
+    """Told every token and its log-probability; whether the reply ends with it."""
     leads: bool = False
     """Its prompt is kept for others to copy from."""
     ids: list[int] = field(default_factory=list)
@@ -70,6 +72,7 @@ class InProcessEngine:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self.computed_tokens = 0
         """Tokens that went through the model, prompt and sampled."""
+        self.forwards = 0
 
     def open(self, rng: np.random.Generator) -> InProcessConversation:
         if not self._free:
@@ -91,7 +94,7 @@ class InProcessEngine:
         if self._prefix_version != self.version:
             self._prefix = []
         for request in first if self._prefix else []:
-            request.start = _common(self._prefix, request.fresh)
+            request.start = shared_prefix(self._prefix, request.fresh)
             request.fresh = request.fresh[request.start :]
             self._cache.copy(self._prefix_slot, request.slot, request.start)
         if not self._prefix and first:
@@ -163,7 +166,8 @@ class InProcessEngine:
             request.fresh = [token]
             request.ids.append(token)
             request.logprobs.append(logprob)
-            stopped = token in request.sampling.stop_ids
+            ended = request.on_token is not None and not request.future.done() and request.on_token(token, logprob)
+            stopped = ended or token in request.sampling.stop_ids
             full = len(request.ids) >= request.sampling.max_new_tokens or request.start + 1 >= self.max_length
             if not (stopped or full):
                 still.append(request)
@@ -178,6 +182,7 @@ class InProcessEngine:
         layout = _CachedLayout(self._cache, requests, self._groups)
         ids = torch.tensor([[token for request in requests for token in request.fresh]])
         self.computed_tokens += ids.shape[1]
+        self.forwards += 1
         logits = self.model(
             input_ids=ids.to(self.model.device),
             position_ids=layout.position_T[None],
@@ -198,7 +203,21 @@ class InProcessConversation:
         self._future: asyncio.Future[Completion] | None = None
         self._closed = False
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    @property
+    def cached(self) -> list[int]:
+        """Tokens whose keys and values are kept: a prompt that begins with them is continued from there."""
+        return self._cached
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        rng: np.random.Generator | None = None,
+        on_token: Callable[[int, float], bool] | None = None,
+    ) -> Completion:
+        """`rng` stands in for the conversation's own in this call. `on_token` is told every token and its
+        log-probability as it is sampled; where it returns True, the reply ends with that token."""
         engine = self._engine
         prompt = list(prompt)
         if not prompt:
@@ -207,10 +226,11 @@ class InProcessConversation:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
         if self._version != engine.version:  # other weights' keys and values
             self._cached, self._version = [], engine.version
-        shared, first = _common(self._cached, prompt), not self._cached
+        shared, first = shared_prefix(self._cached, prompt), not self._cached
         self._cached = self._cached[:shared]  # however this call ends, the rest is overwritten
         self._future = asyncio.get_running_loop().create_future()
-        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, self._rng, self._future, first))
+        rng = self._rng if rng is None else rng
+        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, rng, self._future, first, on_token))
         completion = await self._future
         self._cached = [*prompt, *completion.ids[:-1]]  # the last token is sampled, not yet computed
         return completion
@@ -314,7 +334,7 @@ def _key_heads(config: Any) -> int:
     return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
-def _common(cached: list[int], prompt: list[int]) -> int:
+def shared_prefix(cached: list[int], prompt: list[int]) -> int:
     """How many tokens of `cached` begin `prompt`; at least one token of `prompt` is left to compute."""
     if cached == prompt[: len(cached)]:
         return min(len(cached), len(prompt) - 1)

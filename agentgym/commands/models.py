@@ -1,0 +1,49 @@
+"""`agentgym serve-model`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from agentgym.commands.terminal import note_if_open
+
+
+@click.command("serve-model", short_help="Serve a checkpoint behind OpenAI's API.")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--name", help="What requests call the model.  [default: the folder's name]")
+@click.option(
+    "--max-sequences", type=click.IntRange(min=1), default=64, show_default=True, help="Replies computed at once."
+)
+@click.option(
+    "--max-length", type=click.IntRange(min=2), help="Tokens of prompt and reply.  [default: the run's, or the model's]"
+)
+@click.option(
+    "--api-key", envvar="AGENTGYM_API_KEY", show_envvar=True, help="What clients must send.  [default: nothing]"
+)
+def serve_model(
+    checkpoint: Path,
+    host: str,
+    port: int,
+    name: str | None,
+    max_sequences: int,
+    max_length: int | None,
+    api_key: str | None,
+) -> None:
+    """Serve a CHECKPOINT's folder at http://HOST:PORT/v1 until interrupted, to any OpenAI client.
+
+    Temperature and reply length of requests that name none are the run's, when the checkpoint lies in one.
+    """
+    from agentgym.commands.policy import require_checkpoint
+    from agentgym_servers.inference.app import run_inference_server
+    from agentgym_trainers.serving import load_served
+
+    require_checkpoint(checkpoint)
+    model = load_served(checkpoint, name=name, max_sequences=max_sequences, max_length=max_length)
+    if api_key is None:
+        note_if_open(host, port)
+    with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
+        run_inference_server(model, host, port, api_key=api_key)

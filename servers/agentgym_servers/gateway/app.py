@@ -1,0 +1,186 @@
+"""The gateway's application: worlds are registered at /environments, played below /envs/NAME/, seen at /."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse
+from prometheus_client import generate_latest
+from pydantic import Field
+
+from agentgym import __version__
+from agentgym.errors import ConfigError
+from agentgym.wire import Body
+from agentgym_servers.bodies import parse
+from agentgym_servers.gateway.gateway import DRAIN_S, Gateway
+from agentgym_servers.gateway.keys import Guard, Keyring, is_loopback
+from agentgym_servers.gateway.pipe import Pipe
+from agentgym_servers.gateway.registration import Registration
+from agentgym_servers.gateway.registry import Registry
+from agentgym_servers.gateway.router import Router, World
+from agentgym_servers.http import add_routes
+from agentgym_servers.metrics import PAGE_TYPE
+from agentgym_servers.replies import answering, body_of, reply_dump, reply_json
+from agentgym_servers.serving import run_app
+
+RATE = "2000/second"
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+)
+MAX_BODY_BYTES = 16 * 2**20
+
+
+class _Removal(Body):
+    drain_s: float = Field(default=DRAIN_S, ge=0, le=3600)
+
+
+def create_gateway(registry: Registry, *, rate: str = RATE, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
+    """The application over a registry. `rate` is how often one key may ask. Raises ConfigError for what is no rate."""
+    gateway, keyring = Gateway(registry), Keyring(registry, rate)
+    keyring.load()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        refresher = asyncio.create_task(keyring.keep_fresh())
+        try:
+            yield
+        finally:
+            refresher.cancel()
+            await gateway.stop()
+
+    app = FastAPI(title="AgentGym gateway", version="1.0.0", lifespan=lifespan)
+    app.state.gateway = gateway
+    _add_environments(app, gateway, max_body_bytes)
+    _add_watching(app, gateway, keyring)
+    add_routes(app, Router(gateway.worlds), max_body_bytes=max_body_bytes, root=False)
+    app.add_middleware(Pipe, worlds=gateway.worlds)
+    app.add_middleware(Guard, keyring=keyring)  # the last added is asked first
+    return app
+
+
+def run_gateway(
+    database: str, host: str, port: int, *, rate: str = RATE, die_with_stdin: bool = False, **options: Any
+) -> None:
+    """Serve a gateway until SIGINT or SIGTERM. `options` are further ones of `run_app`.
+
+    Raises ConfigError when it would listen beyond this machine without an API key, or on another gateway's database.
+    """
+    registry = Registry(database)
+    try:
+        registry.lock()
+        if not is_loopback(host) and not registry.all_keys():
+            raise ConfigError(
+                f"without API keys the gateway listens to this machine alone, not on {host}: make a key first, by "
+                "`agentgym gateway keys create`"
+            )
+        run_app(create_gateway(registry, rate=rate), host, port, die_with_stdin=die_with_stdin, **options)
+    finally:
+        registry.close()
+
+
+def _add_environments(app: FastAPI, gateway: Gateway, largest: int) -> None:
+    async def register(request: Request) -> Response:
+        """Start a world, check it, and make it live: 201, or what is wrong and nothing is left of it."""
+        world = await gateway.register(parse(Registration, await body_of(request, largest)))
+        return reply_json(json.dumps(_shown(world)).encode(), 201)
+
+    async def environments(_: Request) -> Response:
+        return reply_dump({"environments": [_shown(world) for world in gateway.worlds.values()]})
+
+    async def environment(request: Request) -> Response:
+        return reply_dump(_shown(gateway.find(request.path_params["name"])))
+
+    async def remove(request: Request) -> Response:
+        """Let no session begin, wait up to `drain_s` seconds for those that run, stop the world."""
+        name, how = request.path_params["name"], _Removal.model_validate(dict(request.query_params))
+        lost = await gateway.remove(name, how.drain_s)
+        return reply_dump({"name": name, "removed": True, "sessions_lost": lost})
+
+    body = {"requestBody": {"content": {"application/json": {"schema": Registration.model_json_schema()}}}}
+    app.add_api_route(
+        "/environments", answering(register), methods=["POST"], status_code=201, response_model=None, openapi_extra=body
+    )
+    app.add_api_route("/environments", answering(environments), methods=["GET"], response_model=None)
+    app.add_api_route("/environments/{name}", answering(environment), methods=["GET"], response_model=None)
+    app.add_api_route("/environments/{name}", answering(remove), methods=["DELETE"], response_model=None)
+
+
+def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
+    page = resources.files("agentgym_servers.gateway").joinpath("page.html").read_text(encoding="utf-8")
+
+    async def index(_: Request) -> Response:
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY, "X-Frame-Options": "DENY"})
+
+    async def health(_: Request) -> Response:
+        return reply_dump({"status": "healthy"})
+
+    async def status(_: Request) -> Response:
+        """What the page shows."""
+        return reply_dump(
+            {
+                "version": __version__,
+                "now": time.time(),
+                "since": gateway.born,
+                "open": keyring.empty,
+                "registering": gateway.registering,
+                "worlds": [{**_shown(world), **_traffic(world)} for world in gateway.worlds.values()],
+            }
+        )
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(gateway.meters.registry), media_type=PAGE_TYPE)
+
+    for path, handler in {"/": index, "/health": health, "/status": status, "/metrics": metrics}.items():
+        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+
+
+def _shown(world: World) -> dict[str, Any]:
+    pool, asked = world.pool, world.pool.registration
+    if pool.draining:
+        state = "removing"
+    elif pool.ready():
+        state = "live"
+    else:
+        state = "asleep" if asked.replicas.min == 0 and not pool.last_failure else "down"
+    return {
+        **asked.model_dump(mode="json", exclude_none=True),
+        "kind": asked.kind,
+        "path": f"/envs/{world.name}",
+        "state": state,
+        "created": world.created,
+        "spec": None if world.spec is None else world.spec.model_dump(mode="json"),
+        "running": [
+            {
+                "id": replica.ident,
+                "url": replica.link.url,
+                "state": replica.state,
+                "why": replica.why,
+                "sessions": replica.sessions,
+                "capacity": replica.capacity,
+                "age_s": time.monotonic() - replica.born,
+            }
+            for replica in pool.replicas
+        ],
+        "waiting": len(pool.waiting),
+        "restarts": pool.restarts,
+        "last_failure": pool.last_failure,
+    }
+
+
+def _traffic(world: World) -> dict[str, Any]:
+    seen = world.traffic
+    return {
+        "steps": seen.steps,
+        "episodes": seen.episodes,
+        **seen.lately(),
+        "failures": dict(seen.failures),
+        "recent": list(seen.recent),
+    }

@@ -1,0 +1,251 @@
+"""Replicas in containers, through the Docker SDK: limited, without privileges, labelled so that none is left behind.
+
+Without `limits.network` a container sits on a network that leads nowhere but to this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentgym_servers.gateway.refusals import BadImage, NoEngine
+from agentgym_servers.gateway.registration import Limits, Registration
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container as DockerContainer
+
+GATEWAY_LABEL = "agentgym.gateway"
+WORLD_LABEL = "agentgym.world"
+NOBODY = "65534:65534"
+ENGINE_TIMEOUT_S = 30
+STOP_S = 5
+LOG_LINES = 20
+TMP_MB = 256
+
+Returned = TypeVar("Returned")
+log = logging.getLogger(__name__)
+
+
+class Container:
+    """A running container with a server in it. It outlives a gateway that is killed, which finds it again."""
+
+    ours = True
+
+    def __init__(self, engine: Engine, container: DockerContainer, url: str) -> None:
+        self.url = url
+        self.ident = f"container {container.short_id}"
+        self._engine, self._container = engine, container
+
+    async def ended(self) -> str | None:
+        try:
+            return await self._engine.run(lambda _: _how_ended(self._container))
+        except NoEngine:  # nobody knows: its server has to tell
+            return None
+
+    async def stop(self) -> None:
+        await self._engine.run(lambda _: _remove(self._container))
+
+
+@dataclass(frozen=True)
+class Image:
+    """Starts containers of one registration."""
+
+    engine: Engine
+    world_id: str
+    registration: Registration
+
+    async def start(self) -> Container:
+        await self.engine.require_image(self.registration.image or "")
+        # In a thread that goes on when the task is cancelled: so its container is waited for and removed.
+        starting = asyncio.ensure_future(self.engine.run(lambda client: self._run(client)))
+        try:
+            container, url = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with contextlib.suppress(BadImage, NoEngine):
+                container, _ = await starting
+                await self.engine.run(lambda _: _remove(container))
+            raise
+        return Container(self.engine, container, url)
+
+    def _run(self, client: Any) -> tuple[DockerContainer, str]:
+        import docker.errors
+        import docker.types
+
+        asked, limits = self.registration, self.registration.limits or Limits()
+        container = None
+        try:
+            user = client.images.get(asked.image).attrs["Config"].get("User") or ""
+            network: dict[str, Any] = {"ports": {f"{asked.port}/tcp": ("127.0.0.1", None)}}
+            if not limits.network:
+                network = {"network": self.engine.closed_network(client)}
+            container = client.containers.create(
+                asked.image,
+                init=True,
+                labels={GATEWAY_LABEL: self.engine.gateway_id, WORLD_LABEL: self.world_id},
+                mem_limit=f"{limits.memory_mb}m",
+                memswap_limit=f"{limits.memory_mb}m",
+                nano_cpus=int(limits.cpus * 1e9),
+                pids_limit=limits.pids,
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges"],
+                user=NOBODY if user.partition(":")[0] in ("", "0", "root") else user,
+                read_only=asked.read_only,
+                tmpfs={"/tmp": f"size={TMP_MB}m,mode=1777"},
+                environment={"HOME": "/tmp"},
+                log_config=docker.types.LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
+                **network,
+            )
+            container.start()
+            return container, _url(container, asked.port, published=limits.network)
+        except BaseException as error:
+            if container is not None:
+                _remove(container)
+            if isinstance(error, docker.errors.APIError):
+                raise BadImage(f"{asked.image} cannot be run: {error.explanation or error}") from error
+            raise
+
+
+class Engine:
+    """The Docker engine, and which of its containers are this gateway's. Its methods raise NoEngine without one."""
+
+    def __init__(self, gateway_id: str) -> None:
+        self.gateway_id = gateway_id
+        self._client: Any = None
+
+    async def run(self, call: Callable[[Any], Returned]) -> Returned:
+        """`call` with the SDK's client, in a thread."""
+        return await asyncio.to_thread(self._call, call)
+
+    async def require_image(self, image: str) -> None:
+        """Have the image here, pulled where it is not. Raises BadImage."""
+        await self.run(lambda client: _fetch(client, image))
+
+    async def found(self, world_id: str, registration: Registration) -> list[Container]:
+        """The world's containers that still run from before."""
+        labels = [f"{GATEWAY_LABEL}={self.gateway_id}", f"{WORLD_LABEL}={world_id}"]
+        published = (registration.limits or Limits()).network
+
+        def look(client: Any) -> list[Container]:
+            running = client.containers.list(filters={"label": labels, "status": "running"})
+            return [Container(self, one, _url(one, registration.port, published=published)) for one in running]
+
+        return await self.run(look)
+
+    async def reap(self, keep: set[str]) -> int:
+        """Remove this gateway's containers but the running ones of the worlds `keep`; the number removed."""
+
+        def sweep(client: Any) -> int:
+            ours = client.containers.list(all=True, filters={"label": f"{GATEWAY_LABEL}={self.gateway_id}"})
+            left = [one for one in ours if one.labels.get(WORLD_LABEL) not in keep or one.status != "running"]
+            for container in left:
+                log.warning("container %s was left behind and is removed", container.short_id)
+                _remove(container)
+            return len(left)
+
+        return await self.run(sweep)
+
+    async def close(self) -> None:
+        """Remove the closed network, once nothing is on it, and let the engine go."""
+        if self._client is None:
+            return
+
+        def leave(client: Any) -> None:
+            import docker.errors
+
+            for network in client.networks.list(names=[self._network_name]):
+                with contextlib.suppress(docker.errors.APIError):  # another container is on it
+                    network.remove()
+            client.close()
+
+        with contextlib.suppress(NoEngine):
+            await self.run(leave)
+
+    def closed_network(self, client: Any) -> str:
+        """A network without a way out, whose containers do not see each other."""
+        if not client.networks.list(names=[self._network_name]):
+            client.networks.create(
+                self._network_name,
+                driver="bridge",
+                internal=True,
+                options={"com.docker.network.bridge.enable_icc": "false"},
+                labels={GATEWAY_LABEL: self.gateway_id},
+            )
+        return self._network_name
+
+    @property
+    def _network_name(self) -> str:
+        return f"agentgym-{self.gateway_id}"
+
+    def _call(self, call: Callable[[Any], Returned]) -> Returned:
+        try:
+            import docker
+            import docker.errors
+            import requests.exceptions
+        except ModuleNotFoundError as error:
+            raise NoEngine(f"containers need the package {error.name}: pip install 'agentgym[docker]'") from error
+        try:
+            if self._client is None:
+                self._client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
+            return call(self._client)
+        except docker.errors.APIError as error:
+            raise NoEngine(f"the Docker engine refused: {error.explanation or error}") from error
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            raise NoEngine(f"no Docker engine answers: {error}; start one, or set DOCKER_HOST") from error
+
+
+def _fetch(client: Any, image: str) -> None:
+    import docker.errors
+
+    try:
+        client.images.get(image)
+        return
+    except docker.errors.ImageNotFound:
+        log.info("pulling %s", image)
+    except docker.errors.APIError as error:
+        raise BadImage(f"{image!r} is no image's name: {error.explanation or error}") from error
+    try:
+        client.images.pull(image, tag=None if ":" in image.rpartition("/")[2] or "@" in image else "latest")
+    except docker.errors.APIError as error:
+        raise BadImage(f"the image {image!r} is not here and cannot be pulled: {error.explanation or error}") from error
+
+
+def _url(container: Any, port: int, *, published: bool) -> str:
+    container.reload()
+    settings = container.attrs["NetworkSettings"]
+    if published:
+        bindings = (settings["Ports"] or {}).get(f"{port}/tcp") or []
+        if bindings:
+            return f"http://127.0.0.1:{bindings[0]['HostPort']}"
+    else:
+        for network in settings["Networks"].values():
+            if network["IPAddress"]:
+                return f"http://{network['IPAddress']}:{port}"
+    raise BadImage(f"the container ended at once. {_how_ended(container) or ''}")
+
+
+def _how_ended(container: Any) -> str | None:
+    import docker.errors
+
+    try:
+        container.reload()
+        if container.status == "running":
+            return None
+        state = container.attrs["State"]
+        killed = ", killed for its memory" if state.get("OOMKilled") else ""
+        end = container.logs(tail=LOG_LINES).decode(errors="replace").strip()
+        return f"it ended with status {state.get('ExitCode')}{killed}. The end of its log:\n{end or '(empty)'}"
+    except docker.errors.NotFound:
+        return "it was removed"
+
+
+def _remove(container: Any) -> None:
+    import docker.errors
+
+    with contextlib.suppress(docker.errors.NotFound):
+        with contextlib.suppress(docker.errors.APIError):
+            container.stop(timeout=STOP_S)
+        container.remove(force=True, v=True)

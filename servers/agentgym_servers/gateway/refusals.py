@@ -1,0 +1,53 @@
+"""Why the gateway refuses to register, to list or to remove a world. They travel as `WireError`s."""
+
+from __future__ import annotations
+
+from agentgym.errors import EnvironmentFailure
+
+
+class UnknownWorld(EnvironmentFailure):
+    """No world of that name is registered."""
+
+    code, scope, retryable, status = "UNKNOWN_ENVIRONMENT", "server", False, 404
+
+
+class DuplicateName(EnvironmentFailure):
+    """The name is taken: registered, being registered or being removed."""
+
+    code, scope, retryable, status = "DUPLICATE_NAME", "server", False, 409
+
+
+class CheckFailed(EnvironmentFailure):
+    """The world breaks rules of the conformance check."""
+
+    code, scope, retryable, status = "CHECK_FAILED", "env", False, 422
+
+
+class NotStarted(EnvironmentFailure):
+    """A replica could not be started, or ended before it answered."""
+
+    code, scope, retryable, status = "NOT_STARTED", "env", False, 422
+
+
+class BadImage(EnvironmentFailure):
+    """The container image cannot be had, or does not run."""
+
+    code, scope, retryable, status = "BAD_IMAGE", "env", False, 422
+
+
+class NoEngine(EnvironmentFailure):
+    """The Docker engine, or the package that speaks to it, is not there."""
+
+    code, scope, retryable, status = "NO_ENGINE", "server", True, 503
+
+
+class WorldUnreachable(EnvironmentFailure):
+    """Nobody answers at the URL to be registered, or something that is no environment server."""
+
+    code, scope, retryable, status = "WORLD_UNREACHABLE", "server", False, 502
+
+
+class DatabaseUnavailable(EnvironmentFailure):
+    """The database cannot be read or written; what it holds is untouched."""
+
+    code, scope, retryable, status = "DATABASE_UNAVAILABLE", "server", True, 503

@@ -1,0 +1,309 @@
+"""The inference server: a model behind OpenAI's API. `create_inference_app` makes the application.
+
+POST /v1/chat/completions and /v1/completions (streamed, too), GET /v1/models, GET /health. Beside OpenAI's fields a
+request may say `return_token_ids`, as vLLM has it. Log-probabilities are those of the distribution that was sampled:
+after the temperature, and at temperature 0 those of temperature 1. Concurrent requests are computed together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from agentgym import __version__
+from agentgym.errors import PolicyFailure, UsageError
+from agentgym.spec import ToolSpec
+from agentgym_servers.inference.answers import Answer, ChatAnswer, TextAnswer
+from agentgym_servers.inference.reply import Reply
+from agentgym_servers.inference.requests import MOST_REPLIES, ApiError, ChatRequest, TextRequest, refusal, too_long
+from agentgym_servers.origin import foreign
+from agentgym_servers.serving import run_app
+
+RETRY_AFTER_S = 1
+BYTES_A_TOKEN = 64
+"""A body may have this many bytes for each token of the context, and 64 KiB: nothing longer could fit."""
+COMPLETION_TOKENS = 16
+"""Of a text completion that does not say, as OpenAI has it."""
+
+Asked = TypeVar("Asked", ChatRequest, TextRequest)
+
+
+class Model(Protocol):
+    """What the server asks of a model; `agentgym_trainers.serving.ServedModel` is one."""
+
+    name: str
+    max_length: int
+    """Tokens of prompt and reply together."""
+    temperature: float
+    max_tokens: int | None
+    """Of a chat reply, where the request does not say; None is all the room there is."""
+    stop_ids: frozenset[int]
+    fingerprint: str
+    """Names the weights."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[ToolSpec], options: dict[str, Any]) -> list[int]:
+        """The prompt's tokens. Raises UsageError where the chat template refuses the conversation."""
+        ...
+
+    def encode(self, text: str, special: bool) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        temperature: float,
+        max_tokens: int,
+        seed: Sequence[int] | None,
+        on_token: Callable[[int, float], bool],
+    ) -> None:
+        """Tell every token and its log-probability to `on_token` until it returns True, or the reply is over."""
+        ...
+
+
+def create_inference_app(model: Model, *, api_key: str | None = None, max_requests: int = 1024) -> FastAPI:
+    """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
+
+    More than `max_requests` replies at once, waiting ones included, are refused with 503.
+    """
+    server = InferenceServer(model, api_key, max_requests)
+    app = FastAPI(title="AgentGym inference server", version=__version__)
+    for path, kind, handler in (
+        ("/v1/chat/completions", ChatRequest, server.chat),
+        ("/v1/completions", TextRequest, server.complete),
+    ):
+        schema = {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}}}
+        app.add_api_route(path, handler, methods=["POST"], response_model=None, openapi_extra=schema)
+    app.add_api_route("/v1/models", server.models, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/models/{name:path}", server.show, methods=["GET"], response_model=None)
+    app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _internal_error)
+    return app
+
+
+class InferenceServer:
+    """The handlers."""
+
+    def __init__(self, model: Model, api_key: str | None, max_requests: int) -> None:
+        self.model, self.max_requests = model, max_requests
+        self.running = 0
+        """Replies that are asked for and not given yet."""
+        self._key = f"Bearer {api_key}".encode() if api_key else None
+        self._started = int(time.time())
+
+    async def chat(self, request: Request) -> Response:
+        asked = await self._read(request, ChatRequest)
+        try:
+            prompt = self.model.chat(asked.messages, asked.tool_specs(), asked.chat_template_kwargs)
+        except (UsageError, TypeError) as error:  # TypeError: a template that does not expect a message of this shape
+            told = f"the model's chat template cannot read these messages: {error}"
+            raise ApiError(400, told, code="invalid_messages", param="messages") from error
+        most = self._most([prompt], asked.limit(), self.model.max_tokens)
+        replies = self._replies([prompt], asked)
+        model = self.model
+        answer = ChatAnswer(asked, model.name, model.fingerprint, [prompt], replies, model.decode)
+        return await self._answer(request, answer, asked, most)
+
+    async def complete(self, request: Request) -> Response:
+        asked, model = await self._read(request, TextRequest), self.model
+        prompts = [
+            model.encode(one, asked.add_special_tokens) if isinstance(one, str) else one for one in asked.prompts()
+        ]
+        if not all(prompts) or not prompts:
+            raise ApiError(400, "a prompt has at least one token", code="invalid_value", param="prompt")
+        if not all(0 <= token < model.vocabulary for prompt in prompts for token in prompt):
+            raise ApiError(400, f"a token's id is 0 to {model.vocabulary - 1}", code="invalid_value", param="prompt")
+        most = self._most(prompts, asked.max_tokens, COMPLETION_TOKENS)
+        replies = self._replies(prompts, asked)
+        answer = TextAnswer(asked, model.name, model.fingerprint, prompts, replies, model.decode)
+        return await self._answer(request, answer, asked, most)
+
+    async def models(self, request: Request) -> Response:
+        self._authorise(request)
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def show(self, request: Request, name: str) -> Response:
+        self._authorise(request)
+        self._named(name)
+        return JSONResponse(self._card())
+
+    async def health(self) -> Response:
+        load = {"running": self.running, "max_requests": self.max_requests}
+        return JSONResponse({"status": "healthy", "model": self.model.name, **load})
+
+    def _card(self) -> dict[str, Any]:
+        card = {"id": self.model.name, "object": "model", "created": self._started, "owned_by": "agentgym"}
+        return {**card, "max_model_len": self.model.max_length}
+
+    def _named(self, name: str | None) -> None:
+        if name is not None and name != self.model.name:
+            told = f"the model {name!r} is not served here; {self.model.name!r} is"
+            raise ApiError(404, told, code="model_not_found", param="model")
+
+    def _authorise(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if self._key is not None and not hmac.compare_digest(given, self._key):
+            raise ApiError(401, "this server wants its key: Authorization: Bearer KEY", code="invalid_api_key")
+
+    async def _read(self, request: Request, kind: type[Asked]) -> Asked:
+        """The request, refused before it is read whole when no prompt of its length could fit."""
+        if (page := foreign(request.scope)) is not None:
+            raise ApiError(
+                403, f"a page from {page[:200]} may not use this server: only programs may", code="forbidden"
+            )
+        self._authorise(request)
+        limit, body = 2**16 + BYTES_A_TOKEN * self.model.max_length, bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > limit:
+                told = f"this model's maximum context length is {self.model.max_length} tokens"
+                code = "context_length_exceeded"
+                raise ApiError(413, f"{told}; a request of more than {limit} bytes cannot fit", code=code)
+        try:
+            asked = kind.model_validate_json(bytes(body))
+        except ValidationError as error:
+            raise refusal(error) from error
+        self._named(asked.model)
+        return asked
+
+    def _most(self, prompts: list[list[int]], asked: int | None, usual: int | None) -> int:
+        """Tokens that a reply may have. Raises ApiError where prompt and reply do not fit the context."""
+        longest = max(map(len, prompts))
+        room = self.model.max_length - longest
+        if room < 1 or (asked is not None and asked > room):
+            raise too_long(self.model.max_length, longest, asked or 0)
+        return min(asked or usual or room, room)
+
+    def _replies(self, prompts: list[list[int]], asked: ChatRequest | TextRequest) -> list[Reply]:
+        """Empty ones: `n` to each prompt. Raises ApiError when they are too many."""
+        count, model = len(prompts) * asked.n, self.model
+        if count > MOST_REPLIES:
+            raise ApiError(400, f"a request has at most {MOST_REPLIES} replies", code="invalid_value", param="n")
+        if self.running + count > self.max_requests:
+            raise ApiError(503, f"{self.running} replies are under way; ask again later", retry_s=RETRY_AFTER_S)
+        each = (prompt for prompt in prompts for _ in range(asked.n))
+        return [Reply(model.decode, prompt, stop_ids=model.stop_ids, stop=asked.stop) for prompt in each]
+
+    async def _answer(self, request: Request, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> Response:
+        if asked.stream:
+            events = self._stream(answer, asked, most)
+            return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        work = self._sample(answer, asked, most)
+        gone = asyncio.create_task(_gone(request))
+        try:
+            await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Response(status_code=499)  # which nobody reads
+            work.result()
+        except PolicyFailure as error:
+            raise ApiError(500, str(error)) from error
+        finally:
+            gone.cancel()
+            work.cancel()
+        return JSONResponse(answer.whole())
+
+    async def _stream(self, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> AsyncIterator[bytes]:
+        changed = asyncio.Event()
+        changed.set()
+        for reply in answer.replies:
+            reply.on_text = changed.set
+        work = self._sample(answer, asked, most)
+        work.add_done_callback(lambda _: changed.set())
+        numbered = list(enumerate(answer.replies))
+        try:
+            first = answer.extra()
+            for index, _ in numbered:
+                if (choice := answer.opening(index)) is not None:
+                    yield _event(answer.chunk(choice, **first))
+            while not work.done() or changed.is_set():
+                await changed.wait()
+                changed.clear()
+                for index, reply in numbered:
+                    if (choice := answer.growth(index, reply)) is not None:
+                        yield _event(answer.chunk(choice))
+            work.result()
+            for index, reply in numbered:
+                yield _event(answer.chunk(answer.closing(index, reply)))
+            if asked.stream_options is not None and asked.stream_options.include_usage:
+                yield _event(answer.chunk(usage=answer.usage()))
+        except PolicyFailure as error:
+            yield _event(ApiError(500, str(error)).body())
+        finally:
+            work.cancel()
+        yield b"data: [DONE]\n\n"
+
+    def _sample(self, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> asyncio.Future[list[None]]:
+        """Begin all replies of an answer. They end together: when one fails, and when the future is cancelled."""
+
+        async def sample(index: int, reply: Reply) -> None:
+            self.running += 1
+            try:
+                await self.model.generate(
+                    answer.prompts[index // asked.n],
+                    temperature=self.model.temperature if asked.temperature is None else asked.temperature,
+                    max_tokens=most,
+                    seed=None if asked.seed is None else (asked.seed % 2**64, index),
+                    on_token=reply.add,
+                )
+            finally:
+                self.running -= 1
+                reply.close()
+
+        tasks = [asyncio.ensure_future(sample(index, reply)) for index, reply in enumerate(answer.replies)]
+        whole = asyncio.gather(*tasks)
+        whole.add_done_callback(lambda _: [task.cancel() for task in tasks])
+        return whole
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: %s\n\n" % json.dumps(content, separators=(",", ":")).encode()
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    headers = {} if error.retry_s is None else {"Retry-After": str(error.retry_s)}
+    return JSONResponse(error.body(), error.status, headers)
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told = f"{error.detail}; this server has /v1/chat/completions, /v1/completions, /v1/models and /health"
+    return JSONResponse(ApiError(error.status_code, told).body(), error.status_code)
+
+
+async def _internal_error(_: Request, error: Exception) -> Response:
+    told = f"the server has a bug: {type(error).__name__}: {error}"
+    return JSONResponse(ApiError(500, told, code="internal_error").body(), 500)
+
+
+def run_inference_server(
+    model: Model,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    api_key: str | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """Serve `model` until SIGINT or SIGTERM. Raises UsageError when the port is taken."""
+    run_app(create_inference_app(model, api_key=api_key), host, port, announce=announce)

@@ -1,0 +1,266 @@
+"""What travels between an OpenAI client and the inference server: requests, replies' parts and errors.
+
+A field that would change the reply and is not supported is refused, unless it says what is done anyway (`top_p` 1).
+Fields that are not known are ignored, as other servers do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agentgym.spec import ToolSpec
+
+MOST_REPLIES = 64
+"""Replies of one request, over all its prompts."""
+MOST_STOPS = 16
+
+
+class ApiError(Exception):
+    """A refusal, in OpenAI's shape."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param, self.retry_s = status, code, param, retry_s
+
+    def body(self) -> dict[str, Any]:
+        kind = _KINDS.get(self.status, "invalid_request_error")
+        told = {"message": str(self), "type": kind}
+        return {"error": {**told, "param": self.param, "code": self.code}}
+
+
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    500: "server_error",
+    503: "overloaded_error",
+}
+
+
+def refusal(error: ValidationError) -> ApiError:
+    """A 400 that names the fields that are wrong."""
+    told = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
+    message = "; ".join(f"{where}: {what}" if where else what for where, what in told[:5])
+    return ApiError(400, message, code="invalid_value", param=told[0][0] or None)
+
+
+def too_long(length: int, tokens: int, asked: int = 0) -> ApiError:
+    more = f" and the reply may have {asked}" if asked else ""
+    return ApiError(
+        400,
+        f"this model's maximum context length is {length} tokens; the prompt has {tokens}{more}: shorten the messages, "
+        "or lower max_tokens",
+        code="context_length_exceeded",
+        param="messages",
+    )
+
+
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (),
+    "functions": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "continue_final_message": (False,),
+    "audio": (),
+}
+"""Fields that are not supported, and the values that ask for nothing; so does null."""
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class _Request(BaseModel):
+    """What both kinds of completion have."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    """None is the one that is served."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    n: int = Field(default=1, ge=1, le=MOST_REPLIES)
+    stop: list[str] = Field(default=[], max_length=MOST_STOPS)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for name, neutral in UNSUPPORTED.items():
+            value = given.get(name)
+            if value is not None and value not in neutral:
+                instead = f"; leave it out, or send {json.dumps(neutral[0])}" if neutral else "; leave it out"
+                raise ValueError(f"{name} is not supported by this server{instead}")
+        given = {name: value for name, value in given.items() if value is not None}
+        if isinstance(given.get("stop"), str):
+            given["stop"] = [given["stop"]]
+        return given
+
+    @model_validator(mode="after")
+    def _stops(self) -> Self:
+        if not all(self.stop):
+            raise ValueError("stop: an empty string ends nothing; leave it out")
+        return self
+
+
+class ChatRequest(_Request):
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    tools: list[dict[str, Any]] = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    chat_template_kwargs: dict[str, Any] = {}
+
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @model_validator(mode="after")
+    def _read(self) -> Self:
+        self.messages = [_message(message) for message in self.messages]
+        return self
+
+    def tool_specs(self) -> list[ToolSpec]:
+        """Raises ApiError for what is no function."""
+        if self.tool_choice == "none":
+            return []
+        try:
+            functions = [tool["function"] for tool in self.tools]
+            known = [{key: one[key] for key in ToolSpec.model_fields if one.get(key) is not None} for one in functions]
+            return [ToolSpec.model_validate(one) for one in known]
+        except (LookupError, TypeError, AttributeError, ValidationError) as error:
+            told = 'a tool is {"type": "function", "function": {"name", "description", "parameters"}}'
+            raise ApiError(400, told, code="invalid_value", param="tools") from error
+
+
+class TextRequest(_Request):
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: int | None = Field(default=None, ge=0)
+    add_special_tokens: bool = True
+
+    @field_validator("logprobs")
+    @classmethod
+    def _own(cls, logprobs: int | None) -> int | None:
+        if logprobs:
+            raise ValueError("alternatives are not given; send 0 for the sampled tokens' own")
+        return logprobs
+
+    def prompts(self) -> list[str | list[int]]:
+        """One or several; an empty list is no prompt."""
+        if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
+            return [self.prompt]  # type: ignore[list-item]
+        return list(self.prompt)  # type: ignore[arg-type]
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as chat templates take it: its content is text, the arguments of its tool calls are objects."""
+    if not isinstance(message.get("role"), str):
+        raise ValueError("messages: every message has a role")
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+            raise ValueError("messages: only text is understood; a part of a message is something else")
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str | None):
+        raise ValueError("messages: the content of a message is text")
+    read = {**message, "content": content or ""}
+    if message.get("tool_calls"):
+        read["tool_calls"] = [_said_call(call) for call in message["tool_calls"]]
+    return read
+
+
+def _said_call(call: Any) -> dict[str, Any]:
+    try:
+        function = call["function"]
+        arguments = function.get("arguments") or "{}"
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return {**call, "function": {"name": function["name"], "arguments": arguments}}
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError("messages: a tool call has a function with a name and arguments that are JSON") from error
+
+
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+
+
+def read_calls(text: str) -> tuple[str | None, list[dict[str, Any]]]:
+    """(content, tool calls) of a reply to which tools were offered; no calls unless all that it names can be read."""
+    calls = []
+    for spelled in _CALL.findall(text):
+        try:
+            call = json.loads(spelled)
+        except (ValueError, RecursionError):
+            return text, []
+        arguments = call.get("arguments", {})
+        if not isinstance(call.get("name"), str) or not isinstance(arguments, dict):
+            return text, []
+        function = {"name": call["name"], "arguments": json.dumps(arguments)}
+        calls.append({"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function})
+    if not calls:
+        return text, []
+    return _CALL.sub("", text).strip() or None, calls
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def chat_logprobs(tokens: Sequence[str], logprobs: Sequence[float]) -> dict[str, Any]:
+    content = [
+        {"token": token, "logprob": logprob, "bytes": _bytes(token), "top_logprobs": []}
+        for token, logprob in zip(tokens, logprobs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(tokens: Sequence[str], logprobs: Sequence[float], offsets: Sequence[int]) -> dict[str, Any]:
+    return {
+        "tokens": list(tokens),
+        "token_logprobs": list(logprobs),
+        "top_logprobs": None,
+        "text_offset": list(offsets),
+    }
+
+
+def _bytes(token: str) -> list[int] | None:
+    """None for a token that is only part of a character."""
+    return None if "\ufffd" in token else list(token.encode())

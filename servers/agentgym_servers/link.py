@@ -1,0 +1,259 @@
+"""A WebSocket whose text frames are handled the moment they arrive, without a task switch for each.
+
+ASGI hands a message over through a queue and a task, and its answer back through a coroutine: more than the price of
+a cheap world's step. `LinkProtocol` is uvicorn's own WebSocket protocol with a short cut for whole text frames;
+everything else (handshake, pings, fragments, closing, errors) stays uvicorn's. Under another server the same
+conversations run over plain ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import OPEN
+from websockets.utils import apply_mask
+
+EXTENSION = "agentgym.link"
+"""The key of `scope["extensions"]` under which the protocol offers itself to the application."""
+BINARY = "a binary frame cannot be read; frames are text, one JSON object each"
+WHOLE_TEXT = 0x81
+"""The first byte of a text frame that is not a fragment."""
+
+
+class Link(Protocol):
+    """The sending side of a socket."""
+
+    def send(self, text: bytes) -> None:
+        """Send a text frame, UTF-8. Frames keep their order; nothing happens when the socket has gone."""
+        ...
+
+    def close(self) -> None:
+        """Close with code 1000 once what was sent has left."""
+        ...
+
+    def hold(self, on: bool) -> None:
+        """Whether the client's further frames wait unread; those already read are still handed over."""
+        ...
+
+
+class Conversation(Protocol):
+    """What happens on one socket. Everything is called from the event loop, nothing may block."""
+
+    def begin(self, link: Link) -> None:
+        """The socket is open."""
+        ...
+
+    def text(self, frame: bytes) -> None:
+        """A text frame has come. It need not be UTF-8."""
+        ...
+
+    def unreadable(self, why: str) -> None:
+        """A frame has come that is binary or too large."""
+        ...
+
+    def end(self) -> None:
+        """The socket has gone."""
+        ...
+
+
+async def converse(scope: Any, receive: Any, send: Any, conversation: Conversation) -> None:
+    """Hold a conversation over an ASGI application's WebSocket; returns when the socket has gone."""
+    await receive()  # websocket.connect
+    protocol = scope.get("extensions", {}).get(EXTENSION)
+    if protocol is None:
+        await _over_asgi(receive, send, conversation)
+        return
+    protocol.conversation = conversation  # before the client can send its first frame
+    try:
+        await send({"type": "websocket.accept"})
+        conversation.begin(_Direct(protocol, send))
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+    finally:
+        protocol.conversation = None
+        conversation.end()
+
+
+class LinkProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket protocol that hands whole text frames to a conversation at once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conversation: Conversation | None = None
+        self._parts: list[bytes] = []
+        """A frame that is not complete yet."""
+        self._have = self._need = 0
+        self._skip = 0
+        """Bytes still to come of a frame that is too large."""
+        self.held = False
+        """The conversation wants no more frames for now."""
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["extensions"][EXTENSION] = self  # type: ignore[typeddict-item]
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.close_sent:  # uvicorn forgets this when the application refused the handshake, and logs an error
+            self.handshake_complete = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need and self._direct():
+                return
+            data, self._parts = b"".join(self._parts), []
+        start, end = 0, len(data)
+        while start < end:
+            if not self._direct():
+                super().data_received(data[start:])
+                return
+            stop = self._frame(data, start, end)
+            if stop is None:
+                return
+            start = stop
+
+    def _direct(self) -> bool:
+        return self.conversation is not None and self.conn.state is OPEN
+
+    def _frame(self, data: bytes, start: int, end: int) -> int | None:
+        """Handle the frame that begins at `start`; its end, or None when the rest of `data` is dealt with.
+
+        uvicorn's parser is given whole frames only, or what it will refuse, so that it always stands between two.
+        """
+        size, head = data[start + 1] & 0x7F if end - start > 1 else 0, 6
+        if size == 126:
+            size, head = int.from_bytes(data[start + 2 : start + 4]), 8
+        elif size == 127:
+            size, head = int.from_bytes(data[start + 2 : start + 10]), 14
+        stop = start + head + size
+        whole_head, largest = end - start >= head, self.config.ws_max_size
+        conversation = self.conversation
+        if whole_head and not data[start + 1] & 0x80:  # not masked
+            super().data_received(data[start:])
+            return None
+        if whole_head and size > largest and conversation is not None:
+            conversation.unreadable(f"a frame may have {largest} bytes, this one has {size}")
+            self._skip = max(stop - end, 0)
+            return stop
+        if end < stop:
+            self._parts, self._have = [data[start:]], end - start
+            self._need = stop - start if whole_head else head
+            return None
+        if data[start] == WHOLE_TEXT and conversation is not None and self.conn.current_size is None:
+            conversation.text(apply_mask(data[start + head : stop], data[start + head - 4 : start + head]))
+        else:
+            super().data_received(data[start:stop])
+        return stop
+
+    def send_receive_event_to_app(self) -> None:
+        conversation = self.conversation
+        if conversation is None:
+            super().send_receive_event_to_app()
+            return
+        data, self.frames = b"".join(self.frames), []
+        if self.close_sent:
+            return
+        if self.curr_msg_data_type == "text":
+            conversation.text(data)
+        else:
+            conversation.unreadable(BINARY)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()  # a client that does not read its answers is not read either
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.held and self.conversation is not None:
+            self.transport.resume_reading()
+
+
+class _Direct:
+    """A link through LinkProtocol."""
+
+    def __init__(self, protocol: LinkProtocol, send: Any) -> None:
+        self._protocol, self._asgi_send = protocol, send
+        self._closing: asyncio.Task[None] | None = None
+
+    def send(self, text: bytes) -> None:
+        protocol = self._protocol
+        if protocol.conn.state is not OPEN or protocol.disconnected:
+            return
+        size = len(text)
+        if size < 126:
+            head = b"\x81%c" % size
+        elif size < 65536:
+            head = b"\x81\x7e" + size.to_bytes(2)
+        else:
+            head = b"\x81\x7f" + size.to_bytes(8)
+        protocol.transport.write(head + text)
+
+    def close(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(_quietly_close(self._asgi_send))
+
+    def hold(self, on: bool) -> None:
+        self._protocol.held = on
+        if on:
+            self._protocol.transport.pause_reading()
+        elif self._protocol.writable.is_set():
+            self._protocol.transport.resume_reading()
+
+
+async def _quietly_close(send: Any) -> None:
+    try:
+        await send({"type": "websocket.close", "code": 1000})
+    except (OSError, RuntimeError):  # it has gone in the meantime
+        return
+
+
+async def _over_asgi(receive: Any, send: Any, conversation: Conversation) -> None:
+    await send({"type": "websocket.accept"})
+    link = _Queued()
+    writer = asyncio.ensure_future(link.write(send))
+    try:
+        conversation.begin(link)
+        while (message := await receive())["type"] != "websocket.disconnect":
+            if message.get("text") is not None:
+                conversation.text(message["text"].encode())
+            else:
+                conversation.unreadable(BINARY)
+            await link.free.wait()
+    finally:
+        conversation.end()
+        writer.cancel()
+
+
+class _Queued:
+    """A link over plain ASGI."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def send(self, text: bytes) -> None:
+        self._frames.put_nowait(text)
+
+    def close(self) -> None:
+        self._frames.put_nowait(None)
+
+    def hold(self, on: bool) -> None:
+        (self.free.clear if on else self.free.set)()
+
+    async def write(self, send: Any) -> None:
+        try:
+            while (frame := await self._frames.get()) is not None:
+                await send({"type": "websocket.send", "text": frame.decode()})
+            await send({"type": "websocket.close", "code": 1000})
+        except (OSError, RuntimeError):  # the client has gone; `receive` says so too
+            return

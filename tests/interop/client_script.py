@@ -1,0 +1,43 @@
+"""OpenEnv's own client against a server: run by an interpreter that has the `openenv` package.
+
+    python client_script.py URL
+
+Prints one line for each thing that happened; the test compares them with what our world does.
+"""
+
+import asyncio
+import json
+import sys
+
+from openenv.core import GenericEnvClient
+
+
+async def one(url: str, task: int) -> list[object]:
+    async with GenericEnvClient(base_url=url) as client:
+        seen = []
+        result = await client.reset(seed=3, split="train", index=task, episode_id=f"mine-{task}")
+        seen.append([result.observation["text"], result.reward, result.done])
+        while not result.done:
+            word = result.observation["text"].rsplit(" ", 1)[-1]
+            result = await client.step({"text": word})
+            seen.append([result.observation["text"], result.reward, result.done])
+        state = await client.state()
+        seen.append([state["episode_id"], state["step_count"]])
+        try:
+            await client.step({"no_such_field": 1})
+        except RuntimeError as error:
+            seen.append(str(error).partition("(code: ")[2].rstrip(")"))
+        try:
+            await client.step({"text": "after the end"})
+        except RuntimeError as error:
+            seen.append(str(error).partition("(code: ")[2].rstrip(")"))
+        again = await client.reset(split="train", index=task, episode_id=f"mine-{task}")
+        seen.append([again.observation["text"], again.done])
+        return seen
+
+
+async def main() -> None:
+    print(json.dumps(await asyncio.gather(*(one(sys.argv[1], task) for task in range(4)))))
+
+
+asyncio.run(main())

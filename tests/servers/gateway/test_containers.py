@@ -1,0 +1,169 @@
+"""Replicas in containers of a real engine: `make containers`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agentgym_servers.gateway.containers import GATEWAY_LABEL
+from agentgym_servers.gateway.registry import Registry
+
+from .conftest import Api, eventually, gateway_in_thread, gateway_process
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
+ROOT = Path(__file__).parents[3]
+IMAGE = "agentgym/worlds"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """The SDK's client of an engine that has the image."""
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("no Docker engine answers (docker info): start one")
+    docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'agentgym[docker]'")
+    build = ["docker", "build", "--quiet", "--network", "host", "--target", "worlds", "--tag", IMAGE, str(ROOT)]
+    built = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[-3000:]
+    with contextlib.closing(docker.from_env()) as client:
+        yield client
+
+
+@pytest.fixture
+def mine(engine: Any, tmp_path: Path) -> Iterator[Any]:
+    """All containers of the gateway on tmp_path's database; none may be left at the end."""
+    with contextlib.closing(Registry(f"sqlite:///{tmp_path / 'gateway.db'}")) as registry:
+        label = {"label": f"{GATEWAY_LABEL}={registry.id}"}
+
+    def listed() -> list[Any]:
+        return engine.containers.list(all=True, filters=label)
+
+    yield listed
+    left, networks = listed(), engine.networks.list(filters=label)
+    for thing in left:
+        thing.remove(force=True)
+    for thing in networks:
+        thing.remove()
+    assert (left, networks) == ([], [])
+
+
+def played(gateway: Api, name: str) -> str:
+    session = gateway.begin(name)
+    status, reply = gateway.step(name, session, "look", step=0)
+    assert status == 200, reply
+    gateway.close(name, session)
+    return reply["observation"]["text"]
+
+
+def test_a_world_in_a_container_is_limited_and_removed(mine, engine, tmp_path, quick):
+    limits = {"memory_mb": 256, "cpus": 0.5, "pids": 64}
+    with gateway_in_thread(tmp_path) as gateway:
+        reply = gateway.register("keydoor", image=IMAGE, limits=limits)
+        assert (reply.status_code, reply.json()["state"]) == (201, "live"), reply.text
+        assert played(gateway, "keydoor")
+        (container,) = mine()
+        given = container.attrs["HostConfig"]
+        assert (given["Memory"], given["MemorySwap"], given["NanoCpus"]) == (256 * 2**20, 256 * 2**20, 500_000_000)
+        assert (given["PidsLimit"], given["ReadonlyRootfs"], given["CapDrop"]) == (64, True, ["ALL"])
+        assert "no-new-privileges" in given["SecurityOpt"]
+
+        def inside(*command: str) -> tuple[int, str]:
+            code, output = container.exec_run(list(command))
+            return code, output.decode()
+
+        assert inside("id", "-u") != (0, "0\n")
+        assert inside("sh", "-c", "echo x > /opt/x")[0] != 0
+        assert inside("sh", "-c", "echo x > /tmp/x")[0] == 0
+        reach = "import socket; socket.create_connection(('8.8.8.8', 53), 2)"
+        assert inside("python", "-c", reach)[0] != 0
+        (network,) = container.attrs["NetworkSettings"]["Networks"]
+        assert engine.networks.get(network).attrs["Internal"]
+        assert gateway.http.delete("/environments/keydoor").status_code == 200
+        assert mine() == []
+
+
+def test_a_container_with_a_network_is_published_on_loopback_alone(mine, tmp_path, quick):
+    with gateway_in_thread(tmp_path) as gateway:
+        assert gateway.register("keydoor", image=IMAGE, limits={"network": True}).status_code == 201
+        (container,) = mine()
+        (binding,) = container.attrs["NetworkSettings"]["Ports"]["8000/tcp"]
+        assert binding["HostIp"] == "127.0.0.1"
+        assert played(gateway, "keydoor")
+    assert mine() == []  # an orderly stop takes it along
+
+
+def test_a_killed_gateway_finds_its_containers_and_removes_strangers(mine, engine, tmp_path):
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+    with gateway_process(database) as gateway:
+        assert gateway.register("keydoor", image=IMAGE).status_code == 201
+        session = gateway.begin("keydoor")
+        assert gateway.step("keydoor", session, "look", step=0)[0] == 200
+        (container,) = mine()
+        gateway.process.kill()
+    labels = {GATEWAY_LABEL: container.labels[GATEWAY_LABEL], "agentgym.world": "one whose check was cut off"}
+    engine.containers.run(IMAGE, ["keydoor"], detach=True, labels=labels)
+    assert len(mine()) == 2
+    with gateway_process(database) as gateway:
+        assert [one.id for one in mine()] == [container.id]
+        assert gateway.step("keydoor", session, "look", step=0)[1]["step"] == 1
+        container.kill()
+        lost = eventually(lambda: gone(gateway.step("keydoor", session, "look", step=1)))
+        assert lost["code"] == "EPISODE_LOST"
+        eventually(lambda: gateway.world("keydoor")["state"] == "live" and played(gateway, "keydoor"), 60)
+        assert [one.id for one in mine()] != [container.id]
+        assert len(mine()) == 1
+
+
+def gone(answer: tuple[int, dict[str, Any]]) -> dict[str, Any] | None:
+    return None if answer[1].get("code") == "UNREACHABLE" else answer[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ({"image": "agentgym/no-such-image:1"}, "BAD_IMAGE", "is not here and cannot be pulled"),
+        ({"image": "no image's name"}, "BAD_IMAGE", "no image's name"),
+        ({"image": IMAGE, "port": 9}, "NOT_STARTED", "no health from"),
+        ({"image": "python:3.11-slim-bookworm"}, "NOT_STARTED", "ended with status 0"),
+        ({"image": IMAGE, "limits": {"memory_mb": 16}}, "NOT_STARTED", "it ended with status"),
+        ({"image": IMAGE, "limits": {"cpus": 1000}}, "BAD_IMAGE", "CPUs"),
+    ],
+)
+def test_a_container_that_does_not_serve_says_why_and_is_removed(mine, tmp_path, quick, body, code, message):
+    with gateway_in_thread(tmp_path) as gateway:
+        reply = gateway.register("keydoor", startup_s=10, **body)
+        assert (reply.status_code, reply.json()["code"]) == (422, code), reply.text
+        assert message in reply.json()["message"]
+        assert mine() == []
+        assert gateway.registry.worlds() == []
+
+
+def test_a_gateway_killed_while_it_checks_a_container_leaves_none_after_its_next_start(mine, tmp_path):
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+    with gateway_process(database) as gateway:
+
+        def ask() -> None:
+            with pytest.raises(httpx.RemoteProtocolError):
+                gateway.register("keydoor", image=IMAGE)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        eventually(mine)
+        os.kill(gateway.process.pid, signal.SIGKILL)
+        asking.join()
+    assert len(mine()) == 1
+    with gateway_process(database) as gateway:
+        assert mine() == []
+        assert gateway.http.get("/environments").json() == {"environments": []}

@@ -1,0 +1,102 @@
+"""A world whose server says nothing of AgentGym's extension: OpenEnv's protocol passes through as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import websockets.sync.client
+from fastapi import FastAPI
+from starlette.responses import JSONResponse
+
+from agentgym.client import EnvClient
+from agentgym.testing import EchoEnv
+from agentgym_servers.environment import create_app
+from agentgym_servers.serving import serve_in_thread
+
+from .conftest import eventually
+
+
+class Metadata:
+    """ASGI middleware that answers /metadata."""
+
+    def __init__(self, app: Any, answer: dict[str, Any]) -> None:
+        self.app, self.answer = app, answer
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        theirs = scope.get("path") == "/metadata"
+        await (JSONResponse(self.answer) if theirs else self.app)(scope, receive, send)
+
+
+def foreign(**metadata: Any) -> Any:
+    """Our server, which speaks OpenEnv's protocol, with the metadata of another's."""
+    app = create_app({"echo": EchoEnv})
+    app.add_middleware(Metadata, answer={"name": "theirs", "description": "a world", **metadata})
+    return app
+
+
+def ask(socket: Any, kind: str, **data: Any) -> Any:
+    socket.send(json.dumps({"type": kind, "data": data}))
+    return json.loads(socket.recv())
+
+
+def test_a_foreign_world_is_piped_through(gateway):
+    with serve_in_thread(foreign()) as server:
+        reply = gateway.register("theirs", url=server)
+        assert (reply.status_code, reply.json()["spec"]) == (201, None)
+        assert gateway.http.get("/envs/theirs/metadata").json()["name"] == "theirs"
+        assert gateway.http.get("/envs/theirs/health").json()["status"] == "healthy"
+        assert gateway.http.post("/envs/theirs/reset", json={"index": 0}).json()["observation"]["text"] == "Say: apple"
+        assert gateway.http.post("/envs/theirs/reset", json={"seed": -1}).status_code == 422
+        url = f"ws{gateway.url[4:]}/envs/theirs/ws"
+        with (
+            websockets.sync.client.connect(url, proxy=None) as one,
+            websockets.sync.client.connect(url, proxy=None) as other,
+        ):
+            assert ask(one, "reset", index=0)["data"]["observation"]["text"] == "Say: apple"
+            assert ask(other, "reset", index=1)["data"]["observation"]["text"] == "Say: drum"
+            assert ask(one, "step", text="apple")["data"]["observation"]["text"] != "Say: drum"
+            assert ask(one, "nonsense")["data"]["code"] == "UNKNOWN_TYPE"
+            assert gateway.world("theirs")["running"][0]["sessions"] == 2
+        eventually(lambda: gateway.world("theirs")["running"][0]["sessions"] == 0)
+
+        async def play() -> Any:
+            told = {"max_turns": 8, "instructions": "Repeat the word."}
+            async with EnvClient(f"{gateway.url}/envs/theirs", spec=told) as client:
+                session = client.session()
+                await session.reset(seed=0)
+                return (await session.step("apple")).observation
+
+        assert "Say:" in asyncio.run(play())
+        assert gateway.http.delete("/environments/theirs").status_code == 200
+
+
+def test_a_server_that_goes_away_is_typed(gateway):
+    with serve_in_thread(foreign()) as server:
+        assert gateway.register("theirs", url=server).status_code == 201
+    reply = gateway.http.post("/envs/theirs/reset", json={})
+    assert (reply.status_code, reply.json()["code"]) == (503, "UNREACHABLE")
+    with websockets.sync.client.connect(f"ws{gateway.url[4:]}/envs/theirs/ws", proxy=None) as socket:
+        assert json.loads(socket.recv())["data"]["code"] == "SESSION_ERROR"
+
+
+def test_what_is_no_environment_server_is_refused(gateway):
+    page = FastAPI()
+    page.get("/health")(lambda: {"status": "healthy"})
+    page.get("/metadata")(lambda: {"name": "a page"})
+    with serve_in_thread(page) as server:
+        reply = gateway.register("page", url=server).json()
+        assert reply["code"] == "CHECK_FAILED"
+        assert "GET /schema should give" in reply["message"]
+        assert "/ws takes no reset" in reply["message"]
+    assert gateway.registry.worlds() == []
+
+
+@pytest.mark.parametrize("metadata", [{"name": ""}, {"agentgym": "nonsense"}, {"agentgym": {"spec": 1}}])
+def test_metadata_that_cannot_be_read_is_refused(gateway, metadata):
+    with serve_in_thread(foreign(**metadata)) as server:
+        reply = gateway.register("theirs", url=server)
+        assert reply.json()["code"] in ("WORLD_UNREACHABLE", "CHECK_FAILED"), reply.text
+    assert gateway.registry.worlds() == []

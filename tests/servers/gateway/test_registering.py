@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import sqlite3
+import threading
+
+import httpx
+import pytest
+
+from agentgym.client import EnvClient
+from agentgym.errors import ConfigError
+from agentgym.testing import EchoEnv
+from agentgym_servers.gateway import registry as registry_module
+from agentgym_servers.gateway.refusals import DatabaseUnavailable
+from agentgym_servers.gateway.registry import Registry
+
+from .conftest import ECHO, children_of, eventually, gateway_process, world_server
+
+
+async def play(url: str) -> float:
+    """The reward of an expert's episode."""
+    async with EnvClient(url) as client:
+        session = client.session()
+        step = await session.reset(options={"task": 1})
+        while not (step.terminated or step.truncated):
+            step = await session.step(await session.expert())
+        await session.close()
+        return step.reward
+
+
+def test_a_world_by_url_is_registered_played_and_removed(gateway):
+    with world_server(echo=EchoEnv) as server:
+        reply = gateway.register("words", url=server)
+        assert (reply.status_code, reply.json()["state"], reply.json()["spec"]["id"]) == (201, "live", "echo")
+        assert asyncio.run(play(f"{gateway.url}/envs/words")) == 1.0
+        assert [world["name"] for world in gateway.http.get("/environments").json()["environments"]] == ["words"]
+        assert gateway.http.get("/envs/words/metadata").json()["agentgym"]["spec"]["id"] == "echo"
+        assert gateway.http.get("/envs/words/health").json()["status"] == "healthy"
+        removed = gateway.http.delete("/environments/words").json()
+        assert removed == {"name": "words", "removed": True, "sessions_lost": 0}
+        assert gateway.http.get("/environments/words").json()["code"] == "UNKNOWN_ENVIRONMENT"
+        assert gateway.http.post("/envs/words/reset", json={}).status_code == 404
+        assert gateway.http.get("/environments").json() == {"environments": []}
+        assert gateway.registry.worlds() == []
+        assert gateway.register("words", url=server).status_code == 201
+
+
+def test_a_world_by_entry_point_is_a_child_process_that_goes_with_it(gateway):
+    assert gateway.register("words", entry_point=ECHO).status_code == 201
+    assert len(children_of(os.getpid())) == 1
+    assert asyncio.run(play(f"{gateway.url}/envs/words")) == 1.0
+    assert "agentgym_gateway_seconds_count" in gateway.http.get("/metrics").text
+    assert gateway.http.delete("/environments/words").status_code == 200
+    assert children_of(os.getpid()) == []
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "message"),
+    [
+        ({"entry_point": "no-such-world"}, 422, "NOT_STARTED", "no world is called 'no-such-world'"),
+        ({"entry_point": ECHO, "startup_s": 0.01}, 422, "NOT_STARTED", "did not answer within 0.01 s"),
+        ({"url": f"http://127.0.0.1:{free_port()}"}, 502, "WORLD_UNREACHABLE", "refused"),
+        ({"entry_point": ECHO, "url": "http://127.0.0.1:1"}, 422, "BAD_REQUEST", "exactly one of"),
+        ({}, 422, "BAD_REQUEST", "exactly one of"),
+        ({"url": "ftp://somewhere"}, 422, "BAD_REQUEST", "http://host:port"),
+        ({"url": "http://me:secret@127.0.0.1"}, 422, "BAD_REQUEST", "must not hold a user or a password"),
+        ({"entry_point": "--host"}, 422, "BAD_REQUEST", "entry_point"),
+        ({"entry_point": ECHO, "limits": {"memory_mb": 64}}, 422, "BAD_REQUEST", "limits apply to containers"),
+        ({"entry_point": ECHO, "replicas": {"min": 3, "max": 2}}, 422, "BAD_REQUEST", "replicas.min is 3"),
+        ({"url": "http://127.0.0.1:1", "replicas": {"max": 2}}, 422, "BAD_REQUEST", "leave out `replicas`"),
+        ({"url": "http://127.0.0.1:1", "colour": "red"}, 422, "BAD_REQUEST", "colour"),
+    ],
+)
+def test_what_cannot_be_registered_says_why_and_leaves_nothing(gateway, body, status, code, message):
+    reply = gateway.register("words", **body)
+    assert (reply.status_code, reply.json()["code"]) == (status, code)
+    assert message in reply.json()["message"]
+    assert gateway.registry.worlds() == []
+    assert gateway.http.get("/environments").json() == {"environments": []}
+    assert children_of(os.getpid()) == []
+
+
+def test_a_world_that_fails_its_check_is_told_which_rules(gateway):
+    def broken() -> EchoEnv:
+        return EchoEnv(garbage_at=0, garbage="reward")
+
+    with world_server(echo=broken) as server:
+        reply = gateway.register("words", url=server)
+        assert (reply.status_code, reply.json()["code"]) == (422, "CHECK_FAILED")
+        assert "step_returns_five" in reply.json()["message"]
+        assert gateway.registry.worlds() == []
+
+
+def test_a_name_is_given_once_also_while_its_check_runs(gateway):
+    with world_server(echo=lambda: EchoEnv(latency_s=0.01)) as server:
+        replies = []
+        racers = [
+            threading.Thread(target=lambda: replies.append(gateway.register("words", url=server))) for _ in range(4)
+        ]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join()
+        assert sorted(reply.status_code for reply in replies) == [201, 409, 409, 409]
+        refused = next(reply.json() for reply in replies if reply.status_code == 409)
+        assert refused["code"] == "DUPLICATE_NAME"
+        assert len(gateway.registry.worlds()) == 1
+
+
+def test_a_gateway_killed_during_a_check_leaves_no_row_and_no_process(tmp_path):
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+    with gateway_process(database) as gateway:
+
+        def ask() -> None:
+            with pytest.raises(httpx.RemoteProtocolError):
+                gateway.register("words", entry_point=ECHO, check_tasks=1000)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        children = eventually(lambda: children_of(gateway.process.pid))
+        eventually(lambda: gateway.http.get("/status").json()["registering"])
+        gateway.process.kill()
+        asking.join()
+    registry = Registry(database)
+    assert registry.worlds() == []
+    registry.close()
+    eventually(lambda: not any(os.path.exists(f"/proc/{child}") for child in children))
+
+
+def test_a_full_disk_is_a_typed_error_and_loses_nothing(tmp_path):
+    with world_server(echo=EchoEnv) as server, gateway_process(f"sqlite:///{tmp_path / 'gateway.db'}") as gateway:
+        assert gateway.register("before", url=server).status_code == 201
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+        reply = gateway.register("words", url=server)
+        assert (reply.status_code, reply.json()["code"]) == (503, "DATABASE_UNAVAILABLE")
+        assert gateway.http.delete("/environments/before").json()["code"] == "DATABASE_UNAVAILABLE"
+        gateway.begin("before")
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert gateway.register("words", url=server).status_code == 201
+        names = [world["name"] for world in gateway.http.get("/environments").json()["environments"]]
+        assert names == ["before", "words"]
+
+
+def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry_module, "LOCKED_S", 0.1)
+    file = tmp_path / "gateway.db"
+    registry = Registry(f"sqlite:///{file}")
+    registry.lock()
+    with pytest.raises(ConfigError, match="another gateway"):
+        Registry(f"sqlite:///{file}").lock()
+    other = sqlite3.connect(file)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseUnavailable, match="locked"):
+        registry.worlds()
+    other.close()
+    assert registry.worlds() == []
+    registry.close()
+    file.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(DatabaseUnavailable, match="not a database"):
+        Registry(f"sqlite:///{file}")
+    with pytest.raises(DatabaseUnavailable, match="cannot be opened"):
+        Registry(f"sqlite:///{tmp_path / 'absent' / 'gateway.db'}")
+    with pytest.raises(ConfigError, match="no database URL"):
+        Registry("somewhere")

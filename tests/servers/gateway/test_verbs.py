@@ -1,0 +1,76 @@
+"""The command line of the gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentgym.cli import main
+from agentgym.testing import EchoEnv
+
+from .conftest import ECHO, gateway_process, world_server
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """run(*arguments) -> (exit status, standard output, standard error)."""
+    monkeypatch.delenv("AGENTGYM_KEY", raising=False)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = 0
+        try:
+            main(arguments)
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_worlds_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+    status, secret, told = run("gateway", "--database", database, "keys", "create", "ci", "--scope", "register")
+    assert (status, secret.count("\n")) == (0, 1)
+    assert secret.strip() not in told
+    _, reader, _ = run("gateway", "--database", database, "keys", "create", "reader")
+    _, listed, _ = run("gateway", "--database", database, "keys", "list")
+    assert "ci" in listed
+    assert "read, run" in listed
+    with world_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
+        monkeypatch.setenv("AGENTGYM_GATEWAY", gateway.url)
+        assert run("register", "words", "--url", server)[::2] == (
+            1,
+            "error: this gateway wants an API key: send it as `Authorization: Bearer KEY`\n",
+        )
+        monkeypatch.setenv("AGENTGYM_KEY", secret.strip())
+        status, said, _ = run("register", "words", "--url", server)
+        assert (status, said) == (0, f"words is live at {gateway.url}/envs/words\n")
+        status, _, error = run("register", "more", "--entry-point", ECHO, "--memory-mb", "64")
+        assert (status, "limits apply to containers" in error) == (1, True)
+        assert run("registered")[0] == 1  # this key may not
+        monkeypatch.setenv("AGENTGYM_KEY", reader.strip())
+        status, table, _ = run("registered")
+        assert status == 0
+        assert f"url {server}" in table
+        status, shown, error = run("envs", "show", f"{gateway.url}/envs/words")
+        assert (status, "Repeat the word" in shown) == (0, True), error
+        status, said, _ = run("--key", secret.strip(), "unregister", "words", "--key", secret.strip())
+        assert (status, said) == (0, "words is removed; 0 sessions were lost\n")
+    key_id = secret.split("_")[1]
+    assert run("gateway", "--database", database, "keys", "revoke", key_id)[0] == 0
+    status, _, error = run("gateway", "--database", database, "keys", "revoke", key_id)
+    assert (status, "no valid key" in error) == (2, True)
+
+
+def test_what_cannot_be_is_one_sentence(run, tmp_path):
+    status, _, error = run("gateway", "--database", "nowhere")
+    assert (status, "sqlite:///FILE" in error) == (2, True)
+    status, _, error = run(
+        "gateway", "--database", f"sqlite:///{tmp_path / 'g.db'}", "--host", "0.0.0.0", "--port", "0"
+    )
+    assert (status, "make a key first" in error) == (2, True)
+    status, _, error = run("gateway", "--database", f"sqlite:///{tmp_path / 'g.db'}", "--rate", "often")
+    assert (status, "is no rate" in error) == (2, True)
+    status, _, error = run("registered", "--gateway", "http://127.0.0.1:9")
+    assert (status, "no gateway answers" in error) == (1, True)
