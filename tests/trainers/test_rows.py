@@ -111,8 +111,9 @@ def test_the_future_is_read_at_the_final_observation(groups: list[Group]) -> Non
             assert row.ids.tolist() == last.branches[-1].ids.tolist()
             tail = row.ids[row.action_at[-1] + 1 :] if len(row.action_at) else row.ids
             text = TEMPLATE.decode(tail)
-            assert last.final_observation in text
-            assert text.endswith("<|im_start|>assistant\n")
+            if last.stop is not StopReason.CONTEXT_FULL:  # else the prompt was refused, and is there as far as it fits
+                assert last.final_observation in text
+                assert text.endswith("<|im_start|>assistant\n")
 
 
 def test_a_last_branch_without_sampled_tokens_still_bootstraps() -> None:

@@ -75,7 +75,8 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             finally:
                 log.close()
                 trainer.engine.shutdown()
-    write_report(folder)
+    if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
+        write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
 
 

@@ -59,8 +59,9 @@ def test_a_foreign_world_is_piped_through(gateway):
             assert ask(other, "reset", index=1)["data"]["observation"]["text"] == "Say: drum"
             assert ask(one, "step", text="apple")["data"]["observation"]["text"] != "Say: drum"
             assert ask(one, "nonsense")["data"]["code"] == "UNKNOWN_TYPE"
-            assert gateway.world("theirs")["running"][0]["sessions"] == 2
-        eventually(lambda: gateway.world("theirs")["running"][0]["sessions"] == 0)
+            # The two, and perhaps, when its health was looked at, the one that POST /reset left to its lease.
+            assert gateway.world("theirs")["running"][0]["sessions"] in (2, 3)
+        eventually(lambda: gateway.world("theirs")["running"][0]["sessions"] <= 1)
 
         async def play() -> Any:
             told = {"max_turns": 8, "instructions": "Repeat the word."}
