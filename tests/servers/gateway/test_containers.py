@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +93,28 @@ def test_a_world_in_a_container_is_limited_and_removed(mine, engine, tmp_path, q
         (network,) = container.attrs["NetworkSettings"]["Networks"]
         assert engine.networks.get(network).attrs["Internal"]
         assert gateway.http.delete("/environments/keydoor").status_code == 200
+        assert mine() == []
+
+
+def test_a_world_in_a_container_is_registered_trained_on_and_removed(mine, tmp_path):
+    """From the command line, as a user would: two steps of training, every episode through the gateway."""
+    small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
+    warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
+    with gateway_process(f"sqlite:///{tmp_path / 'gateway.db'}") as gateway:
+
+        def agentgym(*words: str) -> str:
+            command = [sys.executable, "-m", "agentgym", *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout
+
+        agentgym("register", "keydoor", "--image", IMAGE, "--gateway", gateway.url)
+        assert len(mine()) == 1
+        world = f"world.name={gateway.url}/envs/keydoor"
+        agentgym("train", "quickstart", world, *small, *warm, "--out", str(tmp_path / "run"))
+        steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]
+        agentgym("unregister", "keydoor", "--gateway", gateway.url)
         assert mine() == []
 
 
