@@ -236,6 +236,29 @@ async def http(clock: Clock, url: str, sessions: int) -> None:
         )
 
 
+async def http_churn(clock: Clock, url: str, sessions: int) -> None:
+    """Connect, reset, close, and again, over plain HTTP: each session a connection of its own."""
+    parts = urlsplit(url)
+
+    async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, verb: str, body: dict[str, Any]) -> Any:
+        sent = json.dumps(body).encode()
+        head = f"POST {parts.path}/{verb} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(sent)}\r\n\r\n"
+        writer.write(head.encode() + sent)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        return json.loads(
+            await reader.readexactly(int(answer.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+        )
+
+    async def once() -> None:
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        begun = await post(reader, writer, "reset", {})
+        assert (await post(reader, writer, "close", {"session_id": begun["session_id"]}))["closed"]
+        writer.close()
+
+    start(turns(clock, once) for _ in range(sessions))
+
+
 async def openenv(clock: Clock, url: str, sessions: int) -> None:
     """OpenEnv's own client, one for each session."""
     from openenv.core import GenericEnvClient
@@ -331,6 +354,7 @@ KINDS: dict[str, Callable[[Clock, str, int], Awaitable[None]]] = {
     "raw-ours": lambda clock, url, n: raw(clock, url, "/ws?ext=1", n, OurFrames(clock)),
     "raw-churn": raw_churn,
     "raw-http": http,
+    "raw-http-churn": http_churn,
     "openenv": openenv,
     "openenv-churn": openenv_churn,
     "ours": ours,
@@ -353,7 +377,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("echo", "raw-churn", "raw-openenv", "raw-ours", "raw-http"):
+    if sys.argv[1] in ("echo", "raw-churn", "raw-openenv", "raw-ours", "raw-http", "raw-http-churn"):
         with contextlib.suppress(ImportError):
             import uvloop
 
