@@ -71,6 +71,16 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for line in listed for child in line.split()]
 
 
+def running(pids: list[int]) -> list[int]:
+    """Those that have not ended; one that has, and that nobody has asked about yet, has ended."""
+    left = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                left.append(pid)
+    return left
+
+
 @contextlib.contextmanager
 def gateway_in_thread(folder: Path, **options: Any) -> Iterator[Api]:
     with (

@@ -17,7 +17,7 @@ from agentgym_servers.gateway import registry as registry_module
 from agentgym_servers.gateway.refusals import DatabaseUnavailable
 from agentgym_servers.gateway.registry import Registry
 
-from .conftest import ECHO, children_of, eventually, gateway_process, world_server
+from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
 
 
 async def play(url: str) -> float:
@@ -133,7 +133,7 @@ def test_a_gateway_killed_during_a_check_leaves_no_row_and_no_process(tmp_path):
     registry = Registry(database)
     assert registry.worlds() == []
     registry.close()
-    eventually(lambda: not any(os.path.exists(f"/proc/{child}") for child in children))
+    eventually(lambda: not running(children))
 
 
 def test_a_full_disk_is_a_typed_error_and_loses_nothing(tmp_path):

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import os
-
 from agentgym.testing import EchoEnv
 
-from .conftest import ECHO, children_of, eventually, gateway_process, world_server
+from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
 
 
 def test_a_restarted_gateway_finds_the_sessions_of_replicas_that_survived(tmp_path):
@@ -19,7 +17,7 @@ def test_a_restarted_gateway_finds_the_sessions_of_replicas_that_survived(tmp_pa
             gateway.process.kill()
         with gateway_process(database) as gateway:
             eventually(lambda: gateway.world("ours")["state"] == "live")
-            assert not any(os.path.exists(f"/proc/{child}") for child in children)
+            eventually(lambda: not running(children))
             status, replayed = gateway.step("given", given, step=0)
             assert (status, replayed["step"]) == (200, 1)
             assert gateway.step("given", given, "brook", step=1)[1]["step"] == 2
@@ -30,4 +28,4 @@ def test_a_restarted_gateway_finds_the_sessions_of_replicas_that_survived(tmp_pa
             gateway.close("ours", gateway.begin("ours"))
             children = children_of(gateway.process.pid)
             assert len(children) == 1
-        assert not any(os.path.exists(f"/proc/{child}") for child in children)  # an orderly stop takes them along
+        assert not running(children)  # an orderly stop takes them along
