@@ -33,6 +33,7 @@ from agentgym.errors import (
     Unreachable,
     UsageError,
 )
+from agentgym.foreign import Bare
 from agentgym.session import Step
 from agentgym.spec import EnvSpec
 
@@ -216,8 +217,10 @@ class DialectClient:
             failed += 1
 
 
-class DialectSession:
+class DialectSession(Bare):
     """One session; the `Session` of `agentgym.session`. Its calls are made one after another."""
+
+    server = "an AgentGym"
 
     def __init__(self, client: DialectClient) -> None:
         self.spec = client.spec
@@ -270,18 +273,6 @@ class DialectSession:
                 raise await self._failed(self._garbage("step", error)) from error
             except EnvironmentFailure as error:
                 raise await self._failed(error) from error
-
-    async def expert(self) -> Action:
-        raise BadRequest(f"{self.spec.id} has no expert: an AgentGym server has none")
-
-    async def hint(self) -> str:
-        raise BadRequest(f"{self.spec.id} has no hints: an AgentGym server has none")
-
-    async def snapshot(self) -> bytes:
-        raise BadRequest(f"{self.spec.id} has no snapshots: an AgentGym server has none")
-
-    async def restore(self, state: bytes) -> None:
-        raise BadRequest(f"{self.spec.id} has no snapshots: an AgentGym server has none")
 
     async def close(self) -> None:
         self._client.forget(self)

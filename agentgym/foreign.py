@@ -10,11 +10,33 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentgym.env import Action
-from agentgym.errors import ConfigError
+from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec, ToolSpec
 
 MAX_TURNS = 30
 """Of a world that does not say, unless the caller does."""
+
+
+class Bare:
+    """A session of a server whose protocol has no expert, hints or snapshots. `server` is what it is called."""
+
+    spec: EnvSpec
+    server: str
+
+    async def expert(self) -> Action:
+        raise self._lacks("expert")
+
+    async def hint(self) -> str:
+        raise self._lacks("hints")
+
+    async def snapshot(self) -> bytes:
+        raise self._lacks("snapshots")
+
+    async def restore(self, state: bytes) -> None:
+        raise self._lacks("snapshots")
+
+    def _lacks(self, what: str) -> BadRequest:
+        return BadRequest(f"{self.spec.id} has no {what}: {self.server} server cannot have any")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from agentgym.errors import (
     SessionBusy,
     Unreachable,
 )
-from agentgym.foreign import Actions, describe, read_observation
+from agentgym.foreign import Actions, Bare, describe, read_observation
 from agentgym.session import Step
 from agentgym.spec import EnvSpec
 
@@ -116,8 +116,10 @@ class OpenEnvClient:
         return None
 
 
-class OpenEnvSession:
+class OpenEnvSession(Bare):
     """One session; the `Session` of `agentgym.session`."""
+
+    server = "an OpenEnv"
 
     def __init__(self, client: OpenEnvClient) -> None:
         self.spec = client.spec
@@ -179,18 +181,6 @@ class OpenEnvSession:
         if step.terminated:
             self._playing, self._why_lost = False, ""
         return step
-
-    async def expert(self) -> Action:
-        raise BadRequest(f"{self.spec.id} has no expert: an OpenEnv server cannot have one")
-
-    async def hint(self) -> str:
-        raise BadRequest(f"{self.spec.id} has no hints: an OpenEnv server cannot have any")
-
-    async def snapshot(self) -> bytes:
-        raise BadRequest(f"{self.spec.id} has no snapshots: an OpenEnv server cannot have any")
-
-    async def restore(self, state: bytes) -> None:
-        raise BadRequest(f"{self.spec.id} has no snapshots: an OpenEnv server cannot have any")
 
     async def close(self) -> None:
         self._client.forget(self)
