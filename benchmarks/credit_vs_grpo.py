@@ -125,8 +125,8 @@ async def play(out: Path, method: str, lr: float, seed: int) -> dict[str, Any]:
 
     from agentgym.policy import Episode
     from agentgym_trainers import run
-    from agentgym_trainers.config import resolve
     from agentgym_trainers.metrics import MetricsLog
+    from agentgym_trainers.recipe import resolve
     from agentgym_trainers.train import success_rate
 
     torch.set_num_threads(1)

@@ -5,7 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from agentgym_trainers.config import resolve
+from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
 SMALL = [

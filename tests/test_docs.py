@@ -72,7 +72,7 @@ def test_its_toml_parses(path, tmp_path):
     """A block with [credit] is a recipe, one with [[world]] is a suite, one with max_turns is an EnvSpec."""
     from agentgym.spec import EnvSpec
     from agentgym.suite import load_suite
-    from agentgym_trainers.config import resolve
+    from agentgym_trainers.recipe import resolve
 
     for block in blocks(path.read_text(encoding="utf-8")):
         if block.language != "toml":

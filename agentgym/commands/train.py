@@ -106,11 +106,12 @@ def _run(recipe: str | None, overrides: Sequence[str], out: Path, *, go_on: bool
     """Carry out a recipe; without one, the run that `out` holds. With `go_on`, a run of the same options there is
     resumed."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from agentgym_trainers import config, run
+    from agentgym_trainers import recipe as recipes
+    from agentgym_trainers import run
 
     if recipe is None:
         return asyncio.run(run.run(run.load_run(out), out, resume=True))
-    resolved = config.resolve(recipe, overrides)
+    resolved = recipes.resolve(recipe, overrides)
     there = go_on and (out / "config.toml").is_file()
     if there and run.load_run(out) != resolved:
         raise UsageError(f"{out} holds a run with other options; choose another --out, or delete that one")
@@ -135,13 +136,13 @@ def _show(outcome: Outcome) -> None:
 
 
 def _dry_run(recipe: str, overrides: Sequence[str]) -> None:
-    from agentgym_trainers import config
+    from agentgym_trainers import recipe as recipes
 
-    resolved = config.resolve(recipe, overrides)
-    click.echo(config.to_toml(resolved), nl=False)
+    resolved = recipes.resolve(recipe, overrides)
+    click.echo(recipes.to_toml(resolved), nl=False)
     table = Table(title="Who reads what")
     for column in ("option", "value", "read by"):
         table.add_column(column)
-    for reader, option, value in config.wiring(resolved):
+    for reader, option, value in recipes.wiring(resolved):
         table.add_row(option, escape(value), escape(reader))
     Console(stderr=True, width=console.width).print(table)

@@ -179,16 +179,16 @@ def test_serve_answers_and_stops_at_an_interrupt(tmp_path):
 
 
 def test_dry_run_prints_a_recipe_and_who_reads_what(say, tmp_path):
-    from agentgym_trainers import config
+    from agentgym_trainers import recipe
 
     status, out, err = say("train", "quickstart", "--dry-run", "optim.lr=1e-4", "rollout.groups=4")
     assert status == 0
     (tmp_path / "mine.toml").write_text(out)
     assert tomllib.loads(out)["optim"]["lr"] == 1e-4
-    resolved = config.resolve("mine.toml")
-    assert resolved == config.resolve("quickstart", ["optim.lr=1e-4", "rollout.groups=4"])
+    resolved = recipe.resolve("mine.toml")
+    assert resolved == recipe.resolve("quickstart", ["optim.lr=1e-4", "rollout.groups=4"])
     told = [line.split("│")[1].strip() for line in err.splitlines() if line.startswith("│")]
-    assert sorted(option for option in told if option) == sorted(option for _, option, _ in config.wiring(resolved))
+    assert sorted(option for option in told if option) == sorted(option for _, option, _ in recipe.wiring(resolved))
     assert not (tmp_path / "runs").exists()
 
 

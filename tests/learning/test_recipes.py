@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentgym.launch import server_process
-from agentgym_trainers.config import recipe_names, resolve
+from agentgym_trainers.recipe import recipe_names, resolve
 from agentgym_trainers.run import run
 
 SMALL = [

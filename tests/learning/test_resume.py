@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from agentgym_trainers import checkpoint
-from agentgym_trainers.config import Config, to_toml
+from agentgym_trainers.config import Config
+from agentgym_trainers.recipe import to_toml
 
 CONFIG = {
     "name": "resumed",
@@ -41,7 +42,7 @@ warnings.simplefilter("error")
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from agentgym_trainers.config import resolve
+from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 torch.set_num_threads(1)
 config = resolve(sys.argv[1])

@@ -89,7 +89,7 @@ def test_g7_on_policy_gradient_is_the_policy_gradient() -> None:
     for objective in (
         lambda new: ppo_clip(new, new.detach(), advantage),
         lambda new: ppo_clip(new, new.detach(), advantage, dual_clip=3.0),
-        lambda new: policy_gradient(new, advantage),
+        lambda new: policy_gradient(new, new.detach(), advantage),
     ):
         new = tensor(-1, -2, -0.5, -0.1, grad=True)
         objective(new)[0].sum().backward()

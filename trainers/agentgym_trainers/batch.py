@@ -34,8 +34,19 @@ class Batch:
     logprob_A: np.ndarray
     """float32[A]: log-probability of each token under the distribution that it was sampled from."""
     x: dict[str, np.ndarray] = field(default_factory=dict)
-    """Columns that signals add. Known names: `value_N` V before the first token of a turn; `value_A` V before each
-    token; `bootstrap_M` V of the final observation (read only where truncated)."""
+    """Further columns; a name's last two characters are its level. What the trajectories tell (`rows.collate`):
+
+        success_M   1 where the world called it a success       valid_N     1 where the world executed the reply
+        task_M      the task                                    role_N      whose turn, in worlds of several players
+        expert_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair diverges
+        version_A   of the weights that sampled the token       progress_N  the world's, after the turn; NaN: none
+
+    and what models say (`Learner.annotate`, signals/):
+
+        value_N     V before the first token of a turn          value_A     V before each token
+        bootstrap_M V of the final observation (read only where truncated)
+        ref_logprob_A, prox_logprob_A   under the policy as RL began, and under the weights before the update
+    """
 
     def __post_init__(self) -> None:
         m, n, a = len(self.group_M), len(self.traj_N), len(self.turn_A)
@@ -107,3 +118,5 @@ class Credit:
     """float64[A]: multiplies each token's score function."""
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     """Regression targets by the column they are for: `value_N` float64[N] or `value_A` float64[A]."""
+    weight_A: np.ndarray | None = None
+    """float64[A], constant: multiplies each token's loss, as of correctors (losses/correct.py); None is 1."""

@@ -1,26 +1,25 @@
-"""A run's configuration: one TOML file (a recipe) and `key=value` overrides. Unknown keys are refused.
-
-`resolve` reads it, checks that the parts fit together and says, as a sentence, which do not.
-"""
+"""A run's configuration: every part and its options. Unknown keys are refused, and so are parts that do not fit."""
 
 from __future__ import annotations
 
 import difflib
-import inspect
-import json
-import tomllib
-from collections.abc import Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from agentgym.errors import ConfigError
 from agentgym.harness import Harness
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.curricula.select import SELECTORS
+from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.reduce import Reducer
+from agentgym_trainers.options import checked_model, checked_options
+from agentgym_trainers.rows import told_columns
+from agentgym_trainers.shaping import SHAPERS
+from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.signals.value import ValueOptions
+from agentgym_trainers.sources import AnySource
+from agentgym_trainers.sources.online import Online
 from agentgym_trainers.tiny import TinyModel
 
 
@@ -83,10 +82,26 @@ class RolloutOptions(Part):
     slowest world."""
 
 
-class CreditOptions(Part):
-    """Which turn deserves the credit. Further keys are the assigner's own options."""
+class Chosen(Part):
+    """A part that is chosen by name. Further keys are the options of its own: its function's keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    def _choose(self, what: str, name: str, parts: Mapping[str, Any]) -> None:
+        if name not in parts:
+            close = difflib.get_close_matches(name, parts, n=1)
+            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ValueError(f"there is no {what} {name!r}{guess}; there are {', '.join(sorted(parts))}")
+        checked = checked_options(name, parts[name].function, self.model_extra or {}, list(type(self).model_fields))
+        object.__setattr__(self, "__pydantic_extra__", checked)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class CreditOptions(Chosen):
+    """Which turn deserves the credit. Further keys are the assigner's own options."""
 
     assigner: str
     normalise: Literal["none", "token", "turn", "trajectory"] = "none"
@@ -94,31 +109,25 @@ class CreditOptions(Part):
 
     @model_validator(mode="after")
     def _options_fit(self) -> CreditOptions:
-        if self.assigner not in ASSIGNERS:
-            raise ValueError(f"there is no assigner {self.assigner!r}; there are {', '.join(sorted(ASSIGNERS))}")
-        parameters = inspect.signature(ASSIGNERS[self.assigner].function, eval_str=True).parameters.values()
-        fields: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
-        model = create_model(f"options of {self.assigner}", __config__=ConfigDict(extra="forbid"), **fields)
-        try:
-            checked = model.model_validate(self.model_extra or {})
-        except ValidationError as error:
-            known = ["assigner", "normalise", *fields]
-            raise ValueError("; ".join(_sentence(detail, known) for detail in error.errors())) from error
-        object.__setattr__(self, "__pydantic_extra__", checked.model_dump())
+        self._choose("assigner", self.assigner, ASSIGNERS)
         return self
 
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
+
+class SelectOptions(Chosen):
+    """Which trajectories are learned from. Further keys are the selector's own options."""
+
+    kind: str
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> SelectOptions:
+        self._choose("selector", self.kind, SELECTORS)
+        return self
 
 
-class LossOptions(Part):
-    """What each token's advantage becomes."""
+class LossOptions(Chosen):
+    """What each token's advantage becomes. Further keys are the objective's own options."""
 
-    objective: Literal["policy_gradient", "ppo_clip"] = "ppo_clip"
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    clip_high: float = Field(default=0.28, gt=0)
-    dual_clip: float | None = Field(default=None, gt=1)
+    objective: str = "ppo_clip"
     reducer: Reducer = "token_mean"
     reducer_length: int | None = Field(default=None, gt=0)
     """The constant of the reducer "constant"."""
@@ -129,7 +138,8 @@ class LossOptions(Part):
     kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+"
 
     @model_validator(mode="after")
-    def _length_fits(self) -> LossOptions:
+    def _options_fit(self) -> LossOptions:
+        self._choose("objective", self.objective, OBJECTIVES)
         if (self.reducer == "constant") != (self.reducer_length is not None):
             raise ValueError('reducer = "constant" and reducer_length go together')
         return self
@@ -183,32 +193,29 @@ class Config(Part):
     world: WorldOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
+    source: AnySource = Online()
+    select: SelectOptions | None = None
+    signals: dict[str, SerializeAsAny[BaseModel]] = {}
+    """Learned signals by kind, asked in this order."""
+    shaping: dict[str, dict[str, Any]] = {}
+    """Shapers of rewards, in this order, each with its options."""
     credit: CreditOptions
     value: ValueOptions | None = None
     """The critic; needed by assigners that read values."""
-    loss: LossOptions = LossOptions()
+    loss: LossOptions = Field(default_factory=LossOptions)
     optim: OptimOptions = OptimOptions()
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
-        needs = ASSIGNERS[self.credit.assigner].needs
-        reads_values = any(need.startswith("value_") for need in needs)
-        if reads_values and self.value is None:
-            raise ValueError(
-                f"credit.assigner = {self.credit.assigner!r} reads a critic's values: add a [value] table "
-                "(value.trunk=own adds one)"
-            )
-        if self.value is not None and not reads_values:
+        for who, needs in self.needs.items():
+            for need in sorted(needs):
+                _check_provided(who, need, self)
+        if self.value is not None and not self.all_needs & VALUES:
             raise ValueError(
                 f"credit.assigner = {self.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
                 "(value= removes it)"
-            )
-        if "groups" in needs and self.rollout.group_size < 2:
-            raise ValueError(
-                f"credit.assigner = {self.credit.assigner!r} compares attempts at one task: rollout.group_size must be "
-                f"at least 2, not {self.rollout.group_size}"
             )
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:
@@ -223,140 +230,67 @@ class Config(Part):
             )
         if self.optim.minibatches > self.rollout.groups * self.rollout.group_size:
             raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
+        if OBJECTIVES[self.loss.objective].whole_groups and self.optim.minibatches > self.rollout.groups:
+            raise ValueError(
+                f"loss.objective = {self.loss.objective!r} compares attempts at one task, so optimiser batches are cut "
+                f"between groups: optim.minibatches must be at most rollout.groups, {self.rollout.groups}"
+            )
         return self
 
+    @field_validator("shaping")
+    @classmethod
+    def _shapers_fit(cls, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in tables:
+            if name not in SHAPERS:
+                raise ValueError(f"there is no shaper {name!r}; there are {', '.join(sorted(SHAPERS))}")
+        return {name: checked_options(name, SHAPERS[name].function, given, []) for name, given in tables.items()}
 
-def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    folder = resources.files("agentgym_trainers") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    @field_validator("signals", mode="before")
+    @classmethod
+    def _signals_fit(cls, tables: dict[str, Any]) -> dict[str, BaseModel]:
+        for name in tables:
+            if name not in SIGNALS:
+                raise ValueError(f"there is no signal {name!r}; there are {', '.join(sorted(SIGNALS))}")
+        return {name: checked_model(SIGNALS[name].options, given) for name, given in tables.items()}
 
+    @property
+    def needs(self) -> dict[str, frozenset[str]]:
+        """What each chosen part must be given, by how the recipe names the part."""
+        found = {f"credit.assigner = {self.credit.assigner!r}": ASSIGNERS[self.credit.assigner].needs}
+        found[f"loss.objective = {self.loss.objective!r}"] = OBJECTIVES[self.loss.objective].needs
+        if self.select is not None:
+            found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs
+        found |= {f"[shaping.{name}]": SHAPERS[name].needs for name in self.shaping}
+        return found | {f"[signals.{name}]": SIGNALS[name].needs for name in self.signals}
 
-def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The Config of a shipped recipe's name or a TOML file, with `section.key=value` overrides.
-
-    Values are TOML (`1e-4`, `true`, `"text"`, `[1, 2]`); what is not TOML is text; `section.key=` and `section=` remove
-    what the recipe says there. Raises ConfigError.
-    """
-    tree = _read(recipe)
-    for override in overrides:
-        _apply(tree, override)
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(f"{recipe}: " + "; ".join(_sentence(detail) for detail in error.errors())) from error
-
-
-def to_toml(config: Config) -> str:
-    """The resolved configuration as TOML that `resolve` reads back to the same Config."""
-    tree = config.model_dump(exclude_none=True)
-    lines: list[str] = []
-    _emit(tree, (), lines)
-    return "\n".join(lines).strip() + "\n"
-
-
-def wiring(config: Config) -> list[tuple[str, str, str]]:
-    """(part of the trainer, option, value) for every option: who reads what."""
-    readers = {
-        "run": "train.py",
-        "model": "checkpoint.py",
-        "world": "train.py",
-        "harness": "agentgym/harness.py",
-        "rollout": "agentgym/rollout.py, engines/",
-        "credit": f"credit/ ({config.credit.assigner})",
-        "value": "signals/value.py",
-        "loss": f"losses/ ({config.loss.objective})",
-        "optim": "learner.py",
-        "sft": "sft.py",
-        "eval": "agentgym/evaluate.py",
-    }
-    table = []
-    for section, reader in readers.items():
-        options = getattr(config, section)
-        for key, value in (options.model_dump() if options is not None else {}).items():
-            table.append((reader, f"{section}.{key}", json.dumps(value, ensure_ascii=False)))
-    return table
+    @property
+    def all_needs(self) -> frozenset[str]:
+        return frozenset().union(*self.needs.values())
 
 
-def _read(recipe: str | Path) -> dict[str, Any]:
-    path = Path(recipe)
-    if path.suffix == ".toml":
-        if not path.is_file():
-            raise ConfigError(f"there is no file {path}")
-        text = path.read_text(encoding="utf-8")
-    else:
-        if str(recipe) not in recipe_names():
-            close = difflib.get_close_matches(str(recipe), recipe_names(), n=1)
-            guess = f" Did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(
-                f"there is no recipe {str(recipe)!r}.{guess} The recipes are {', '.join(recipe_names())}; a file of "
-                "your own ends in .toml"
+VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
+"""Columns of the critic."""
+ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
+"""Columns that no table has to ask for: recorded, or computed because a part needs them."""
+OF_THE_WORLD = frozenset({"anchors", "snapshots"})
+"""Needs that only the world can meet: `run.check_world`."""
+
+
+def _check_provided(who: str, need: str, config: Config) -> None:
+    """Raises ValueError with what to add where a part's need is not met."""
+    if need in ALWAYS | OF_THE_WORLD:
+        return
+    if need in VALUES:
+        if config.value is None:
+            raise ValueError(f"{who} reads a critic's values: add a [value] table (value.trunk=own adds one)")
+    elif need == "groups":
+        if config.rollout.group_size < 2:
+            raise ValueError(
+                f"{who} compares attempts at one task: rollout.group_size must be at least 2, not "
+                f"{config.rollout.group_size}"
             )
-        text = (resources.files("agentgym_trainers") / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{recipe} is not TOML: {error}") from error
-
-
-def _apply(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{override!r} is not an override; write section.key=value")
-    try:
-        value = tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *sections, last = key.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"{override!r}: {section!r} is not a table")
-    if text:
-        tree[last] = value
     else:
-        tree.pop(last, None)
-
-
-def _sentence(detail: Any, known: Sequence[str] | None = None) -> str:
-    """What pydantic found wrong, in words. `known`: the options that there are; by default the Config's own."""
-    where, kind = ".".join(str(part) for part in detail["loc"]), detail["type"]
-    if kind == "extra_forbidden":
-        known = _fields_at(detail["loc"][:-1]) if known is None else known
-        close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
-        guess = f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"
-        return f"unknown option {where!r}{guess}"
-    if kind == "missing":
-        return f"{where!r} is missing"
-    if kind == "model_type":
-        return f"{where!r} is a table; set its options, as in {where}.key=value, not {detail['input']!r}"
-    if kind == "value_error":
-        message = detail["msg"].removeprefix("Value error, ")
-        return f"{where}: {message}" if where else message
-    return f"{where}: {detail['msg']}, not {detail['input']!r}".replace(": Input should", " should")
-
-
-def _fields_at(location: tuple[Any, ...]) -> list[str]:
-    model: Any = Config
-    for part in location:
-        annotation = model.model_fields[part].annotation
-        arguments = [kind for kind in getattr(annotation, "__args__", ()) if isinstance(kind, type)]
-        model = next(
-            kind for kind in [annotation, *arguments] if isinstance(kind, type) and issubclass(kind, BaseModel)
-        )
-    return list(model.model_fields)
-
-
-def _emit(tree: dict[str, Any], at: tuple[str, ...], lines: list[str]) -> None:
-    if at:
-        lines.append(f"\n[{'.'.join(at)}]")
-    lines += [f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict)]
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            _emit(value, (*at, key), lines)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)
+        givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
+        if not any(name in config.signals for name in givers):
+            tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
+            raise ValueError(f"{who} reads {need}, which nothing provides: add {tables}")

@@ -14,11 +14,15 @@ import torch
 from torch import Tensor
 
 from agentgym_trainers import losses
-from agentgym_trainers.attention import Segments, at_least_float32, positions, use_packed_attention
+from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym_trainers.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.value import ValueHead
+from agentgym_trainers.twopass import column_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,27 @@ class Outputs:
     logprob: Tensor
     entropy: Tensor
     value: Tensor | None
+    """The value head's output, to be read by `ValueHead.read`."""
     bootstrap: list[tuple[int, Tensor]]
-    """(trajectory, V of its final observation)"""
+    """(trajectory, output for its final observation)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One optimiser batch, and what of it is the same for all its micro-batches."""
+
+    batch: Batch
+    credit: Credit
+    options: LossOptions
+    weights_A: np.ndarray
+    value_parts: tuple[np.ndarray, np.ndarray] | None
+    gradient_A: Tensor | None
+    """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
+
+    @property
+    def old_logprob_A(self) -> np.ndarray:
+        """What the ratio is to: the weights before the update if a corrector compares those with the engine's."""
+        return self.batch.x.get("prox_logprob_A", self.batch.logprob_A)
 
 
 class Learner:
@@ -44,128 +67,149 @@ class Learner:
         temperature: float = 1.0,
         value: ValueHead | None = None,
         reference: Any = None,
+        processes: Processes = ALONE,
     ) -> None:
-        """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled."""
+        """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled. Every one of
+        `processes` is given the same rows, and forwards its share."""
         for part in (model, value.trunk if value else None, reference):
             if part is not None:
                 use_packed_attention(part)
         self.model, self.value, self.reference = model, value, reference
-        self.optim, self.temperature = optim, temperature
+        self.optim, self.temperature, self.processes = optim, temperature, processes
         groups = [{"params": list(model.parameters()), "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
 
-    def annotate(self, batch: Batch, rows: Sequence[Row]) -> Batch:
-        """Add what the critic and the reference say, before anything is updated."""
-        if self.value is None and self.reference is None:
-            return batch
+    def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
+        """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
         columns: dict[str, np.ndarray] = {}
-        with torch.inference_mode():
-            if self.value is not None:
-                value_A, bootstrap_M = np.zeros(len(batch.turn_A)), np.zeros(len(batch.group_M))
-                for outputs in self._forward_all(rows, logits=False):
-                    assert outputs.value is not None
-                    value_A[outputs.index] = outputs.value.cpu().numpy()
-                    for m, value in outputs.bootstrap:
-                        bootstrap_M[m] = value.item()
-                columns |= {"value_A": value_A, "value_N": value_A[batch.first_A], "bootstrap_M": bootstrap_M}
-            if self.reference is not None:
-                ref_A = np.zeros(len(batch.turn_A))
-                for outputs in self._forward_all(rows, model=self.reference, critic=False):
-                    ref_A[outputs.index] = outputs.logprob.cpu().numpy()
-                columns["ref_logprob_A"] = ref_A
+        if self.value is not None:
+            columns |= self._values(batch, rows)
+        if self.reference is not None:
+            columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
+        if prox:
+            columns["prox_logprob_A"] = self.logprobs(batch, rows)
         return batch.with_columns(**columns)
 
-    def logprobs(self, batch: Batch, rows: Sequence[Row]) -> np.ndarray:
-        """float64[A]: each action token's log-probability under the present weights."""
+    def _values(self, batch: Batch, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        assert self.value is not None
+        value_A, bootstrap_M = np.zeros(len(batch.turn_A)), np.zeros(len(batch.group_M))
+        with torch.inference_mode():
+            for outputs in self._forward_all(rows, logits=False):
+                assert outputs.value is not None
+                value_A[outputs.index] = self.value.read(outputs.value).cpu().numpy()
+                for m, output in outputs.bootstrap:
+                    bootstrap_M[m] = self.value.read(output[None])[0].item()
+        return {"value_A": value_A, "value_N": value_A[batch.first_A], "bootstrap_M": bootstrap_M}
+
+    def logprobs(self, batch: Batch, rows: Sequence[Row], model: Any = None) -> np.ndarray:
+        """float64[A]: each action token's log-probability under the present weights, or under another model's."""
         logprob_A = np.zeros(len(batch.turn_A))
         with torch.inference_mode():
-            for outputs in self._forward_all(rows, critic=False):
+            for outputs in self._forward_all(rows, model=model, critic=False):
                 logprob_A[outputs.index] = outputs.logprob.cpu().numpy()
         return logprob_A
 
     def imitate(self, rows: Sequence[Row], weights_A: np.ndarray) -> dict[str, float]:
         """One optimiser step of cross-entropy on the rows' action tokens; `weights_A` as from `token_weights`."""
         total = 0.0
-        for part in self._micro_batches(rows):
+        for part in self._mine(rows):
             outputs = self._forward(part, critic=False)
             weights = _tensor(weights_A[outputs.index], outputs.logprob)
             loss = (weights * losses.cross_entropy(outputs.logprob)).sum()
             loss.backward()
             total += loss.item()
-        return {"loss/cross_entropy": total, **self._step()}
+        return {**self.processes.add({"loss/cross_entropy": total}), **self._step()}
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
         """One optimiser step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
-        weights_A = losses.token_weights(batch, options.reducer, options.reducer_length)
-        parts = _targets(batch, credit) if self.value is not None else None
-        sums: dict[str, float] = {}
-        for part in self._micro_batches(rows):
-            outputs = self._forward(part, critic=parts is not None)
-            loss, metrics = self._loss(outputs, batch, credit.advantage_A, weights_A, parts, options)
+        parts = list(self._mine(rows))
+        task, sums = self._task(batch, credit, options, parts)
+        largest = set()
+        for part in parts:
+            outputs = self._forward(part, critic=task.value_parts is not None)
+            loss, metrics = self._loss(outputs, task)
             loss.backward()
             share = len(outputs.index) / len(batch.turn_A)
             for name, (value, how) in metrics.items():
                 if how == "max":
+                    largest.add(name)
                     sums[name] = max(sums.get(name, 0.0), value)
                 else:
                     sums[name] = sums.get(name, 0.0) + value * (share if how == "mean" else 1.0)
-        return {**sums, **self._step()}
+        return {**self.processes.add(sums, sorted(largest)), **self._step()}
 
-    def _loss(
-        self,
-        outputs: Outputs,
-        batch: Batch,
-        advantage_A: np.ndarray,
-        weights_A: np.ndarray,
-        value_parts: tuple[np.ndarray, np.ndarray] | None,
-        options: LossOptions,
-    ) -> tuple[Tensor, dict[str, tuple[float, str]]]:
+    def _task(
+        self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
+    ) -> tuple[Task, dict[str, float]]:
+        """The optimiser batch, and the metrics of an objective that sees it whole."""
+        weights_A = losses.token_weights(batch, options.reducer, options.reducer_length)
+        if credit.weight_A is not None:
+            weights_A = weights_A * credit.weight_A
+        value_parts = _targets(batch, credit) if self.value is not None else None
+        objective = OBJECTIVES[options.objective]
+        task = Task(batch, credit, options, weights_A, value_parts, None)
+        if objective.unit == "token":
+            return task, {}
+
+        def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            old, advantage, weights = (
+                _tensor(column, logprob_A) for column in (task.old_logprob_A, credit.advantage_A, weights_A)
+            )
+            return objective.function(logprob_A, old, batch, advantage, weights, **options.options)
+
+        def forward(part: list[Row]) -> tuple[np.ndarray, Tensor]:
+            outputs = self._forward(part, critic=False)
+            return outputs.index, outputs.logprob
+
+        gradient_A, loss, seen = column_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
+        first = self.processes.rank == 0  # every process saw the whole: it is told once
+        metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
+        told = metrics if first else {}
+        return Task(batch, credit, options, weights_A, value_parts, gradient_A), told
+
+    def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
-        index, logprob = outputs.index, outputs.logprob
-        old = _tensor(batch.logprob_A[index], logprob)
-        advantage = _tensor(advantage_A[index], logprob)
-        weights = _tensor(weights_A[index], logprob)
-        if options.objective == "ppo_clip":
-            policy, seen = losses.ppo_clip(
-                logprob, old, advantage, clip_low=options.clip_low, clip_high=options.clip_high,
-                dual_clip=options.dual_clip,
-            )  # fmt: skip
-        else:
-            policy, seen = losses.policy_gradient(logprob, advantage)
-        loss = (weights * policy).sum()
+        index, logprob, options = outputs.index, outputs.logprob, task.options
+        old = _tensor(task.old_logprob_A[index], logprob)
+        weights = _tensor(task.weights_A[index], logprob)
         gap = (logprob.detach() - old).abs().max().item() if len(index) else 0.0
         metrics = {
-            "loss/policy": (loss.item(), "sum"),
             "policy/entropy": (outputs.entropy.detach().mean().item() if len(index) else 0.0, "mean"),
             "policy/logprob_gap": (gap, "max"),
-            **{
-                f"policy/{name}": (value.item(), "max" if name.endswith("max") else "mean")
-                for name, value in seen.items()
-            },
         }
+        if task.gradient_A is not None:
+            loss = (task.gradient_A[torch.from_numpy(index).to(logprob.device)] * logprob).sum()
+        else:
+            advantage = _tensor(task.credit.advantage_A[index], logprob)
+            policy, seen = OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
+            loss = (weights * policy).sum()
+            metrics["loss/policy"] = (loss.item(), "sum")
+            for name, value in seen.items():
+                metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
         if options.entropy:
             loss = loss + options.entropy * (weights * losses.entropy(outputs.entropy)).sum()
         if options.kl:
-            ref = _tensor(batch.x["ref_logprob_A"][index], logprob)
+            ref = _tensor(task.batch.x["ref_logprob_A"][index], logprob)
             penalty = (weights * losses.kl(logprob, ref, options.kl_estimator)).sum()
             metrics["loss/kl"] = (penalty.item(), "sum")
             loss = loss + options.kl * penalty
-        if value_parts is not None:
+        if task.value_parts is not None:
             assert outputs.value is not None
             assert self.value is not None
-            target, weight = (_tensor(part[index], logprob) for part in value_parts)
-            critic = (weight * losses.value_loss(outputs.value, target)).sum()
+            target, weight = (_tensor(part[index], logprob) for part in task.value_parts)
+            critic = (weight * self.value.loss(outputs.value, target)).sum()
             metrics["loss/value"] = (critic.item(), "sum")
             loss = loss + self.value.options.coefficient * critic
         return loss, metrics
 
     def _step(self) -> dict[str, float]:
-        """Clip, check, step. A gradient that is not finite steps nothing."""
+        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing."""
         norms = {}
         finite = True
         for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
+            self.processes.sum_gradients(group["params"])
             norm = torch.nn.utils.clip_grad_norm_(group["params"], self.optim.max_grad_norm)
             finite = finite and bool(torch.isfinite(norm))
             norms[f"optim/{name}"] = norm.item()
@@ -174,59 +218,36 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
 
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        """Rows in order, cut where the next one would exceed the token budget."""
-        part: list[Row] = []
-        tokens = 0
-        for row in rows:
-            if part and tokens + len(row.ids) > self.optim.tokens_per_micro_batch:
-                yield part
-                part, tokens = [], 0
-            part.append(row)
-            tokens += len(row.ids)
-        if part:
-            yield part
+    def _mine(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        """This process's micro-batches."""
+        return micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch)
 
     def _forward_all(self, rows: Sequence[Row], **options: Any) -> Iterator[Outputs]:
-        for part in self._micro_batches(rows):
+        for part in micro_batches(rows, self.optim.tokens_per_micro_batch):
             yield self._forward(part, **options)
 
     def _forward(self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True) -> Outputs:
         """One packed forward. Logits are computed at the positions that predict action tokens, nowhere else."""
         model = model or self.model
-        lengths = [len(row.ids) for row in rows]
-        starts = np.cumsum([0, *lengths[:-1]])
-        ids = torch.from_numpy(np.concatenate([row.ids for row in rows])).to(model.device)
-        at = np.concatenate([row.action_at - 1 + start for row, start in zip(rows, starts, strict=True)])
-        index = np.concatenate([row.action_index for row in rows])
-        inputs = {
-            "input_ids": ids[None],
-            "position_ids": positions(lengths, model.device),
-            "use_cache": False,
-            "layout": Segments(lengths),
-        }
+        packed = pack(rows, model.device)
         value = self.value if critic else None
-        at_t = torch.from_numpy(at).to(model.device)
-        logprob = entropy = torch.zeros(len(at), device=model.device)
+        logprob = entropy = torch.zeros(len(packed.at), device=model.device)
         hidden = None
         if logits or (value is not None and value.trunk is None):
-            out = model(**inputs, logits_to_keep=at_t, output_hidden_states=value is not None and value.trunk is None)
-            hidden = out.hidden_states[-1][0] if out.hidden_states is not None else None
-            distribution = torch.log_softmax(at_least_float32(out.logits[0]) / self.temperature, dim=-1)
-            logprob = distribution.gather(1, ids[at_t + 1][:, None])[:, 0]
-            entropy = -(distribution.exp() * distribution).sum(dim=-1)
+            scores = token_logprobs(model, packed, self.temperature, hidden=value is not None and value.trunk is None)
+            logprob, entropy, hidden = scores.logprob, scores.entropy, scores.hidden
         values, bootstrap = None, []
         if value is not None:
             cut = [
                 (row.trajectory, start + len(row.ids) - 1)
-                for row, start in zip(rows, starts, strict=True)
+                for row, start in zip(rows, packed.starts, strict=True)
                 if row.bootstrap
             ]
-            wanted = torch.cat([at_t, torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)])
-            both = value(inputs, hidden, wanted)
-            values = both[: len(at)]
-            bootstrap = [(m, both[len(at) + i]) for i, (m, _) in enumerate(cut)]
-        return Outputs(index, logprob, entropy, values, bootstrap)
+            final = torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)
+            both = value(packed.inputs, hidden, torch.cat([packed.at, final]))
+            values = both[: len(packed.at)]
+            bootstrap = [(m, both[len(packed.at) + i]) for i, (m, _) in enumerate(cut)]
+        return Outputs(packed.index, logprob, entropy, values, bootstrap)
 
 
 def _targets(batch: Batch, credit: Credit) -> tuple[np.ndarray, np.ndarray] | None:

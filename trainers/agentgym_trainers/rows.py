@@ -40,6 +40,7 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
     members = [(g, trajectory) for g, trajectories in enumerate(kept) for trajectory in trajectories]
     anchors: dict[tuple[int, str], int] = {}
     turn_columns: dict[str, list] = {"traj": [], "reward": [], "anchor": []}
+    versions: list[np.ndarray] = []
     turn_A: list[np.ndarray] = []
     logprob_A: list[np.ndarray] = []
     rows: list[Row] = []
@@ -54,7 +55,9 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
             anchor = -1 if turn.state_key is None else anchors.setdefault((g, turn.state_key), len(anchors))
             turn_columns["anchor"].append(anchor)
             turn_A.append(np.full(span.stop - span.start, len(turn_columns["traj"]) - 1))
-            logprob_A.append(trajectory.branches[span.branch].logprobs[span.start : span.stop])
+            branch = trajectory.branches[span.branch]
+            logprob_A.append(branch.logprobs[span.start : span.stop])
+            versions.append(branch.versions[span.start : span.stop])
         rows += rows_of(trajectory, m, tokens)
         tokens += sum(turn.span.stop - turn.span.start for turn in trajectory.turns if turn.span)
     if tokens != sum(len(row.action_at) for row in rows):
@@ -68,7 +71,25 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
         anchor_N=np.array(turn_columns["anchor"], np.int64),
         logprob_A=np.concatenate(logprob_A) if logprob_A else np.zeros(0, np.float32),
     )
-    return batch, rows, [trajectory for _, trajectory in members]
+    trajectories = [trajectory for _, trajectory in members]
+    told = told_columns(trajectories) | {"version_A": np.concatenate(versions) if versions else np.zeros(0, np.int32)}
+    return batch.with_columns(**told), rows, trajectories
+
+
+def told_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+    """What `Batch.x` has of every trajectory and turn, whatever the recipe."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    executed = [turn.action is not None and turn.info.get("valid_action") is not False for turn in turns]
+    progress = [turn.info.get("progress") for turn in turns]
+    return {
+        "success_M": np.array([t.success for t in trajectories], np.float64),
+        "task_M": np.array([t.task for t in trajectories], np.int64),
+        "expert_M": np.array([t.turns[0].info.get("expert", False) for t in trajectories], np.float64),
+        "valid_N": np.array(executed, np.float64),
+        "role_N": np.array([turn.info.get("role", 0) for turn in turns], np.int64),
+        "branched_N": np.array([turn.info.get("branched", False) for turn in turns], np.float64),
+        "progress_N": np.array([np.nan if p is None else p for p in progress], np.float64),
+    }
 
 
 def rows_of(trajectory: Trajectory, index: int, first_token: int) -> list[Row]:
@@ -104,4 +125,5 @@ def select(batch: Batch, rows: Sequence[Row], credit: Credit, keep_M: np.ndarray
         if row.trajectory in wanted
     ]
     targets = {name: column[kept[name[-2:]]] for name, column in credit.targets.items()}
-    return part, chosen, Credit(credit.advantage_A[kept_A], targets)
+    weight_A = None if credit.weight_A is None else credit.weight_A[kept_A]
+    return part, chosen, Credit(credit.advantage_A[kept_A], targets, weight_A)

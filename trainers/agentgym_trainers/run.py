@@ -33,12 +33,14 @@ from agentgym.report import write_report
 from agentgym.rollout import Limits, Runner
 from agentgym.suite import Suite, SuiteWorld
 from agentgym_trainers import checkpoint, sft, tiny
-from agentgym_trainers.config import Config, RolloutOptions, resolve, to_toml
+from agentgym_trainers.config import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.recipe import resolve, to_toml
+from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, build, sampling_of, success_rate
 
@@ -120,8 +122,15 @@ def check_world(config: Config, world: Connection) -> Connection:
             f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
             f"{config.eval.split!r}"
         )
-    if config.credit.assigner == "gigpo" and "state_key" not in world.spec.info_keys:
-        raise ConfigError(f"gigpo compares equal states, and {world.spec.id} names none (no state_key)")
+    for who, needs in config.needs.items():
+        if "anchors" in needs and "state_key" not in world.spec.info_keys:
+            raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
+        if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
+            raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
+    for capability in sorted(SOURCES[config.source.kind].needs - set(world.spec.capabilities)):
+        raise ConfigError(
+            f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
+        )
     return world
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,14 +22,19 @@ from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
 from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
+from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.rows import collate, select
+from agentgym_trainers.rows import Row, collate, select
+from agentgym_trainers.shaping import SHAPERS
+from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
 from agentgym_trainers.signals.value import ValueHead
+from agentgym_trainers.sources import SOURCES, Source
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.viewer import write_trajectories
 
@@ -48,6 +53,8 @@ class Trainer:
     engine: InProcessEngine
     tokenizer: Any
     curriculum: UniformTasks
+    source: Source
+    signals: dict[str, Signal]
     step: int = 0
 
     async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
@@ -57,12 +64,14 @@ class Trainer:
             started = perf_counter()
             groups = await self.collect()
             collected = perf_counter()
-            batch, rows, trajectories = collate(groups)
-            if not trajectories:
-                raise PolicyFailure(f"every episode of step {self.step + 1} failed: {groups[0].trajectories[0].error}")
-            batch = self.learner.annotate(batch, rows)
+            scene = self.scene(groups)
+            scene, metrics = await self.annotate(scene)
+            scene = self.select(scene)
+            actor = await self.actor(scene)
+            batch = shape(actor.batch, self.config)
             credit = assign(batch, self.config)
-            metrics = self.update(batch, rows, credit)
+            metrics |= self.update(batch, actor.rows, credit)
+            metrics |= await self.fit(scene, first=False)
             self.step += 1
             self.engine.version = self.step
             metrics |= rollout_metrics([t for group in groups for t in group.trajectories])
@@ -71,31 +80,78 @@ class Trainer:
             log.write("rl", self.step, metrics)
             if self.step % run.trajectories_every == 0 or self.step == run.steps:
                 path = self.folder / "trajectories" / f"step-{self.step:06d}.jsonl"
-                write_trajectories(path, batch, credit, trajectories, self.tokenizer)
+                write_trajectories(path, batch, credit, actor.trajectories, self.tokenizer)
             if self.step % run.checkpoint_every == 0 or self.step == run.steps:
                 self.save(log)
             on_step(self.step, metrics)
 
     async def collect(self) -> list[Group]:
-        """One group of attempts for each proposed task, all episodes at once."""
+        """A step's episodes, from the recipe's source."""
+        return await self.source.collect(self, self.config.rollout.groups)
+
+    async def play(self, tasks: Sequence[tuple[int, int]]) -> list[Group]:
+        """One group of attempts for each (task, world seed), all episodes at once."""
         size = self.config.rollout.group_size
         env, split = self.spec.id, self.config.world.split
-        proposed = self.curriculum.propose(self.config.rollout.groups)
-        episodes = [Episode(env, split, task, seed, attempt) for task, seed in proposed for attempt in range(size)]
+        episodes = [Episode(env, split, task, seed, attempt) for task, seed in tasks for attempt in range(size)]
         trajectories = await self.runner.run(self.policy(self.config.run.seed, self.step), episodes)
         return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
 
-    def update(self, batch: Batch, rows: list, credit: Credit) -> dict[str, float]:
+    def scene(self, groups: list[Group]) -> Scene:
+        """What is learned from: failures are dropped, never scored. Raises PolicyFailure where nothing is left."""
+        batch, rows, trajectories = collate(groups)
+        if not trajectories:
+            raise PolicyFailure(f"every episode of step {self.step + 1} failed: {groups[0].trajectories[0].error}")
+        return Scene(batch, rows, trajectories, self.step, np.random.default_rng([self.config.run.seed, self.step, 2]))
+
+    async def annotate(self, scene: Scene) -> tuple[Scene, dict[str, float]]:
+        """The scene with all columns, and what the signals that learn before they speak have to tell."""
+        prox = "prox_logprob_A" in self.config.all_needs
+        scene = replace(scene, batch=self.learner.annotate(scene.batch, scene.rows, prox=prox))
+        metrics = await self.fit(scene, first=True)
+        for signal in self.signals.values():
+            scene = replace(scene, batch=scene.batch.with_columns(**await signal.annotate(scene)))
+        return scene, metrics
+
+    async def fit(self, scene: Scene, *, first: bool) -> dict[str, float]:
+        """Train the signals whose turn it is."""
+        metrics = {}
+        for name, signal in self.signals.items():
+            if signal.fit_first == first:
+                metrics |= {f"{name}/{key}": value for key, value in (await signal.fit(scene)).items()}
+        return metrics
+
+    def select(self, scene: Scene) -> Scene:
+        """What the recipe keeps of the scene."""
+        options = self.config.select
+        if options is None:
+            return scene
+        keep_M = np.flatnonzero(SELECTORS[options.kind].function(scene.batch, **options.options))
+        nothing = Credit(np.zeros(len(scene.batch.turn_A)))
+        batch, rows, _ = select(scene.batch, scene.rows, nothing, keep_M)
+        return replace(scene, batch=batch, rows=rows, trajectories=[scene.trajectories[m] for m in keep_M.tolist()])
+
+    async def actor(self, scene: Scene) -> Scene:
+        """What the policy is trained on: the scene, or what a signal puts in its place."""
+        for signal in self.signals.values():
+            replaced = getattr(signal, "actor", None)
+            if replaced is not None:
+                batch, rows = await replaced(scene)
+                return replace(scene, batch=batch, rows=rows, trajectories=())
+        return scene
+
+    def update(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
         """All epochs and optimiser batches of a step; metrics are means, "max" metrics maxima."""
-        optim, value = self.config.optim, self.config.value
-        if value is not None and self.step < value.warmup:
+        config = self.config
+        if not len(batch.group_M):
+            return {}
+        if config.value is not None and self.step < config.value.warmup:
             credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
-        rng = np.random.default_rng([self.config.run.seed, self.step, 1])
+        rng = np.random.default_rng([config.run.seed, self.step, 1])
         seen: dict[str, list[float]] = {}
-        for _ in range(optim.epochs):
-            order = rng.permutation(len(batch.group_M))
-            for keep_M in np.array_split(order, min(optim.minibatches, len(order))):
-                metrics = self.learner.update(*select(batch, rows, credit, keep_M), self.config.loss)
+        for _ in range(config.optim.epochs):
+            for keep_M in optimiser_batches(batch, config, rng):
+                metrics = self.learner.update(*select(batch, rows, credit, keep_M), config.loss)
                 for name, value in metrics.items():
                     seen.setdefault(name, []).append(value)
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
@@ -115,6 +171,8 @@ class Trainer:
             "optimizer": self.learner.optimizer.state_dict(),
             "value": self.learner.value.state_dict() if self.learner.value is not None else None,
             "curriculum": self.curriculum.state_dict(),
+            "source": self.source.state_dict(),
+            "signals": {name: signal.state_dict() for name, signal in self.signals.items()},
             "torch_rng": torch.get_rng_state(),
             "metrics_bytes": log.position,
         }
@@ -131,7 +189,26 @@ class Trainer:
         if self.learner.value is not None:
             self.learner.value.load_state_dict(state["value"])
         self.curriculum.load_state_dict(state["curriculum"])
+        self.source.load_state_dict(state["source"])
+        for name, signal in self.signals.items():
+            signal.load_state_dict(state["signals"][name])
         torch.set_rng_state(state["torch_rng"])
+
+
+def shape(batch: Batch, config: Config) -> Batch:
+    """The batch with the recipe's shapers applied to its rewards, one after the other."""
+    for name, options in config.shaping.items():
+        batch = replace(batch, reward_N=SHAPERS[name].function(batch, **options))
+    return batch
+
+
+def optimiser_batches(batch: Batch, config: Config, rng: np.random.Generator) -> list[np.ndarray]:
+    """The trajectories of each optimiser batch of an epoch, at random; groups stay whole where the objective asks."""
+    whole = OBJECTIVES[config.loss.objective].whole_groups
+    units, unit_M = np.unique(batch.group_M, return_inverse=True) if whole else (batch.group_M, None)
+    order = rng.permutation(len(units))
+    parts = np.array_split(order, min(config.optim.minibatches, len(order)))
+    return parts if unit_M is None else [np.flatnonzero(np.isin(unit_M, part)) for part in parts]
 
 
 def assign(batch: Batch, config: Config) -> Credit:
@@ -156,10 +233,13 @@ def build(
     tokenizer: Any,
 ) -> Trainer:
     """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.run.seed)
-        value = ValueHead(reference, config.value) if config.value is not None else None
-    frozen = copy.deepcopy(reference).requires_grad_(False) if config.loss.kl else None
+    value = None
+    if config.value is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.run.seed)
+            value = ValueHead(reference, config.value)
+    compared = config.loss.kl or "ref_logprob_A" in config.all_needs
+    frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
     learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
     rollout = config.rollout
     engine = InProcessEngine(
@@ -168,7 +248,15 @@ def build(
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
     curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
-    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum)
+    template = ChatTemplate(tokenizer)
+    sampling = sampling_of(config, template)
+    parts = Parts(
+        model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
+        config.optim.tokens_per_micro_batch,
+    )  # fmt: skip
+    signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
+    source = SOURCES[config.source.kind].build(config.source)
+    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals)
 
 
 def success_rate(trajectories: list[Trajectory]) -> float:

@@ -1,9 +1,21 @@
-"""Losses: pure torch functions on one number an action token, and the weights that sum them.
+"""Losses: pure torch functions, and the weights that sum them.
 
     loss = Σ_A w_A · loss_A,   w = token_weights(whole optimiser batch, mode)
 
-The weights hold every denominator, so micro-batches simply add up.
+The weights hold every denominator, so micro-batches simply add up. An objective whose unit is larger than a token sees
+the whole optimiser batch at once; the learner takes its exact gradient in two passes (twopass.py).
+
+An objective's options are the keyword-only parameters of its function. To add one, write the function and add it here.
 """
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
 
 from agentgym_trainers.losses.objective import policy_gradient, ppo_clip
 from agentgym_trainers.losses.reduce import token_weights, turn_weights
@@ -11,6 +23,8 @@ from agentgym_trainers.losses.regularise import cross_entropy, entropy, kl
 from agentgym_trainers.losses.value import value_loss
 
 __all__ = [
+    "OBJECTIVES",
+    "Objective",
     "cross_entropy",
     "entropy",
     "kl",
@@ -20,3 +34,29 @@ __all__ = [
     "turn_weights",
     "value_loss",
 ]
+
+
+@dataclass(frozen=True)
+class Objective:
+    function: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+    """Unit "token": (logprob_A, old_logprob_A, advantage_A, *, options) -> (loss_A, metrics), of any tokens. Larger
+    units: (logprob_A, old_logprob_A, batch, advantage_A, weights_A, *, options) -> (scalar, metrics), of a whole
+    optimiser batch. Metrics are detached scalars: maxima where the name ends in "max", else means."""
+    unit: Literal["token", "turn", "trajectory", "pair", "group"] = "token"
+    """What a single term of the loss is of. Optimiser batches of pairs and groups are cut between groups."""
+    needs: frozenset[str] = frozenset()
+    """As of an assigner."""
+
+    @property
+    def description(self) -> str:
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def whole_groups(self) -> bool:
+        return self.unit in ("pair", "group")
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "policy_gradient": Objective(policy_gradient),
+    "ppo_clip": Objective(ppo_clip),
+}

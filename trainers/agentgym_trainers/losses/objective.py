@@ -9,8 +9,8 @@ MAX_LOG_RATIO = 20.0
 """exp(20) ≈ 5e8 is finite in float32 and still far outside any clip range."""
 
 
-def policy_gradient(logprob_A: Tensor, advantage_A: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """−A · ℓ: its gradient is the policy gradient where the tokens were sampled from this policy."""
+def policy_gradient(logprob_A: Tensor, old_logprob_A: Tensor, advantage_A: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """−A · ℓ: the policy gradient where the tokens were sampled from this policy; imitation where A is 1."""
     return -advantage_A * logprob_A, {}
 
 
@@ -20,7 +20,7 @@ def ppo_clip(
     advantage_A: Tensor,
     *,
     clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_high: float = 0.28,
     dual_clip: float | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """max(−A ρ, −A clip(ρ, 1 − clip_low, 1 + clip_high)), ρ = exp(ℓ − ℓ_old); Schulman et al. 2017 (1707.06347) eq. 7.

@@ -13,6 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
+from agentgym_trainers.losses.value import value_loss
+
 
 class ValueOptions(BaseModel):
     """A scalar critic."""
@@ -40,8 +42,16 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
+    def read(self, output: Tensor) -> Tensor:
+        """float32[k]: V from what `forward` gave."""
+        return output
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """float32[k]: for each value, to be weighed and summed."""
+        return value_loss(output, target)
+
     def forward(self, inputs: dict[str, Any], policy_hidden_TH: Tensor | None, at: Tensor) -> Tensor:
-        """float32[len(at)]: V at packed positions `at`; `inputs` go to the own trunk, if there is one."""
+        """float32[k]: the head's output at packed positions `at`; `inputs` go to the own trunk, if there is one."""
         if self.trunk is not None:
             hidden = self.trunk(**inputs).last_hidden_state[0]
         else:

@@ -1,0 +1,66 @@
+"""Data-parallel processes: each forwards its own rows of one batch, and gradients are sums over all rows.
+
+Every process holds the whole batch's columns (they are small), so every statistic and every denominator is global and
+the sum of the processes' gradients is the gradient of one process with all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A process group of torch.distributed, or one process alone."""
+
+    rank: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = None
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | None = None) -> Processes:
+        """Of an initialised group (None: the default one)."""
+        return cls(dist.get_rank(group), dist.get_world_size(group), group)
+
+    def share(self, rows: Sequence[T]) -> list[T]:
+        """This process's rows."""
+        return list(rows[self.rank :: self.size])
+
+    def sum(self, tensor: Tensor) -> None:
+        """In place, over all processes."""
+        if self.size > 1:
+            dist.all_reduce(tensor, group=self.group)
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """A parameter that no process used keeps no gradient."""
+        if self.size == 1:
+            return
+        every = list(parameters)
+        used = torch.tensor([float(parameter.grad is not None) for parameter in every])
+        self.sum(used)
+        for parameter in (parameter for parameter, count in zip(every, used.tolist(), strict=True) if count):
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.sum(parameter.grad)
+
+    def add(self, numbers: dict[str, float], largest: Sequence[str] = ()) -> dict[str, float]:
+        """Sums of named numbers over all processes, maxima of those in `largest`."""
+        if self.size == 1:
+            return numbers
+        every: list[dict[str, float] | None] = [None] * self.size
+        dist.all_gather_object(every, numbers, group=self.group)
+        found = [seen for seen in every if seen is not None]
+        names = sorted({name for seen in found for name in seen})
+        return {
+            name: (max if name in largest else sum)([seen[name] for seen in found if name in seen]) for name in names
+        }
+
+
+ALONE = Processes()
