@@ -29,9 +29,11 @@ from agentgym.rollout import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import tiny
+from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.rows import Row
 from agentgym_trainers.tokens import ChatTemplate
 
 ARCHITECTURES = {
@@ -115,6 +117,40 @@ def stop_more(model: Any, token: int, amount: float) -> None:
         model.lm_head.weight[token] += amount * mean.clone() / mean.square().sum()
 
 
+def random_episodes(seed: int = 0, vocabulary: int = 64, trajectories: int = 5) -> tuple[Batch, list[Row]]:
+    """A batch of `trajectories` with 1 to 4 turns of 1 to 4 tokens, each a single row; the second is truncated."""
+    rng = np.random.default_rng(seed)
+    rows, turn_A, traj_N = [], [], []
+    for m in range(trajectories):
+        ids, at = rng.integers(0, vocabulary, 5).tolist(), []
+        for _ in range(rng.integers(1, 5)):
+            count = int(rng.integers(1, 5))
+            at += range(len(ids), len(ids) + count)
+            ids += rng.integers(0, vocabulary, count + int(rng.integers(1, 6))).tolist()
+            turn_A += [len(traj_N)] * count
+            traj_N.append(m)
+        index = np.arange(len(turn_A) - len(at), len(turn_A))
+        rows.append(Row(np.array(ids), np.array(at), index, m, m == 1))
+    a, n = len(turn_A), len(traj_N)
+    batch = Batch(
+        group_M=np.arange(trajectories) // 2,
+        traj_N=np.array(traj_N),
+        reward_N=rng.normal(size=n),
+        turn_A=np.array(turn_A),
+        truncated_M=np.arange(trajectories) == 1,
+        anchor_N=np.full(n, -1),
+        logprob_A=rng.normal(-4, 0.5, a).astype(np.float32),
+        x={"ref_logprob_A": rng.normal(-4, 0.5, a)},
+    )
+    return batch, rows
+
+
+def credit_of(batch: Batch, column: str = "value_A", seed: int = 1) -> Credit:
+    rng = np.random.default_rng(seed)
+    size = len(batch.turn_A) if column == "value_A" else len(batch.traj_N)
+    return Credit(rng.normal(size=len(batch.turn_A)), {column: rng.normal(size=size)})
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     spec = load.spec("keydoor")
@@ -141,4 +177,11 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def kit() -> Any:
     """The functions of this file, for the tests beside it."""
-    return SimpleNamespace(build=build, plain_logprobs=plain_logprobs, play=play, in_pairs=in_pairs)
+    return SimpleNamespace(
+        build=build,
+        plain_logprobs=plain_logprobs,
+        play=play,
+        in_pairs=in_pairs,
+        episodes=random_episodes,
+        credit_of=credit_of,
+    )

@@ -22,40 +22,6 @@ LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean", dual_clip=3.0)
 TRUNKS = pytest.mark.parametrize("trunk", [None, "own", "detached", "shared"])
 
 
-def episodes(seed: int = 0, vocabulary: int = 64, trajectories: int = 5) -> tuple[Batch, list[Row]]:
-    """A batch of `trajectories` with 1 to 4 turns of 1 to 4 tokens, each a single row; the second is truncated."""
-    rng = np.random.default_rng(seed)
-    rows, turn_A, traj_N = [], [], []
-    for m in range(trajectories):
-        ids, at = rng.integers(0, vocabulary, 5).tolist(), []
-        for _ in range(rng.integers(1, 5)):
-            count = int(rng.integers(1, 5))
-            at += range(len(ids), len(ids) + count)
-            ids += rng.integers(0, vocabulary, count + int(rng.integers(1, 6))).tolist()
-            turn_A += [len(traj_N)] * count
-            traj_N.append(m)
-        index = np.arange(len(turn_A) - len(at), len(turn_A))
-        rows.append(Row(np.array(ids), np.array(at), index, m, m == 1))
-    a, n = len(turn_A), len(traj_N)
-    batch = Batch(
-        group_M=np.arange(trajectories) // 2,
-        traj_N=np.array(traj_N),
-        reward_N=rng.normal(size=n),
-        turn_A=np.array(turn_A),
-        truncated_M=np.arange(trajectories) == 1,
-        anchor_N=np.full(n, -1),
-        logprob_A=rng.normal(-4, 0.5, a).astype(np.float32),
-        x={"ref_logprob_A": rng.normal(-4, 0.5, a)},
-    )
-    return batch, rows
-
-
-def credit_of(batch: Batch, column: str = "value_A", seed: int = 1) -> Credit:
-    rng = np.random.default_rng(seed)
-    size = len(batch.turn_A) if column == "value_A" else len(batch.traj_N)
-    return Credit(rng.normal(size=len(batch.turn_A)), {column: rng.normal(size=size)})
-
-
 def a_turn_a_row(batch: Batch, rows: list[Row]) -> list[Row]:
     """The same tokens, every turn a row of its own with what was before it as unsampled context."""
     cut = []
@@ -127,8 +93,8 @@ def test_gradient_does_not_depend_on_the_layout(kit, trunk, column, dtype, toler
     """Micro-batches, order of rows, one row a turn instead of one a trajectory; packed as one by one."""
     model = kit.build("qwen2-gqa")
     model = exact(model) if dtype == torch.float64 else model
-    batch, rows = episodes()
-    credit = credit_of(batch, column)
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch, column)
     reference, metrics = gradient(model, rows, batch, credit, trunk=trunk)
     turns = a_turn_a_row(batch, rows)
     layouts = {
@@ -147,8 +113,8 @@ def test_gradient_does_not_depend_on_the_layout(kit, trunk, column, dtype, toler
 def test_gradient_is_that_of_the_loss_written_out(kit) -> None:
     """With transformers' own forward, a sequence at a time: PPO clip, entropy bonus and KL."""
     model = kit.build("llama-gqa").double()
-    batch, rows = episodes()
-    credit = credit_of(batch)
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
     ours, metrics = gradient(model, rows, batch, credit)
     plain = copy.deepcopy(model)
     plain.set_attn_implementation("sdpa")
@@ -180,8 +146,8 @@ def test_gradient_is_zero_where_nothing_was_sampled(kit) -> None:
     """Tokens after a position are only its target: what follows the last sampled token changes nothing, and the
     output layer is read at positions before sampled tokens alone."""
     model = kit.build().double()
-    batch, rows = episodes()
-    credit = credit_of(batch)
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
     reference, _ = gradient(model, rows, batch, credit)
     changed = []
     for row in rows:
@@ -202,10 +168,10 @@ def test_gradient_is_zero_where_nothing_was_sampled(kit) -> None:
 
 def test_an_observation_that_nobody_will_use_has_no_gradient(kit) -> None:
     model = kit.build().double()
-    batch, rows = episodes()
+    batch, rows = kit.episodes()
     rows = [replace(row, ids=np.append(row.ids, 63)) for row in rows]
     rows = [replace(row, ids=np.where(np.arange(len(row.ids)) < len(row.ids) - 1, row.ids % 63, 63)) for row in rows]
-    found, _ = gradient(model, rows, batch, credit_of(batch))
+    found, _ = gradient(model, rows, batch, kit.credit_of(batch))
     assert found["0.model.embed_tokens.weight"][63].abs().max() == 0
     assert found["0.model.embed_tokens.weight"][:63].abs().max() > 0
 
@@ -213,8 +179,8 @@ def test_an_observation_that_nobody_will_use_has_no_gradient(kit) -> None:
 @pytest.mark.parametrize("poison", ["advantage", "weights", "value target"])
 def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
     model = kit.build()
-    batch, rows = episodes()
-    credit = credit_of(batch)
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
     learner = Learner(model, OptimOptions(lr=0.1), value=value_head(model, "own"))
     learner.update(batch, rows, credit, LOSS)  # so that the optimiser has a state
     before = copy.deepcopy([learner.model.state_dict(), learner.value.state_dict(), learner.optimizer.state_dict()])
@@ -232,15 +198,15 @@ def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
         model.lm_head.weight.copy_(good)
     after = [learner.model.state_dict(), learner.value.state_dict(), learner.optimizer.state_dict()]
     torch.testing.assert_close(after, before, rtol=0, atol=0)
-    credit = credit_of(batch)
+    credit = kit.credit_of(batch)
     assert learner.update(batch, rows, credit, LOSS)["optim/skipped"] == 0
     assert not torch.equal(model.lm_head.weight, before[0]["lm_head.weight"])
 
 
 def test_gradients_are_clipped_each_by_itself(kit) -> None:
     model = kit.build()
-    batch, rows = episodes()
-    credit = credit_of(batch)
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
     credit.targets["value_A"][:] = 1e4
     learner = Learner(model, OptimOptions(max_grad_norm=1e-3), value=value_head(model, "own"))
     norms = {}
@@ -257,7 +223,7 @@ def test_gradients_are_clipped_each_by_itself(kit) -> None:
 
 def test_annotate_reads_reference_and_logprobs_at_temperature(kit) -> None:
     model, reference = kit.build(), kit.build(seed=1)
-    batch, rows = episodes()
+    batch, rows = kit.episodes()
     learner = Learner(model, OptimOptions(tokens_per_micro_batch=40), temperature=TEMPERATURE, reference=reference)
     annotated = learner.annotate(replace(batch, x={}), a_turn_a_row(batch, rows))
     for row in rows:
@@ -270,7 +236,7 @@ def test_annotate_reads_reference_and_logprobs_at_temperature(kit) -> None:
 
 def test_imitation_is_the_weighted_cross_entropy(kit) -> None:
     model = kit.build().double()
-    batch, rows = episodes()
+    batch, rows = kit.episodes()
     weights = token_weights(batch, "token_mean")
     learner = Gradients(model, OptimOptions(tokens_per_micro_batch=50))
     loss = learner.imitate(rows, weights)["loss/cross_entropy"]
@@ -283,7 +249,7 @@ def test_imitation_is_the_weighted_cross_entropy(kit) -> None:
 
 def test_updates_make_advantaged_tokens_likelier(kit) -> None:
     model = kit.build()
-    batch, rows = episodes()
+    batch, rows = kit.episodes()
     learner = Learner(model, OptimOptions(lr=1e-3))
     batch = replace(batch, logprob_A=learner.logprobs(batch, rows).astype(np.float32))
     up = np.where(np.random.default_rng(0).random(len(batch.turn_A)) < 0.5, 1.0, -1.0)

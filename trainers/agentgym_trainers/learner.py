@@ -180,7 +180,7 @@ class Learner:
             "policy/logprob_gap": (gap, "max"),
         }
         if task.gradient_A is not None:
-            loss = (task.gradient_A[torch.from_numpy(index).to(logprob.device)] * logprob).sum()
+            loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
         else:
             advantage = _tensor(task.credit.advantage_A[index], logprob)
             policy, seen = OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)

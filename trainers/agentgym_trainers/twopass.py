@@ -28,20 +28,16 @@ def column_gradient(
     loss_of: Callable[[Tensor], tuple[Tensor, Any]],
     processes: Processes = ALONE,
 ) -> tuple[Tensor, float, Any]:
-    """Steps 1 and 2: (g float[size], the loss, what else `loss_of` returned).
+    """Steps 1 and 2: (g float64[size], the loss, what else `loss_of` returned).
 
     `forward(part)` gives (index int[k], x float[k]) of one micro-batch; `loss_of` a scalar and anything else of the
     whole column. With several processes each brings its own parts, and all see the same column.
     """
-    column: Tensor | None = None
+    column = torch.zeros(size, dtype=torch.float64)  # a number a token: the same for all processes, and cheap
     with torch.no_grad():
         for part in parts:
             index, x = forward(part)
-            if column is None:
-                column = torch.zeros(size, dtype=x.dtype, device=x.device)
-            column[torch.from_numpy(index).to(x.device)] = x
-    if column is None:  # a process without rows
-        column = torch.zeros(size)
+            column[torch.from_numpy(index)] = x.to(column)
     processes.sum(column)
     leaf = column.requires_grad_()
     with torch.enable_grad():
@@ -63,5 +59,5 @@ def two_pass(
     gradient, loss, rest = column_gradient(forward, parts, size, loss_of, processes)
     for part in parts:
         index, x = forward(part)
-        (gradient[torch.from_numpy(index).to(x.device)] * x).sum().backward()
+        (gradient[torch.from_numpy(index)].to(x) * x).sum().backward()
     return loss, rest

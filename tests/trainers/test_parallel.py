@@ -1,0 +1,104 @@
+"""Two processes over gloo learn what one learns: the same gradients, metrics and next weights."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from agentgym_trainers import losses
+from agentgym_trainers.attention import use_packed_attention
+from agentgym_trainers.batch import Batch
+from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym_trainers.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.learner import Learner
+from agentgym_trainers.losses import Objective
+from agentgym_trainers.parallel import ALONE, Processes
+from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.twopass import two_pass
+
+
+def spread_of_sums(
+    logprob_A: Tensor, old_logprob_A: Tensor, batch: Batch, advantage_A: Tensor, weights_A: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A loss that no part of the rows can compute: log Σ exp over the trajectories' log-ratios."""
+    sums = torch.zeros(len(batch.group_M), dtype=logprob_A.dtype).index_add(
+        0, torch.from_numpy(batch.traj_A), (logprob_A - old_logprob_A) * advantage_A
+    )
+    return torch.logsumexp(sums, 0), {"sums_max": sums.detach().max(), "sums": sums.detach().mean()}
+
+
+def learn(setting: dict[str, Any], processes: Processes) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """The weights and metrics after two updates."""
+    losses.OBJECTIVES["spread"] = Objective(spread_of_sums, unit="trajectory")
+    model, value = copy.deepcopy(setting["model"]), copy.deepcopy(setting["value"])
+    optim = OptimOptions(lr=1e-2, tokens_per_micro_batch=40)
+    learner = Learner(model, optim, value=value, processes=processes)
+    batch, rows, credit = setting["batch"], setting["rows"], setting["credit"]
+    options = LossOptions(objective=setting["objective"], entropy=0.03, kl=0.2, reducer="turn_mean")
+    seen = [learner.update(batch, rows, credit, options) for _ in range(2)]
+    seen.append(learner.imitate(rows, np.full(len(batch.turn_A), 0.01)))
+    return {**model.state_dict(), **{f"value.{n}": p for n, p in value.state_dict().items()}}, seen
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    setting = torch.load(f"{folder}/setting.pt", weights_only=False)
+    torch.save(learn(setting, Processes.of()), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("objective", "trunk"), [("ppo_clip", "own"), ("spread", "shared"), ("spread", "own")])
+@pytest.mark.parametrize("trajectories", [5, 1], ids=["five", "one process without rows"])
+def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trunk: Any, trajectories: int) -> None:
+    batch, rows = kit.episodes(trajectories=trajectories)
+    credit = kit.credit_of(batch)
+    model = kit.build("qwen2-gqa").double()
+    value = ValueHead(model, ValueOptions(trunk=trunk, lr=1e-2)).double()
+    setting = dict(model=model, value=value, batch=batch, rows=rows, credit=credit, objective=objective)
+    torch.save(setting, tmp_path / "setting.pt")
+    mp.start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="fork")
+    alone, told = learn(setting, ALONE)
+    moved = max((alone[name] - p).abs().max().item() for name, p in model.state_dict().items())
+    assert moved > 1e-3
+    for rank in range(2):
+        weights, metrics = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert metrics == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in told]
+        for name, p in alone.items():
+            torch.testing.assert_close(weights[name], p, atol=1e-6, rtol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_two_passes_are_one(kit) -> None:
+    """The gradient of a coupled loss, row by row, is that of autograd through all rows at once."""
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
+    model = kit.build().double()
+    use_packed_attention(model)
+    advantage = torch.from_numpy(credit.advantage_A)
+
+    def forward(part: list[Row]) -> tuple[np.ndarray, Tensor]:
+        packed = pack(part, model.device)
+        return packed.index, token_logprobs(model, packed).logprob
+
+    def loss_of(logprob_A: Tensor) -> tuple[Tensor, Any]:
+        return spread_of_sums(logprob_A, torch.zeros_like(logprob_A), batch, advantage, advantage)
+
+    index, logprob = forward(rows)
+    whole, _ = loss_of(torch.zeros_like(logprob).index_copy(0, torch.from_numpy(index), logprob))
+    whole.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    for budget in (10**6, 40, 1):
+        model.zero_grad()
+        loss, _ = two_pass(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
+        assert loss == pytest.approx(whole.item())
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.grad, expected[name], atol=1e-6, rtol=1e-5)
