@@ -1,0 +1,267 @@
+"""Eight methods on three worlds whose reward comes late: final held-out success, and episodes until a threshold.
+
+    python benchmarks/methods.py --out runs/methods --workers 2
+
+Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options), and only that; the
+world, the tiny model, its warm-up checkpoint of a seed, the episodes (8 attempts at 8 tasks a step), the optimiser
+batches and the budget are the same for all. The policy's learning rate is tuned for each method and world: the one of
+LEARNING_RATES with the best mean of success over the budget on seeds that the race does not use.
+
+oracle           three decisions whose values are known; a third of the budget suffices to solve it
+keydoor-untold   one of three keys is taken on turn one; the door tells on turn twelve which was right
+sokoban-4x4      a box, a goal, up to ten moves; wrong pushes cannot be undone
+
+Held-out: tasks of the test split, of the oracle (one task) other draws of its chance. Episodes of evaluations are not
+counted; episodes in which a critic alone learns are. A run that does not reach a threshold counts as its whole budget.
+Finished jobs are kept in OUT/jobs.jsonl, so that a benchmark that is stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class World:
+    overrides: tuple[str, ...]
+    steps: int
+    """Of 64 episodes."""
+    target: float
+    split: str = "test"
+
+
+WORLDS = {
+    "oracle": World(("rollout.max_length=512", "sft.noise=0.9", "sft.stop_at_success=0.15"), 24, 0.7, "train"),
+    "keydoor-untold": World(("rollout.max_length=512", "sft.noise=0.9", "sft.stop_at_success=0.25"), 16, 0.6),
+    "sokoban-4x4": World(("rollout.max_length=1024", "sft.noise=0.4", "sft.stop_at_success=0.25"), 16, 0.6),
+}
+METHODS = {
+    "GRPO": "grpo",
+    "RLOO": "rloo",
+    "GiGPO": "gigpo",
+    "turn PPO": "ppo-turn",
+    "ArCHer": "archer",
+    "SPA-RL": "spa-rl",
+    "PRIME": "prime",
+    "iStar": "istar",
+}
+LEARNING_RATES = (2.5e-4, 5e-4, 1e-3)
+TUNING_SEEDS = (100,)
+RACE_SEEDS = (0, 1, 2, 3, 4)
+EVERY = 2
+"""Steps between evaluations of HELD_OUT episodes."""
+HELD_OUT = 100
+COMMON = (
+    "name=methods",
+    "world.serve=false",
+    "rollout.groups=8",
+    "rollout.group_size=8",
+    "rollout.concurrency=128",
+    "rollout.max_new_tokens=8",
+    "optim.epochs=1",
+    "optim.minibatches=2",
+    "optim.tokens_per_micro_batch=8192",
+    "sft.check_every=5",
+    "sft.max_steps=300",
+    "sft.demonstrations=1000",
+    "eval.split=train",
+    "eval.tasks=0",
+    "run.steps=0",
+    "run.threads=1",
+    "run.trajectories_every=1000",
+    "run.checkpoint_every=1000",
+)
+Job = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--plot", type=Path, default=Path("docs/methods.png"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for world in options.worlds:
+        seeds = (*TUNING_SEEDS, *RACE_SEEDS)
+        run_all(options, [{"world": world, "method": "warm-up", "lr": 0.0, "seed": seed} for seed in seeds])
+        tuned = run_all(options, grid(world, options.methods, LEARNING_RATES, TUNING_SEEDS))
+        best = {m: best_rate(tuned, world, m) for m in options.methods}
+        run_all(options, [job for m in options.methods for job in grid(world, [m], [best[m]], RACE_SEEDS)])
+    report(read_jobs(options.out), options)
+
+
+def grid(world: str, methods: list[str], rates: Any, seeds: tuple[int, ...]) -> list[Job]:
+    return [{"world": world, "method": m, "lr": lr, "seed": s} for s in seeds for m in methods for lr in rates]
+
+
+def best_rate(results: dict[Any, Job], world: str, method: str) -> float:
+    return max(
+        LEARNING_RATES,
+        key=lambda lr: float(np.mean([area(results[world, method, lr, s]["curve"]) for s in TUNING_SEEDS])),
+    )
+
+
+def area(curve: list[list[float]]) -> float:
+    """Mean held-out success over the budget."""
+    return float(np.mean([success for _, success in curve]))
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def read_jobs(out: Path) -> dict[Any, Job]:
+    path = out / "jobs.jsonl"
+    return {key(r): r for r in map(json.loads, path.read_text().splitlines())} if path.is_file() else {}
+
+
+def key(job: Job) -> tuple[str, str, float, int]:
+    return job["world"], job["method"], job["lr"], job["seed"]
+
+
+def run_all(options: argparse.Namespace, jobs: list[Job]) -> dict[Any, Job]:
+    """Results of all jobs, in processes of their own; finished ones are read from the file."""
+    done = read_jobs(options.out)
+    waiting = [job for job in jobs if key(job) not in done]
+    os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = {pool.submit(carry_out, options.out, job): job for job in waiting}
+        for future in as_completed(futures):
+            result = futures[future] | future.result()
+            with (options.out / "jobs.jsonl").open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            done[key(result)] = result
+            shown = " ".join(f"{100 * success:.0f}" for _, success in result["curve"])
+            print(
+                f"{result['world']:14} {result['method']:8} lr {result['lr']:g} seed {result['seed']}: {shown}",
+                flush=True,
+            )
+    return done
+
+
+def carry_out(out: Path, job: Job) -> Job:
+    return asyncio.run(play(out, **job))
+
+
+async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
+    """One job: {"curve": [[episodes, held-out success], ...], "seconds"}."""
+    from time import process_time
+
+    import torch
+
+    from agentgym.policy import Episode
+    from agentgym_trainers import run
+    from agentgym_trainers.metrics import MetricsLog
+    from agentgym_trainers.recipe import resolve
+    from agentgym_trainers.train import success_rate
+
+    torch.set_num_threads(1)
+    started, place, warm = process_time(), WORLDS[world], method == "warm-up"
+    rate = () if warm else (f"optim.lr={lr}",)
+    told = [*COMMON, f"world.name={world}", *place.overrides, *rate, f"run.seed={seed}"]
+    config = resolve("grpo" if warm else METHODS[method], told)
+    with run.bars() as progress:
+        progress.disable = True
+        async with run.open_world(config, progress) as (connection, _):
+            first = out / f"{world}-warm-{seed}"
+            first.mkdir(parents=True, exist_ok=True)
+            start = await run.warm_start(config, first, connection, progress)
+            folder = out / f"{world}-{METHODS.get(method, method)}-{lr}-{seed}"
+            folder.mkdir(exist_ok=True)
+            trainer, _ = run.start_training(config, folder, connection, start)
+            log = MetricsLog(folder)
+            tasks = connection.spec.splits[place.split]
+            held_out = [Episode(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(HELD_OUT)]
+            curve: list[tuple[int, float]] = []
+            while True:
+                success = success_rate(await trainer.runner.run(trainer.policy(seed, 10**9), held_out))
+                curve.append((trainer.step * 64, success))
+                if warm or trainer.step >= place.steps:
+                    trainer.engine.shutdown()
+                    log.close()
+                    return {"curve": curve, "seconds": process_time() - started}
+                steps = trainer.config.run.model_copy(update={"steps": trainer.step + EVERY})
+                trainer.config = trainer.config.model_copy(update={"run": steps})
+                await trainer.run(log)
+
+
+# --- what came of it ----------------------------------------------------------------------------------------------
+
+
+def episodes_until(target: float, curve: list[list[float]]) -> float:
+    return next((episodes for episodes, success in curve if success >= target), curve[-1][0])
+
+
+def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
+    """For each world a table (IQM over seeds, bootstrap intervals, probability of improvement over GRPO) and curves."""
+    raced: dict[str, dict[str, list]] = {}
+    for world in options.worlds:
+        best = {m: best_rate(results, world, m) for m in options.methods}
+        raced[world] = {m: [results[world, m, best[m], s]["curve"] for s in RACE_SEEDS] for m in options.methods}
+        starts = ", ".join(f"{100 * results[world, 'warm-up', 0.0, s]['curve'][0][1]:.0f}" for s in RACE_SEEDS)
+        print(f"\n{world}: after the warm-up {starts} %; budget {64 * WORLDS[world].steps} episodes")
+        table(raced[world], best, WORLDS[world])
+        tuning = {m: [area(results[world, m, lr, TUNING_SEEDS[0]]["curve"]) for lr in LEARNING_RATES] for m in best}
+        print("tuning, mean success over the budget at " + ", ".join(f"{lr:g}" for lr in LEARNING_RATES))
+        for method, areas in tuning.items():
+            print(f"  {method:9}" + "".join(f"{100 * a:7.1f}" for a in areas))
+    draw(raced, options.plot)
+
+
+def table(curves: dict[str, list], best: dict[str, float], world: World) -> None:
+    from agentgym.stats import iqm, probability_of_improvement, stratified_bootstrap
+
+    final = {m: np.array([[100 * curve[-1][1]] for curve in c]) for m, c in curves.items()}
+    until = {m: np.array([[episodes_until(world.target, curve)] for curve in c], float) for m, c in curves.items()}
+    head = f"{'':9} {'lr':>8} {'final, %':>20} {'P(>GRPO)':>9} {f'episodes to {100 * world.target:.0f} %':>24}"
+    print(f"{head} {'GRPO / this':>12} {'P(fewer)':>9}  each seed")
+    for m in curves:
+        done, fewer = stratified_bootstrap(final[m], seed=0), stratified_bootstrap(until[m], seed=0)
+        better = probability_of_improvement(final[m], final["GRPO"], seed=0).estimate if "GRPO" in final else np.nan
+        sooner = probability_of_improvement(-until[m], -until["GRPO"], seed=0).estimate if "GRPO" in until else np.nan
+        ratio = iqm(until["GRPO"]) / max(iqm(until[m]), 1) if "GRPO" in until else np.nan
+        shown = f"{iqm(final[m]):.0f} [{done.low:.0f}, {done.high:.0f}]"
+        count = f"{iqm(until[m]):.0f} [{fewer.low:.0f}, {fewer.high:.0f}]"
+        each = ", ".join(f"{x:.0f}" for x in until[m][:, 0])
+        print(f"{m:9} {best[m]:8g} {shown:>20} {better:9.2f} {count:>24} {ratio:12.2f} {sooner:9.2f}  {each}")
+
+
+COLOURS = ("#777777", "#b58900", "#cc5533", "#2266bb", "#117755", "#8844aa", "#c03070", "#445500")
+
+
+def draw(raced: dict[str, dict[str, list]], plot: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(raced), figsize=(5 * len(raced), 4.2), layout="constrained", squeeze=False)
+    for axis, (world, curves) in zip(axes[0], raced.items()):
+        for colour, (method, seeds) in zip(COLOURS, curves.items()):
+            every = np.array(seeds)
+            axis.plot(every[0, :, 0], 100 * every[:, :, 1].mean(axis=0), color=colour, linewidth=2, label=method)
+            low, high = (100 * np.sort(every[:, :, 1], axis=0)[i] for i in (1, -2))
+            axis.fill_between(every[0, :, 0], low, high, color=colour, alpha=0.12, linewidth=0)
+        axis.axhline(100 * WORLDS[world].target, color="black", linewidth=0.8, linestyle=":")
+        axis.set(title=world, xlabel="episodes", ylabel="held-out success, %", ylim=(0, 102))
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.suptitle("mean over 5 seeds; band: without the best and the worst", fontsize=10)
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(plot, dpi=130)
+    print(f"\nplot: {plot}")
+
+
+if __name__ == "__main__":
+    main()
