@@ -12,7 +12,7 @@ import click
 
 from agentgym import __version__
 from agentgym.client import use_key
-from agentgym.commands import envs, evaluate, gateway, models, play, serve, train
+from agentgym.commands import envs, evaluate, gateway, models, play, recipes, serve, train
 from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
 
@@ -64,6 +64,7 @@ for verb in (
     train.train,
     train.sft,
     train.report,
+    recipes.recipes,
     envs.envs,
     serve.serve,
     models.serve_model,

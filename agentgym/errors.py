@@ -20,7 +20,8 @@ AgentGymError
 │   ├── EnvironmentCrashed     the world raised, or answered what its contract forbids (500)
 │   │   └── EnvironmentNotOpened    its constructor failed (500)
 │   └── Unreachable            no answer from the server at all
-└── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
+├── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
+└── GuardTripped               a guard stopped the run: its numbers could no longer be trusted; it says why
 
 A bug in our own code is none of these and stops the run with its traceback.
 """
@@ -124,6 +125,10 @@ class Unreachable(EnvironmentFailure):
 
 class PolicyFailure(AgentGymError):
     """An engine or a remote model failed to give an action."""
+
+
+class GuardTripped(AgentGymError):
+    """A guard stopped the run."""
 
 
 # How a wire error's code becomes an exception again on the client's side.

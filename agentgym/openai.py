@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
@@ -18,7 +19,7 @@ import numpy as np
 
 from agentgym.env import ToolCall
 from agentgym.errors import PolicyFailure, UsageError
-from agentgym.harness import render_call
+from agentgym.harness import Message, render_call
 from agentgym.policy import Actor, Ask, ContextFull, Episode, Reply, TextActor
 from agentgym.spec import ToolSpec
 
@@ -98,32 +99,29 @@ class OpenAIPolicy:
             self._client, self._loop = httpx.AsyncClient(headers=headers, timeout=None, limits=limits), loop
         return self._client
 
-    def body(self, ask: Ask) -> dict[str, Any]:
+    def body(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> dict[str, Any]:
         """The JSON of one question."""
-        body: dict[str, Any] = {"model": self.model, "messages": ask.messages}
+        body: dict[str, Any] = {"model": self.model, "messages": list(messages)}
         if self.temperature is not None:
             body["temperature"] = self.temperature
         if self.max_tokens is not None:
             body["max_tokens"] = self.max_tokens
-        if tools := ask.harness.tools(ask.session.spec):
+        if tools:
             body["tools"] = [as_openai_tool(tool) for tool in tools]
         return {**body, **self.extra_body}
 
+    async def complete(self, body: dict[str, Any], rng: np.random.Generator) -> Reply:
+        """The reply to one request, asked again where that may help. `rng` draws the jitter of the waits.
 
-@dataclass
-class _OpenAIActor(TextActor):
-    policy: OpenAIPolicy
-    rng: np.random.Generator
-
-    async def act(self, ask: Ask) -> Reply:
-        body = json.dumps(self.policy.body(ask)).encode()  # escaped: a reply may hold half a surrogate pair
-        for failures in range(self.policy.retries + 1):
+        Raises PolicyFailure, ContextFull, or UsageError for a key or a name that is refused."""
+        content = json.dumps(body).encode()  # escaped: a reply may hold half a surrogate pair
+        for failures in range(self.retries + 1):
             problem, wait_s = "", 0.0
             try:
-                async with asyncio.timeout(self.policy.timeout_s):
-                    response = await self.policy.client().post(self.policy.url, content=body)
+                async with asyncio.timeout(self.timeout_s):
+                    response = await self.client().post(self.url, content=content)
             except TimeoutError:
-                problem = f"gave no answer in {self.policy.timeout_s:g} s"
+                problem = f"gave no answer in {self.timeout_s:g} s"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem = f"cannot be asked ({type(error).__name__}: {error})"
             else:
@@ -131,12 +129,12 @@ class _OpenAIActor(TextActor):
                     return self.read(response)
                 except _TryAgain as again:
                     problem, wait_s = str(again), again.wait_s
-            if failures == self.policy.retries or wait_s > self.policy.max_wait_s:
+            if failures == self.retries or wait_s > self.max_wait_s:
                 break
-            backoff_s = self.policy.backoff_s * 2**failures * self.rng.uniform(0.75, 1.25)
-            await asyncio.sleep(max(wait_s, min(backoff_s, self.policy.max_wait_s)))
+            backoff_s = self.backoff_s * 2**failures * rng.uniform(0.75, 1.25)
+            await asyncio.sleep(max(wait_s, min(backoff_s, self.max_wait_s)))
         asked = f" (asked {failures + 1} times)" if failures else ""
-        raise PolicyFailure(f"{self.policy.url} {problem}{asked}")
+        raise PolicyFailure(f"{self.url} {problem}{asked}")
 
     def read(self, response: httpx.Response) -> Reply:
         """The reply in an answer. Raises PolicyFailure, ContextFull, UsageError, or _TryAgain."""
@@ -147,28 +145,38 @@ class _OpenAIActor(TextActor):
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise _TryAgain(f"answered 200 with something that is not a chat completion: {told}") from error
         if status in (401, 403):
-            key = self.policy.api_key
+            key = self.api_key
             refused = (
                 f"refused the API key that ends in {key[-4:]!r}" if key else "wants an API key, and none was given"
             )
-            raise UsageError(f"{self.policy.url} {refused} (status {status}); give a valid one. It said: {told}")
+            raise UsageError(f"{self.url} {refused} (status {status}); give a valid one. It said: {told}")
         if status == 404:
             raise UsageError(
-                f"{self.policy.url} answered 404: check the URL (it ends with /v1) and the model's name, "
-                f"{self.policy.model!r}. It said: {told}"
+                f"{self.url} answered 404: check the URL (it ends with /v1) and the model's name, "
+                f"{self.model!r}. It said: {told}"
             )
         if status in (400, 413, 422) and any(sign in response.text.lower() for sign in CONTEXT_SIGNS):
             raise ContextFull(told)
         if status in RETRIED:
             raise _TryAgain(f"answered {status}: {told}", retry_after_s(response.headers.get("retry-after")))
-        raise PolicyFailure(f"{self.policy.url} answered {status}: {told}")
+        raise PolicyFailure(f"{self.url} answered {status}: {told}")
 
     def excerpt(self, response: httpx.Response) -> str:
         """The beginning of the answer's body, with the key blacked out."""
         text = " ".join(response.text.split())
-        if self.policy.api_key:
-            text = text.replace(self.policy.api_key, "***")
+        if self.api_key:
+            text = text.replace(self.api_key, "***")
         return text[:EXCERPT] + ("..." if len(text) > EXCERPT else "") if text else "(an empty body)"
+
+
+@dataclass
+class _OpenAIActor(TextActor):
+    policy: OpenAIPolicy
+    rng: np.random.Generator
+
+    async def act(self, ask: Ask) -> Reply:
+        body = self.policy.body(ask.messages, ask.harness.tools(ask.session.spec))
+        return await self.policy.complete(body, self.rng)
 
 
 class _TryAgain(Exception):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tomllib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentgym.commands.recipes import shipped
 from agentgym.commands.terminal import Listing, console
 from agentgym.errors import UsageError
 
@@ -23,12 +22,8 @@ if TYPE_CHECKING:
 
 
 def _recipes() -> list[tuple[str, str]]:
-    """(name, description) of the shipped recipes, read without the extra "train"."""
-    files = [
-        file for file in (resources.files("agentgym_trainers") / "recipes").iterdir() if file.name.endswith(".toml")
-    ]
-    read = [(file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8"))) for file in files]
-    return sorted((name, tree.get("description", "")) for name, tree in read)
+    """(name, what it does) of the shipped recipes."""
+    return [(recipe.name, recipe.summary) for recipe in shipped()]
 
 
 @click.command(short_help="Watch a tiny model learn: minutes on two CPU cores.")
@@ -52,9 +47,19 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
 )
 @click.option("--resume", type=click.Path(path_type=Path, file_okay=False), help="Go on with the run in this folder.")
 @click.option(
+    "--judge-key", envvar="AGENTGYM_JUDGE_KEY", show_envvar=True, help="API key of the server of a [signals.judge]."
+)
+@click.option(
     "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; and stop."
 )
-def train(recipe: str | None, overrides: tuple[str, ...], out: Path | None, resume: Path | None, dry_run: bool) -> None:
+def train(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    judge_key: str | None,
+    dry_run: bool,
+) -> None:
     """Train an agent by a RECIPE: a shipped name (see below) or a TOML file.
 
     Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=wordle; section.key= with
@@ -65,7 +70,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], out: Path | None, resu
             f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --out, no --dry-run"
         )
     if resume is not None:
-        _show(_run(None, (), resume))
+        _show(_run(None, (), resume, judge_key=judge_key))
         return
     if recipe is None or "=" in recipe:
         names = ", ".join(name for name, _ in _recipes())
@@ -73,7 +78,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], out: Path | None, resu
     if dry_run:
         _dry_run(recipe, overrides)
         return
-    _show(_run(recipe, overrides, out or Path("runs") / Path(recipe).stem))
+    _show(_run(recipe, overrides, out or Path("runs") / Path(recipe).stem, judge_key=judge_key))
 
 
 @click.command(cls=Listing, title="Recipes", names=_recipes, short_help="Only the supervised warm-up of a recipe.")
@@ -102,13 +107,17 @@ def report(run: Path) -> None:
     click.echo(f"report: {write_report(run)}")
 
 
-def _run(recipe: str | None, overrides: Sequence[str], out: Path, *, go_on: bool = False) -> Outcome:
+def _run(
+    recipe: str | None, overrides: Sequence[str], out: Path, *, go_on: bool = False, judge_key: str | None = None
+) -> Outcome:
     """Carry out a recipe; without one, the run that `out` holds. With `go_on`, a run of the same options there is
     resumed."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from agentgym_trainers import recipe as recipes
     from agentgym_trainers import run
+    from agentgym_trainers.signals.judge import use_judge_key
 
+    use_judge_key(judge_key)
     if recipe is None:
         return asyncio.run(run.run(run.load_run(out), out, resume=True))
     resolved = recipes.resolve(recipe, overrides)

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
 from agentgym.cli import main
+from agentgym.commands.recipes import Recipe
 from agentgym.commands.terminal import note_if_open
 
 VERBS = [
@@ -32,6 +34,9 @@ VERBS = [
     "envs show",
     "envs new",
     "envs check",
+    "recipes",
+    "recipes list",
+    "recipes show",
 ]
 
 MICRO = [
@@ -178,6 +183,38 @@ def test_serve_answers_and_stops_at_an_interrupt(tmp_path):
 # --- training -----------------------------------------------------------------------------------------------------
 
 
+def test_recipes_list_names_each_with_its_paper(say):
+    status, out, err = say("recipes", "list")
+    assert (status, err) == (0, "")
+    assert all(word in out for word in ("gigpo", "Two comparisons added", "arXiv:2505.10978", "quickstart"))
+    assert "Minutes on two CPU cores" not in out  # the first sentence alone
+
+
+def test_recipes_show_tells_every_axis(say, tmp_path):
+    status, out, err = say("recipes", "show", "ppo-turn")
+    assert (status, err) == (0, "")
+    for told in ("follows: Turn-PPO", "one advantage for all tokens of a turn.", "│ source ", "│ guards "):
+        assert told in out
+    for told in ("online", "value", "turn_gae", "lam=0.9", "normalise turn", "ppo_clip", "token_mean", "warmup=2"):
+        assert f" {told} " in out
+    assert "dual_clip" not in out  # which has no value
+    assert out.rstrip().endswith("ppo-turn.toml")
+    own = tmp_path / "mine.toml"
+    own.write_text('name = "m"\n[world]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[guards]\nmax_kl = 20.0\n')
+    status, out, _ = say("recipes", "show", str(own))
+    assert status == 0
+    assert all(told in out for told in ("follows: no paper", "rloo", "max_kl=20.0"))
+
+
+def test_a_summary_is_the_first_sentence_and_no_abbreviation():
+    def of(description):
+        return Recipe("r", Path("r.toml"), {"description": description}).summary
+
+    assert of("One. Two.") == "One."
+    assert of("As in Dr. GRPO by Liu et al. Sums it. Then more.") == "As in Dr. GRPO by Liu et al. Sums it."
+    assert of("With γ = .95 and no end") == "With γ = .95 and no end"
+
+
 def test_dry_run_prints_a_recipe_and_who_reads_what(say, tmp_path):
     from agentgym_trainers import recipe
 
@@ -301,6 +338,8 @@ def test_eval_goes_on_and_compares(say, tmp_path):
         ("train quickstart --resume nothing", "--resume goes on with the run as it is in nothing: give no recipe"),
         ("train --resume nothing --dry-run", "--resume goes on with the run as it is in nothing: give no recipe"),
         ("sft nowhere", "there is no recipe 'nowhere'."),
+        ("recipes show gigop", "there is no recipe 'gigop'. Did you mean 'gigpo'? The recipes are"),
+        ("recipes show nowhere.toml", "there is no file nowhere.toml"),
         ("eval runs/nothing", "runs/nothing is no checkpoint's folder, no URL and none of human, random, expert"),
         ("eval empty", "empty is not a model that transformers can load"),
         ("eval random --suite smokey", "no suite is called 'smokey'. Did you mean smoke? Shipped suites: smoke, text"),
@@ -388,10 +427,20 @@ def test_what_needs_no_extra_runs_without_any(tmp_path):
         "envs list",
         "play oracle --policy expert",
         "envs check wordle --tasks 2",
+        "recipes list",
+        "recipes show gigpo",
     ):
         words = [sys.executable, "-c", BLOCKER, everything, *command.split()]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
+
+
+def test_recipes_are_shown_without_the_extra_as_far_as_their_files_go(tmp_path):
+    words = [sys.executable, "-c", BLOCKER, "torch,transformers", "recipes", "show", "gigpo"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "note: what each part does needs torch: pip install 'agentgym[train]'\n"
+    assert all(told in done.stdout for told in ("follows: GiGPO", "│ credit ", "│ gigpo ", "│ ppo_clip "))
 
 
 def heed_interrupts():

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from agentgym.harness import Harness
-from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
+from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
@@ -92,7 +93,10 @@ class Chosen(Part):
             close = difflib.get_close_matches(name, parts, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
             raise ValueError(f"there is no {what} {name!r}{guess}; there are {', '.join(sorted(parts))}")
-        checked = checked_options(name, parts[name].function, self.model_extra or {}, list(type(self).model_fields))
+        self._check(name, parts[name].function)
+
+    def _check(self, name: str, function: Any) -> None:
+        checked = checked_options(name, function, self.model_extra or {}, list(type(self).model_fields))
         object.__setattr__(self, "__pydantic_extra__", checked)
 
     @property
@@ -104,12 +108,13 @@ class CreditOptions(Chosen):
     """Which turn deserves the credit. Further keys are the assigner's own options."""
 
     assigner: str
+    """A name of ours, or "package.module:function"."""
     normalise: Literal["none", "token", "turn", "trajectory"] = "none"
     """Centre and scale the finished advantages over these rows of the batch."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> CreditOptions:
-        self._choose("assigner", self.assigner, ASSIGNERS)
+        self._check(self.assigner, assigner_of(self.assigner).function)
         return self
 
 
@@ -206,6 +211,7 @@ class Config(Part):
     optim: OptimOptions = OptimOptions()
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
+    guards: GuardOptions = GuardOptions()
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
@@ -256,7 +262,7 @@ class Config(Part):
     @property
     def needs(self) -> dict[str, frozenset[str]]:
         """What each chosen part must be given, by how the recipe names the part."""
-        found = {f"credit.assigner = {self.credit.assigner!r}": ASSIGNERS[self.credit.assigner].needs}
+        found = {f"credit.assigner = {self.credit.assigner!r}": assigner_of(self.credit.assigner).needs}
         found[f"loss.objective = {self.loss.objective!r}"] = OBJECTIVES[self.loss.objective].needs
         if self.select is not None:
             found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs

@@ -178,6 +178,7 @@ class Learner:
         metrics = {
             "policy/entropy": (outputs.entropy.detach().mean().item() if len(index) else 0.0, "mean"),
             "policy/logprob_gap": (gap, "max"),
+            "policy/log_ratio": ((logprob.detach() - old).mean().item() if len(index) else 0.0, "mean"),
         }
         if task.gradient_A is not None:
             loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()

@@ -65,6 +65,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "optim": "learner.py",
         "sft": "sft.py",
         "eval": "agentgym/evaluate.py",
+        "guards": "guards.py",
     }
     table = []
     tree = config.model_dump()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,11 +22,12 @@ from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
-from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.credit import assigner_of, normalise
 from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.guards import Guards
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
@@ -55,12 +57,14 @@ class Trainer:
     curriculum: UniformTasks
     source: Source
     signals: dict[str, Signal]
+    guards: Guards
     step: int = 0
 
     async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
         """From the present step to the last."""
         run = self.config.run
         while self.step < run.steps:
+            watched = await self.guards.before_step(self.step)
             started = perf_counter()
             groups = await self.collect()
             collected = perf_counter()
@@ -75,9 +79,10 @@ class Trainer:
             self.step += 1
             self.engine.version = self.step
             metrics |= rollout_metrics([t for group in groups for t in group.trajectories])
-            metrics |= credit_metrics(batch, credit)
+            metrics |= watched | credit_metrics(batch, credit)
             metrics |= {"time/rollout_s": collected - started, "time/learn_s": perf_counter() - collected}
             log.write("rl", self.step, metrics)
+            self.guards.after_step(self.step, metrics)
             if self.step % run.trajectories_every == 0 or self.step == run.steps:
                 path = self.folder / "trajectories" / f"step-{self.step:06d}.jsonl"
                 write_trajectories(path, batch, credit, actor.trajectories, self.tokenizer)
@@ -149,11 +154,14 @@ class Trainer:
             credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
         rng = np.random.default_rng([config.run.seed, self.step, 1])
         seen: dict[str, list[float]] = {}
-        for _ in range(config.optim.epochs):
-            for keep_M in optimiser_batches(batch, config, rng):
-                metrics = self.learner.update(*select(batch, rows, credit, keep_M), config.loss)
-                for name, value in metrics.items():
-                    seen.setdefault(name, []).append(value)
+        epochs = (optimiser_batches(batch, config, rng) for _ in range(config.optim.epochs))
+        for keep_M in chain.from_iterable(epochs):
+            part = select(batch, rows, credit, keep_M)
+            metrics = self.learner.update(*part, config.loss)
+            for name, value in metrics.items():
+                seen.setdefault(name, []).append(value)
+            if self.guards.after_batch(metrics, part[0]):
+                break
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
@@ -213,7 +221,7 @@ def optimiser_batches(batch: Batch, config: Config, rng: np.random.Generator) ->
 
 def assign(batch: Batch, config: Config) -> Credit:
     """The recipe's credit, normalised if it says so."""
-    credit = ASSIGNERS[config.credit.assigner].function(batch, **config.credit.options)
+    credit = assigner_of(config.credit.assigner).function(batch, **config.credit.options)
     if config.credit.normalise != "none":
         credit = normalise(credit, batch, population=config.credit.normalise)
     return credit
@@ -256,7 +264,8 @@ def build(
     )  # fmt: skip
     signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
     source = SOURCES[config.source.kind].build(config.source)
-    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals)
+    guards = Guards(config.guards, signals)
+    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards)
 
 
 def success_rate(trajectories: list[Trajectory]) -> float:

@@ -5,6 +5,7 @@ An assigner's options are the keyword-only parameters of its function. To add on
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
 from agentgym_trainers.credit.group import dr_grpo, grpo, reinforce, rloo
 from agentgym_trainers.credit.normalise import normalise
+from agentgym_trainers.credit.own import load, needs
 
-__all__ = ["ASSIGNERS", "Assigner", "normalise"]
+__all__ = ["ASSIGNERS", "Assigner", "assigner_of", "needs", "normalise"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,17 @@ ASSIGNERS: dict[str, Assigner] = {
     "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"})),
     "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"})),
 }
+
+
+def assigner_of(name: str) -> Assigner:
+    """The assigner called that here, or the one at "package.module:function". Raises ValueError."""
+    if ":" in name:
+        return Assigner(*load(name))
+    if name not in ASSIGNERS:
+        close = difflib.get_close_matches(name, ASSIGNERS, n=1)
+        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(
+            f"there is no assigner {name!r}{guess}; there are {', '.join(sorted(ASSIGNERS))}, and one of your own is "
+            'named "package.module:function"'
+        )
+    return ASSIGNERS[name]

@@ -21,6 +21,7 @@ from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.judge import Judge, JudgeOptions
 from agentgym_trainers.tokens import ChatTemplate
 
 
@@ -99,4 +100,6 @@ class SignalKind:
         return (inspect.getdoc(self.options) or "").partition("\n")[0]
 
 
-SIGNALS: dict[str, SignalKind] = {}
+SIGNALS: dict[str, SignalKind] = {
+    "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"})),
+}

@@ -1,0 +1,77 @@
+"""docs/recipes.md tells of every recipe what its file says, and when to use it.
+
+python tests/test_recipe_docs.py      writes its table anew
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentgym.commands.recipes import shipped
+from agentgym_trainers.axes import pieces
+from agentgym_trainers.recipe import resolve
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "recipes.md"
+BEGIN, END = "<!-- from the recipes: python tests/test_recipe_docs.py -->\n", "<!-- end -->\n"
+WHEN = {
+    "a-lol": "Episodes are given and no more can be had; the cheapest way to weigh them.",
+    "archer": "Reward comes late and episodes are dear: the critic learns from a replay of all turns.",
+    "bilevel-gae": "Many turns, each with a long reply: credit between turns and within them.",
+    "dapo": "Many tasks are always or never solved: their groups are replaced by others.",
+    "digiq": "Episodes are given; the policy is taken from the best of several actions by a critic.",
+    "digirl": "Noisy worlds, and tasks of unequal difficulty; from given episodes or online.",
+    "dr-grpo": "Replies grow longer without getting better.",
+    "epo": "Entropy collapses, or swings, over a long run with sparse reward.",
+    "eto": "There is an expert to learn from, and failures of one's own to compare with.",
+    "filtered-bc": "The first thing to try: imitation of one's own successes.",
+    "gigpo": "The world names its states and attempts meet in them; turns are told apart without a critic.",
+    "grpo": "The usual baseline, to compare with what others report.",
+    "gspo": "Ratios of single tokens are noisy: long replies, mixtures of experts.",
+    "hgpo": "As `gigpo`, where equal observations can have unlike pasts.",
+    "istar": "Reward comes at the end; pairs of a success and a failure teach what a turn is worth.",
+    "loop": "Several epochs on few attempts, without critic or reference.",
+    "oreo": "Episodes are given with an outcome each, and no pairs.",
+    "ppo-token": "Long replies, and time to train a critic.",
+    "ppo-turn": "Many short turns, and time to train a critic.",
+    "prime": "Only outcomes are known, and every token shall have a reward.",
+    "quickstart": "To see all of it work, in minutes.",
+    "refuel": "The world has snapshots: two continuations of one state are compared.",
+    "reinforce": "To check others against: unbiased, and noisy.",
+    "rloo": "The plain choice without a critic.",
+    "scaling-inter": "Long horizons: training begins with short ones.",
+    "spa-rl": "Reward comes at the end of many turns; what each contributed is learned.",
+    "spear": "Successes are rare at first: the policy's own are imitated for a while.",
+}
+
+
+def table() -> str:
+    """A row for each recipe. Parts: the choices that make it, without options; `agentgym recipes show` has those."""
+    lines = ["| recipe | what it does | paper | parts | when to use it |", "|---|---|---|---|---|"]
+    for recipe in shipped():
+        parts = [f"{piece.axis} `{piece.name}`" for piece in pieces(resolve(recipe.name)) if piece.axis != "guards"]
+        told = [f"`{recipe.name}`", recipe.summary, recipe.tree["paper"], ", ".join(parts), WHEN[recipe.name]]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in told) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_recipe_names_what_it_is_and_the_paper_it_follows() -> None:
+    for recipe in shipped():
+        assert recipe.tree["name"] == recipe.name
+        assert recipe.summary.endswith(".")
+        assert recipe.tree["paper"]
+
+
+def test_the_table_is_what_the_recipes_say() -> None:
+    told = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert told == table(), "python tests/test_recipe_docs.py writes it anew"
+
+
+def test_every_part_of_every_recipe_is_described() -> None:
+    for recipe in shipped():
+        for piece in pieces(resolve(recipe.name)):
+            assert piece.description, f"{piece.axis} {piece.name} of {recipe.name} has no first line"
+
+
+if __name__ == "__main__":
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    DOCUMENT.write_text(f"{before}{BEGIN}{table()}{END}{rest.partition(END)[2]}", encoding="utf-8")

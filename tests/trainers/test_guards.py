@@ -1,0 +1,150 @@
+"""Guards: when they look, what they stop, and what they leave alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import numpy as np
+import pytest
+
+from agentgym import load
+from agentgym.errors import AgentGymError, GuardTripped
+from agentgym.session import LocalSession
+from agentgym_trainers.batch import Credit
+from agentgym_trainers.config import Config
+from agentgym_trainers.guards import PROBES, GuardOptions, Guards
+from agentgym_trainers.rows import collate
+from agentgym_trainers.testing import toy_batch
+from agentgym_trainers.train import build
+
+
+class Told:
+    """A judge that calls `good` probes good."""
+
+    def __init__(self, good: int = 0) -> None:
+        self.good, self.asked = good, 0
+
+    async def probe(self, answers):
+        self.asked += 1
+        return [1.0 if i < self.good else -1.0 for i in range(len(answers))]
+
+
+class Trained:
+    """A signal that is no judge."""
+
+
+def before(guards: Guards, step: int) -> dict[str, float]:
+    return asyncio.run(guards.before_step(step))
+
+
+def test_judges_are_probed_at_the_start_and_every_n_steps() -> None:
+    judge = Told()
+    guards = Guards(GuardOptions(probe_every=3), {"judge": judge, "value": Trained()})
+    told = [bool(before(guards, step)) for step in range(7)]
+    assert told == [True, False, False, True, False, False, True]
+    assert judge.asked == 3
+
+
+def test_a_resumed_run_probes_first_and_writes_what_it_would_have_written() -> None:
+    judge = Told()
+    guards = Guards(GuardOptions(probe_every=3), {"judge": judge})
+    assert before(guards, 4) == {}  # probed, and not written: the run that was not killed wrote nothing here
+    assert judge.asked == 1
+    assert before(guards, 5) == {}
+    assert before(guards, 6) == {"guards/judge_false_positives": 0.0}
+    assert judge.asked == 2
+    late = Guards(GuardOptions(probe_every=3), {"judge": Told(good=len(PROBES))})
+    with pytest.raises(GuardTripped):
+        before(late, 4)
+
+
+def test_zero_probes_only_at_the_start() -> None:
+    judge = Told()
+    guards = Guards(GuardOptions(probe_every=0), {"judge": judge})
+    assert [before(guards, step) != {} for step in range(60)] == [True] + [False] * 59
+    assert judge.asked == 1
+
+
+def test_the_limit_is_exclusive_and_the_sentence_names_what_fooled_it() -> None:
+    n = len(PROBES)
+    assert before(Guards(GuardOptions(false_positives=2 / n), {"judge": Told(2)}), 0) != {}
+    with pytest.raises(GuardTripped, match=rf"step 0: the judge calls 3 of {n} .* such as '', ' ', ") as caught:
+        before(Guards(GuardOptions(false_positives=2 / n), {"judge": Told(3)}), 0)
+    assert isinstance(caught.value, AgentGymError)  # the command line makes a sentence of it
+
+
+def test_a_wall_of_probes() -> None:
+    assert len(PROBES) == len(set(PROBES)) >= 50
+    assert {"", ":", "Thought process:", "Let's solve this step by step"} <= set(PROBES)
+    assert any(not probe.isascii() for probe in PROBES)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "stops"),
+    [(-4.9, False), (-5.1, True), (5.1, True), (0.0, False), (float("nan"), True), (float("-inf"), True)],
+)
+def test_epochs_end_once_a_trajectory_has_moved_too_far(log_ratio, stops) -> None:
+    batch = toy_batch([[0, 0], [0, 0]], tokens=2)  # 4 tokens a trajectory: 4.9 a token are 19.6 nats
+    metrics = {"policy/log_ratio": log_ratio}
+    assert Guards(GuardOptions(max_kl=20)).after_batch(metrics, batch) is stops
+    assert Guards(GuardOptions()).after_batch(metrics, batch) is False
+
+
+DETACHED = {"prm/grad_norm": 0.0, "prm/loss": 0.685675}
+"""What iStar's released training logs (D3): a loss, and no gradient."""
+
+
+def test_a_loss_that_reaches_no_parameter_stops_the_run(caplog) -> None:
+    signals = {"prm": Trained()}
+    with pytest.raises(GuardTripped, match=r"step 7: the signal 'prm' has a loss of 0\.685675 and a gradient"):
+        Guards(GuardOptions(), signals).after_step(7, DETACHED)
+    with caplog.at_level(logging.WARNING):
+        Guards(GuardOptions(zero_gradient="warn"), signals).after_step(7, DETACHED)
+    assert "detached" in caplog.text
+    caplog.clear()
+    Guards(GuardOptions(zero_gradient="ignore"), signals).after_step(7, DETACHED)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"prm/grad_norm": 1e-12, "prm/loss": 0.7},
+        {"prm/grad_norm": 0.0, "prm/loss": 0.0},  # no pair in this step
+        {"prm/grad_norm": 0.0, "prm/loss": float("nan")},
+        {"prm/grad_norm": 0.0},
+        {"judge/calls": 3.0},
+        {},
+    ],
+)
+def test_a_step_with_nothing_to_learn_from_is_no_defect(metrics) -> None:
+    Guards(GuardOptions(), {"prm": Trained(), "judge": Told()}).after_step(1, metrics)
+
+
+@pytest.mark.parametrize(("max_kl", "lr", "updates"), [(None, 0.1, 12), (1e9, 0.1, 12), (0.5, 0.1, 2), (0.5, 1e-7, 12)])
+def test_a_step_ends_early_when_the_policy_has_run_away(kit, chatty, tokenizer, tmp_path, max_kl, lr, updates) -> None:
+    """Four epochs of three optimiser batches: with a wild learning rate the first batch already moves it too far, which
+    the second one sees."""
+    config = Config.model_validate(
+        {
+            "name": "test",
+            "world": {"name": "oracle", "serve": False},
+            "rollout": {"groups": 3, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 6},
+            "credit": {"assigner": "reinforce"},
+            "optim": {"lr": lr, "epochs": 4, "minibatches": 3},
+            "guards": {} if max_kl is None else {"max_kl": max_kl},
+        }
+    )
+
+    async def open_session() -> LocalSession:
+        return LocalSession(load.make("oracle"))
+
+    model = chatty()
+    trainer = build(config, tmp_path, load.spec("oracle"), open_session, model, model, tokenizer)
+    batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, world="oracle", episodes=6)))
+    done, update = [], trainer.learner.update
+    trainer.learner.update = lambda *given: done.append(1) or update(*given)
+    metrics = trainer.update(batch, rows, Credit(np.ones(len(batch.turn_A))))
+    assert len(done) == updates
+    assert abs(metrics["policy/log_ratio"]) > 0

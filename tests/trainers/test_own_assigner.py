@@ -1,0 +1,154 @@
+"""An assigner of one's own: the example's numbers, and how a recipe finds, checks and refuses one.
+
+The first half is what a test file of a new assigner looks like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentgym import load
+from agentgym.errors import ConfigError
+from agentgym.session import LocalSession
+from agentgym_trainers import testing
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.credit import ASSIGNERS, Assigner, assigner_of, needs
+from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.recipe import resolve, to_toml
+from agentgym_trainers.testing import ORACLE_GRADIENT, random_batch, reorder, t4, toy_batch
+from agentgym_trainers.train import assign, build
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def elsewhere(monkeypatch) -> Assigner:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield assigner_of("own_assigner:elsewhere")
+    sys.modules.pop("own_assigner")
+
+
+def test_t4(elsewhere) -> None:
+    """Who came through a place is compared with the others who did: the dead end sC is nobody's fault."""
+    expected = [2 / 3, 1, 0, -2 / 3, -1 / 2, 0, 2 / 3, 0, -2 / 3, -1 / 2, 0]
+    assert elsewhere.function(t4()).advantage_A == pytest.approx(np.array(expected))
+
+
+def test_it_is_unbiased(elsewhere) -> None:
+    """All pairs of the oracle world's trajectories, each with its probability: the mean gradient is the exact one."""
+    every = testing.oracle_trajectories()
+    pairs = [(a, b) for a in every for b in every]
+    batch = testing.oracle_batch([t for pair in pairs for t in pair], groups=np.repeat(np.arange(len(pairs)), 2))
+    chance = np.repeat([a.probability * b.probability for a, b in pairs], 2) / 2
+    gradient = chance @ testing.oracle_gradient_M(batch, elsewhere.function(batch))
+    assert gradient == pytest.approx(ORACLE_GRADIENT)
+
+
+def test_what_every_assigner_owes(elsewhere) -> None:
+    batch = random_batch(rng := np.random.default_rng(0), group_size=3)
+    permuted, _, old_A = reorder(batch, rng.permutation(len(batch.group_M)))
+    assert elsewhere.function(permuted).advantage_A == pytest.approx(elsewhere.function(batch).advantage_A[old_A])
+    alone = toy_batch([[0, 1]], anchors=[0, 1])
+    assert elsewhere.function(alone).advantage_A.tolist() == [1, 1]  # K = 1: nobody to compare with
+    equal = toy_batch([[0, 1], [1], [0, 0, 1]], anchors=[0, 1, 0, 0, 1, 2])
+    assert elsewhere.function(equal).advantage_A.tolist() == [0] * 6
+
+
+def test_a_recipe_names_it_and_its_needs_are_known(elsewhere) -> None:
+    assert elsewhere.needs == {"groups", "anchors"}
+    assert elsewhere.description.startswith("What is still to come, less what came for the other attempts")
+    assert assigner_of("gigpo") is ASSIGNERS["gigpo"]
+
+
+MODULE = """
+from agentgym_trainers.credit import needs
+Number = 3
+def plain(batch): ...
+def typed(batch, *, gamma: float = 1.0): ...
+def untyped(batch, *, gamma=1.0): ...
+def positional(batch, gamma: float = 1.0): ...
+def required(batch, *, gamma: float): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gigop", r"there is no assigner 'gigop' \(did you mean 'gigpo'\?\); there are .*package.module:function"),
+        ("no_such_module:f", r"there is no module 'no_such_module' to import; install it, or put"),
+        ("mine:absent", r"mine has no function 'absent'"),
+        ("mine:Number", r"mine has no function 'Number'"),
+        ("mine:f()", r'is named "package.module:function", not'),
+        ("http://mine", r'is named "package.module:function", not'),
+        ("mine:untyped", r"keyword-only, with a type and a default, .* not so for gamma"),
+        ("mine:positional", r"not so for gamma"),
+        ("mine:required", r"not so for gamma"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(name, sentence, tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    with pytest.raises(ValueError, match=sentence):
+        assigner_of(name)
+
+
+def test_a_module_that_lacks_a_package_tells_its_own_error(tmp_path, monkeypatch) -> None:
+    (tmp_path / "lacking.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        assigner_of("lacking:f")
+
+
+def test_a_function_that_says_nothing_needs_nothing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    assert assigner_of("mine:plain").needs == assigner_of("mine:typed").needs == frozenset()
+
+    @needs("value_N")
+    def mine(batch: Batch) -> Credit:
+        return Credit(batch.x["value_N"][batch.turn_A])
+
+    assert Assigner(mine, mine.needs).needs == {"value_N"}
+
+
+SMALL = [
+    "credit.assigner=own_assigner:elsewhere", "world.name=oracle", "world.serve=false", "run.steps=2",
+    "rollout.groups=2", "rollout.group_size=2", "rollout.max_new_tokens=4", "rollout.max_length=640",
+]  # fmt: skip
+
+
+def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokenizer, tmp_path) -> None:
+    config = resolve("grpo", [*SMALL, "credit.gamma=0.5"])
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    assert resolve(tmp_path / "config.toml") == config  # so a run can be resumed
+    assert assign(t4(), config).advantage_A == pytest.approx(elsewhere.function(t4(), gamma=0.5).advantage_A)
+
+    async def open_session() -> LocalSession:
+        return LocalSession(load.make("oracle"))
+
+    model = chatty()
+    trainer = build(config, tmp_path, load.spec("oracle"), open_session, model, model, tokenizer)
+    asyncio.run(trainer.run(log := MetricsLog(tmp_path)))
+    log.close()
+    assert trainer.step == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("rollout.group_size=1", r"credit.assigner = 'own_assigner:elsewhere' compares attempts at one task"),
+        ("credit.gama=1", r"unknown option 'gama' \(did you mean 'gamma'\?\)"),
+        ("credit.gamma=much", r"credit: gamma should be a valid number"),
+        ("credit.assigner=own_assigner:elswhere", r"credit: 'own_assigner:elswhere': own_assigner has no function"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_it_is_refused(elsewhere, override, sentence) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        resolve("grpo", [*SMALL, override])
