@@ -11,11 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentgym_trainers.batch import Credit
+from agentgym_trainers.credit.action_value import digiq, q_minus_v
+from agentgym_trainers.credit.branching import mc_branch
+from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
-from agentgym_trainers.credit.group import dr_grpo, grpo, reinforce, rloo
+from agentgym_trainers.credit.group import dr_grpo, grpo, loop, reinforce, rloo
+from agentgym_trainers.credit.hgpo import hgpo
+from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.normalise import normalise
+from agentgym_trainers.credit.oreo import oreo
+from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibrated
 from agentgym_trainers.credit.own import load, needs
+from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
+from agentgym_trainers.credit.rewardflow import rewardflow
+from agentgym_trainers.credit.role import rae
+from agentgym_trainers.credit.spae import spae
 
 __all__ = ["ASSIGNERS", "Assigner", "assigner_of", "needs", "normalise"]
 
@@ -41,6 +52,24 @@ ASSIGNERS: dict[str, Assigner] = {
     "token_gae": Assigner(token_gae, frozenset({"value_A", "bootstrap_M"})),
     "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"})),
     "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"})),
+    "loop": Assigner(loop, frozenset({"groups"})),
+    "hgpo": Assigner(hgpo, frozenset({"groups", "anchors"})),
+    "rewardflow": Assigner(rewardflow, frozenset({"groups", "anchors"})),
+    "rtg_loo": Assigner(rtg_loo, frozenset({"groups"})),
+    "mt_grpo": Assigner(mt_grpo, frozenset({"groups"})),
+    "prime": Assigner(prime, frozenset({"groups", "prm_A"})),
+    "istar": Assigner(istar, frozenset({"groups", "prm_A"})),
+    "rae": Assigner(rae, frozenset({"role_N", "role_baseline_N"})),
+    "spae": Assigner(spae, frozenset({"groups", "spae_phi_N"})),
+    "digirl": Assigner(digirl, frozenset({"value_N", "bootstrap_M"})),
+    "q_minus_v": Assigner(q_minus_v, frozenset({"q_N", "v_N"})),
+    "digiq": Assigner(digiq, frozenset({"q_N", "v_N"})),
+    "mc_branch": Assigner(mc_branch, frozenset({"mc_value_N", "mc_after_N"})),
+    "outcome": Assigner(outcome),
+    "filtered": Assigner(filtered, frozenset({"success_M"})),
+    "a_lol": Assigner(a_lol, frozenset({"inst_value_M"})),
+    "recalibrated": Assigner(recalibrated, frozenset({"baseline_M"})),
+    "oreo": Assigner(oreo, frozenset({"value_N", "prox_logprob_A", "ref_logprob_A", "bootstrap_M"})),
 }
 
 

@@ -21,7 +21,7 @@ def token_gae(batch: Batch, *, gamma: float = 1.0, lam: float = 0.95) -> Credit:
     bootstraps from the final observation. All-equal rewards: 0 only if the critic says so.
     """
     value_A, reward_A = batch.x["value_A"], np.where(batch.last_A, batch.reward_N[batch.turn_A], 0.0)
-    advantage_A = _gae(reward_A, value_A, batch.traj_A, _final_value_M(batch), gamma, lam)
+    advantage_A = _gae(reward_A, value_A, batch.traj_A, final_value_M(batch), gamma, lam)
     return Credit(advantage_A, {"value_A": advantage_A + value_A})
 
 
@@ -34,7 +34,7 @@ def turn_gae(batch: Batch, *, gamma: float = 0.99, lam: float = 0.9) -> Credit:
     the critic says so.
     """
     value_N = batch.x["value_N"]
-    advantage_N = _gae(batch.reward_N, value_N, batch.traj_N, _final_value_M(batch), gamma, lam)
+    advantage_N = _gae(batch.reward_N, value_N, batch.traj_N, final_value_M(batch), gamma, lam)
     return Credit(advantage_N[batch.turn_A], {"value_N": advantage_N + value_N})
 
 
@@ -49,7 +49,7 @@ def bilevel_gae(
     same. Truncated: turns bootstrap from the final observation. All-equal rewards: 0 only if the critic says so.
     """
     value_A, end_N = batch.x["value_A"], batch.x["value_A"][batch.last_A]
-    return_N = end_N + _gae(batch.reward_N, end_N, batch.traj_N, _final_value_M(batch), gamma_turn, lam_turn)
+    return_N = end_N + _gae(batch.reward_N, end_N, batch.traj_N, final_value_M(batch), gamma_turn, lam_turn)
     reward_A = np.where(batch.last_A, return_N[batch.turn_A], 0.0)
     advantage_A = _gae(reward_A, value_A, batch.turn_A, np.zeros(len(return_N)), gamma, lam)
     return Credit(advantage_A, {"value_A": advantage_A + value_A})
@@ -64,7 +64,8 @@ def _gae(
     return reverse_scan(reward + gamma * next_value - value, index, gamma * lam)
 
 
-def _final_value_M(batch: Batch) -> np.ndarray:
+def final_value_M(batch: Batch) -> np.ndarray:
+    """V after the last turn: the final observation's where the trajectory was truncated, else 0."""
     if not batch.truncated_M.any():
         return np.zeros(len(batch.truncated_M))
     return np.where(batch.truncated_M, batch.x["bootstrap_M"], 0.0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
 from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import reverse_scan, standardise
+from agentgym_trainers.credit.segments import named, reverse_scan, standardise
 
 
 def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Literal["mean", "std"] = "mean") -> Credit:
@@ -19,9 +17,8 @@ def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Litera
     n − 1). K = 1: A_E is 0, A_S compares repeated visits. A lone anchor or none (−1): A_S is 0. Truncated: what was
     collected counts. All-equal rewards: A_E exactly 0; A_S too if γ = 1 (else a later visit has a larger G).
     """
-    group_N = batch.group_M[batch.traj_N]
-    _, visited_N = np.unique(np.stack([group_N, batch.anchor_N]), axis=1, return_inverse=True)
+    visited_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     return_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
     episode_M = standardise(batch.return_M, batch.group_M, scale=norm == "std")
-    step_N = np.where(batch.anchor_N < 0, 0.0, standardise(return_N, visited_N.reshape(-1), scale=norm == "std"))
+    step_N = standardise(return_N, visited_N, scale=norm == "std")
     return Credit((episode_M[batch.traj_N] + omega * step_N)[batch.turn_A])

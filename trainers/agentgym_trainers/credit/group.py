@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import reverse_scan, standardise
+from agentgym_trainers.credit.segments import leave_one_out, reverse_scan, standardise
 
 
 def reinforce(batch: Batch, *, reward_to_go: bool = False) -> Credit:
@@ -26,9 +26,19 @@ def rloo(batch: Batch) -> Credit:
     Kool et al. 2019; Ahmadian et al. 2024 (2402.14740). Population: the group's trajectories but this one.
     K = 1: 0, there is nothing to compare with. Truncated: what was collected counts. All-equal rewards: exactly 0.
     """
-    size_M = np.bincount(batch.group_M)[batch.group_M]
-    loo_M = size_M / np.maximum(size_M - 1, 1) * standardise(batch.return_M, batch.group_M, scale=False)
-    return Credit(loo_M[batch.traj_A])
+    return Credit(leave_one_out(batch.return_M, batch.group_M)[batch.traj_A])
+
+
+def loop(batch: Batch, *, drop_below: float = 0.01) -> Credit:
+    """Leave-one-out, and attempts that are as good as the others are left alone.
+
+    A_i = R_i − 1/(K−1) Σ_{j≠i} R_j, and 0 where that is smaller than `drop_below`.
+    Chen et al. 2025 (LOOP, 2502.01600); the threshold is the released code's, and is why a scale of rewards matters
+    here. To go with a clip range of [1/(1+ε), 1+ε], ε = .1. Population: the group's trajectories but this one. K = 1:
+    0, as the paper drops it. Truncated: what was collected counts. All-equal rewards: exactly 0.
+    """
+    loo_M = leave_one_out(batch.return_M, batch.group_M)
+    return Credit(np.where(np.abs(loo_M) < drop_below, 0.0, loo_M)[batch.traj_A])
 
 
 def grpo(batch: Batch, *, eps: float = 1e-6) -> Credit:

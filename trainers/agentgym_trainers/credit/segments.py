@@ -32,8 +32,34 @@ def standardise(
 def reverse_scan(x: np.ndarray, index: np.ndarray, decay: float) -> np.ndarray:
     """y[i] = x[i] + decay · y[i + 1] within each segment of a sorted `index`: the discounted sum of the rest."""
     y = np.array(x, dtype=np.float64)
-    to_end = np.searchsorted(index, index, side="right") - 1 - np.arange(len(index))
+    to_end = remaining(index)
     layers = np.split(np.argsort(to_end, kind="stable"), np.cumsum(np.bincount(to_end))[:-1])
     for rows in layers[1:]:  # every segment's last row is done; then all the last but one together, and so on
         y[rows] += decay * y[rows + 1]
     return y
+
+
+def position(index: np.ndarray) -> np.ndarray:
+    """0, 1, 2, … within each segment of a sorted `index`."""
+    return np.arange(len(index)) - np.searchsorted(index, index)
+
+
+def remaining(index: np.ndarray) -> np.ndarray:
+    """How many rows of its segment come after each row of a sorted `index`: …, 2, 1, 0."""
+    return np.searchsorted(index, index, side="right") - 1 - np.arange(len(index))
+
+
+def joined(*indices: np.ndarray) -> np.ndarray:
+    """The index whose segments are the rows that agree in every one of `indices`."""
+    return np.unique(np.stack(indices), axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def named(index: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """`joined(index, names)`, but a row whose name is negative has none and is a segment of its own."""
+    return joined(index, np.where(names < 0, -1 - np.arange(len(names)), names))
+
+
+def leave_one_out(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """x − the mean of the others of its segment; 0 where there are no others, and where all are equal."""
+    size = np.bincount(index)[index]
+    return size / np.maximum(size - 1, 1) * standardise(x, index, scale=False)
