@@ -29,6 +29,15 @@ ORACLE_ADVANTAGE = np.array([0.0625, 0.25, 0.125, 0.5, 0.0])
 ORACLE_GRADIENT = np.array([0.03125, 0.0625, 0.03125, 0.09375, 0.0])
 """∂J/∂logit of each state."""
 
+INTEGER_COLUMNS = {"role_N", "version_A", "task_M"}
+"""Columns of `Batch.x` that are int64; all others are float64."""
+
+VALUE_COLUMNS = (
+    *("value_N", "value_A", "bootstrap_M", "q_N", "v_N", "mc_value_N", "mc_after_N", "inst_value_M", "baseline_M"),
+    "role_baseline_N",
+)
+"""Columns of `Batch.x` in units of return: they scale with rewards."""
+
 _NEXT = {
     (S0, 0): ((1.0, SA),),
     (S0, 1): ((1.0, SB),),
@@ -58,8 +67,12 @@ def toy_batch(
         truncated_M=np.zeros(m, dtype=bool) if truncated is None else np.array(truncated, dtype=bool),
         anchor_N=np.full(n, -1) if anchors is None else np.array(anchors, dtype=np.int64),
         logprob_A=np.full(len(turn_A), np.log(0.5), dtype=np.float32),
-        x={name: np.array(column, dtype=np.float64) for name, column in columns.items()},
+        x={name: np.array(column, dtype=_dtype(name)) for name, column in columns.items()},
     )
+
+
+def _dtype(column: str) -> type:
+    return np.int64 if column in INTEGER_COLUMNS else np.float64
 
 
 def t4() -> Batch:
@@ -77,10 +90,11 @@ def b6(rewards: Sequence[float] = (0, 0, 1)) -> Batch:
     return toy_batch([rewards], tokens=2, value_N=(0.1, 0.4, 0.5), value_A=(0.1, 0.2, 0.4, 0.5, 0.5, 0.6))
 
 
-def random_batch(rng: np.random.Generator, *, group_size: int | None = None) -> Batch:
-    """One to four groups of trajectories of unequal lengths, some truncated, with every known column."""
+def random_batch(rng: np.random.Generator, *, group_size: int | None = None, length: int | None = None) -> Batch:
+    """One to four groups of trajectories of `length` turns or of unequally many, some truncated, with every known
+    column."""
     groups = np.repeat(np.arange(g := rng.integers(1, 5)), group_size or rng.integers(1, 5, size=g))
-    lengths = rng.integers(1, 5, size=len(groups))
+    lengths = np.full(len(groups), length) if length else rng.integers(1, 5, size=len(groups))
     tokens = rng.integers(1, 4, size=lengths.sum())
     return toy_batch(
         [rng.normal(size=length) for length in lengths],
@@ -88,10 +102,28 @@ def random_batch(rng: np.random.Generator, *, group_size: int | None = None) -> 
         anchors=rng.integers(-1, 3, size=lengths.sum()),
         tokens=tokens,
         truncated=rng.random(len(groups)) < 0.3,
-        value_N=rng.normal(size=lengths.sum()),
-        value_A=rng.normal(size=tokens.sum()),
-        bootstrap_M=rng.normal(size=len(groups)),
+        **random_columns(rng, len(groups), lengths.sum(), tokens.sum()),
     )
+
+
+def random_columns(rng: np.random.Generator, m: int, n: int, a: int) -> dict[str, np.ndarray]:
+    """Every known column of a batch of m trajectories, n turns and a action tokens; progress_N has gaps."""
+    normal = (*VALUE_COLUMNS, "progress_c_N", "prm_A")
+    return {name: rng.normal(size={"M": m, "N": n, "A": a}[name[-1]]) for name in normal} | {
+        "progress_N": np.where(rng.random(n) < 0.2, np.nan, rng.random(n)),
+        "judge_N": rng.random(n),
+        "mc_se_N": rng.random(n),
+        "spae_phi_N": rng.uniform(-1, 1, size=n),
+        "valid_N": (rng.random(n) < 0.8).astype(np.float64),
+        "branched_N": (rng.random(n) < 0.2).astype(np.float64),
+        "success_M": (rng.random(m) < 0.5).astype(np.float64),
+        "expert_M": (rng.random(m) < 0.2).astype(np.float64),
+        "prox_logprob_A": -rng.random(a),
+        "ref_logprob_A": -rng.random(a),
+        "role_N": rng.integers(0, 2, size=n),
+        "version_A": rng.integers(0, 3, size=a),
+        "task_M": rng.integers(0, 5, size=m),
+    }
 
 
 def reorder(batch: Batch, trajectories: Sequence[int] | np.ndarray) -> tuple[Batch, np.ndarray, np.ndarray]:
@@ -157,7 +189,8 @@ def oracle_batch(
     """Anchors are states, x["action_N"] the actions. The first token of a turn decides, others say nothing more.
 
     value_N is `value[state]`; so is value_A of first tokens, while later ones have `value_after[state, action]`, by
-    default Q of the uniform policy.
+    default Q of the uniform policy. What other signals would say is derived from these two: the columns are exact if
+    the values are.
     """
     state_N = np.array([state for t in trajectories for state in t.states])
     action_N = np.array([action for t in trajectories for action in t.actions])
@@ -165,9 +198,31 @@ def oracle_batch(
         value_after = ORACLE_VALUE[:, None] + ORACLE_ADVANTAGE[:, None] * [1, -1]
     value_A = np.repeat(value_after[state_N, action_N], tokens)
     value_A[::tokens] = value[state_N]
-    rewards = [[0.0, 0.0, t.reward] for t in trajectories]
-    columns = {"action_N": action_N, "value_N": value[state_N], "value_A": value_A}
-    return toy_batch(rewards, groups=groups, anchors=state_N, tokens=tokens).with_columns(**columns)
+    reward_M = np.array([t.reward for t in trajectories])
+    batch = toy_batch([[0, 0, r] for r in reward_M], groups=groups, anchors=state_N, tokens=tokens)
+    after_N = np.where(batch.last_N, 0.0, np.roll(value[state_N], -1))
+    progress_N = batch.reward_N + after_N - value[state_N]
+    start = np.full(len(state_N), value[S0])
+    return batch.with_columns(
+        action_N=action_N,
+        value_N=value[state_N],
+        value_A=value_A,
+        success_M=reward_M,
+        valid_N=np.ones(len(state_N)),
+        role_N=np.zeros(len(state_N), np.int64),
+        q_N=value_after[state_N, action_N],
+        v_N=value[state_N],
+        mc_value_N=value[state_N],
+        mc_after_N=after_N,
+        progress_c_N=progress_N,
+        prm_A=np.where(batch.first_A, progress_N[batch.turn_A], 0.0),
+        spae_phi_N=after_N + batch.reward_N,
+        inst_value_M=start[: len(reward_M)],
+        baseline_M=start[: len(reward_M)],
+        role_baseline_N=start,
+        prox_logprob_A=batch.logprob_A.astype(np.float64),
+        ref_logprob_A=batch.logprob_A.astype(np.float64),
+    )
 
 
 def oracle_gradient_M(batch: Batch, credit: Credit, p_first: np.ndarray | None = None) -> np.ndarray:

@@ -13,17 +13,17 @@ def digirl(
     batch: Batch,
     *,
     lam: float = 0.5,
-    filtered: bool = False,
+    filter: bool = False,
     threshold: float = 0.0,
     released: bool = False,
     gamma: float = 0.5,
 ) -> Credit:
-    """Doubly robust: the outcome at the end, the critic's temporal difference before; `filtered` makes weights of it.
+    """Doubly robust: the outcome at the end, the critic's temporal difference before; `filter` makes weights of it.
 
-    A_h = λ^{H−h} R + (1 − λ^{H−h}) (V(s_{h+1}) + r_h − V(s_h));  filtered: 1 where A_h > threshold, else 0, to imitate.
+    A_h = λ^{H−h} R + (1 − λ^{H−h}) (V(s_{h+1}) + r_h − V(s_h));  filter: 1 where A_h > threshold, else 0, to imitate.
     Bai et al. 2024 (DigiRL, 2406.11896). `released` is the code's surrogate, with its discount `gamma` and margin:
     A_h = V(s_{h+1}) − V(s_h) + r_h + Σ_{k≥h} γ^{k−h} r_k − .05.
-    Unbiased (not filtered, not released) with an exact critic, λ = 1 is R, and at the last turn A = R always: there is
+    Unbiased (without filter, not released) with an exact critic, λ = 1 is R, and at the last turn A = R always: there is
     no baseline, so rewards that are all equal are not 0, and a shift matters. V's target is what is still to come.
     Population: none. K = 1: the same. Truncated: the final observation's value stands for the future, in R too (the
     paper counts a cut episode as failed).
@@ -37,7 +37,7 @@ def digirl(
         trust_N = lam ** remaining(batch.traj_N)
         outcome_N = (batch.return_M + final_M)[batch.traj_N]
         advantage_N = trust_N * outcome_N + (1 - trust_N) * difference_N
-    if filtered:
+    if filter:
         advantage_N = (advantage_N > threshold).astype(np.float64)
     target_N = reverse_scan(batch.reward_N + np.where(batch.last_N, final_M[batch.traj_N], 0.0), batch.traj_N, 1.0)
     return Credit(advantage_N[batch.turn_A], {"value_N": target_N})
