@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
-from agentgym_trainers.config import Config
+from agentgym_trainers.config import Config, CreditOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.recipe import recipe_names, resolve, to_toml, wiring
 
@@ -110,7 +110,7 @@ def test_text_of_any_kind_survives_toml(mine):
         (["loss.reducer=constant"], 'reducer = "constant" and reducer_length go together'),
         (["loss.reducer_length=8"], 'reducer = "constant" and reducer_length go together'),
         (["optim.minibatches=129"], "optim.minibatches is more than the step's episodes"),
-        (["credit.assigner=gppo"], "there is no assigner 'gppo' (did you mean 'grpo'?); there are "),
+        (["credit.assigner=grppo"], "there is no assigner 'grppo' (did you mean 'grpo'?); there are "),
         (["world=wordle"], "'world' is a table; set its options, as in world.key=value, not 'wordle'"),
         (["world.name="], "'world.name' is missing"),
         (["world="], "'world' is missing"),
@@ -155,22 +155,21 @@ def test_all_mistakes_are_told_at_once(mine):
 
 
 @pytest.mark.parametrize("assigner", ASSIGNERS)
-def test_credit_options_are_the_assigners_own(mine, assigner):
-    overrides = [f"credit.assigner={assigner}"]
-    if any(need.startswith("value_") for need in ASSIGNERS[assigner].needs):
-        overrides.append("value.trunk=own")
+def test_credit_options_are_the_assigners_own(assigner):
+    def options(**given: Any) -> dict[str, Any]:
+        return CreditOptions.model_validate({"assigner": assigner, **given}).options
+
     defaults: dict[str, Any] = {
         p.name: p.default
         for p in inspect.signature(ASSIGNERS[assigner].function).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
-    assert resolve(mine, overrides).credit.options == defaults
+    assert options() == defaults
     for name, default in defaults.items():
-        wrong = "credit: " + name
-        with pytest.raises(ConfigError, match=wrong):
-            resolve(mine, [*overrides, f"credit.{name}=nonsense"])
+        with pytest.raises(ValidationError, match=name):
+            options(**{name: "nonsense"})
         if isinstance(default, float):
-            assert resolve(mine, [*overrides, f"credit.{name}=0.5"]).credit.options == {**defaults, name: 0.5}
+            assert options(**{name: 0.5}) == {**defaults, name: 0.5}
 
 
 def test_a_recipe_that_is_not_there():

@@ -11,10 +11,22 @@ import pytest
 
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit.action_value import digiq, q_minus_v
+from agentgym_trainers.credit.branching import mc_branch
+from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
-from agentgym_trainers.credit.group import dr_grpo, grpo, reinforce, rloo
-from agentgym_trainers.credit.segments import reverse_scan
+from agentgym_trainers.credit.group import dr_grpo, grpo, loop, reinforce, rloo
+from agentgym_trainers.credit.hgpo import hgpo
+from agentgym_trainers.credit.implicit import istar, prime
+from agentgym_trainers.credit.oreo import oreo
+from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibrated
+from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
+from agentgym_trainers.credit.rewardflow import rewardflow
+from agentgym_trainers.credit.role import rae
+from agentgym_trainers.credit.segments import remaining
+from agentgym_trainers.credit.spae import spae
+from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_GRADIENT,
@@ -29,6 +41,11 @@ from agentgym_trainers.testing import (
 
 EXACT = ORACLE_GRADIENT
 POTENTIAL = np.array([0.3, 0.9, -0.2, 0.5, 0.1])
+STD_R = (ORACLE_VALUE[0] * (1 - ORACLE_VALUE[0])) ** 0.5
+
+
+GAIN_OR_NOT = np.array([[0.75, 0.25], [0.875, 0.375], [1.0, 0.0]])
+"""What SPAE makes of ΔΦ at sA, sB and sC, from [−½, ½] to [0, 1]."""
 
 
 @cache
@@ -70,10 +87,8 @@ def shaped(batch: Batch, potential_win: float = 0.0) -> Batch:
 
 def progress(batch: Batch, *, released: bool = False) -> Batch:
     """SPA's c_t = V(s_{t+1}) − V(s_t) as rewards; released code multiplies turn t of T by T − t − 1."""
-    value_N = batch.x["value_N"]
-    progress_N = np.where(batch.last_N, batch.reward_N, np.roll(value_N, -1)) - value_N
-    left_N = reverse_scan(np.ones(len(value_N)), batch.traj_N, 1.0) - 1
-    return replace(batch, reward_N=progress_N * (left_N if released else 1.0))
+    progress_N = SHAPERS["spa"].function(batch, beta=0.0)
+    return replace(batch, reward_N=progress_N * (remaining(batch.traj_N) if released else 1.0))
 
 
 def anchors_only(batch: Batch) -> Credit:
@@ -105,22 +120,64 @@ ROWS = {
         np.array([0.0625, 0.0625, 0.03125, 0, 0]),
         0.0225,
     ),
+    "progress as advantage": (alone(), lambda b: Credit(progress(b).reward_N), 1 * EXACT, 0.0234),
+    "digirl λ=.5": (alone(), digirl, 1 * EXACT, 0.0580),
+    "q_minus_v": (alone(), q_minus_v, 1 * EXACT, 0.0195),
+    # Of these the table has no row: means are derived where they are formulas, other numbers are sums over the ten.
+    "mc_branch, exact values": (alone(), mc_branch, 1 * EXACT, 0.0234),
+    "hgpo K→∞: G − V at every level": (infinite(), partial(hgpo, gamma=1), 1 * EXACT, 0.0840),
+    "loop K=10⁴": (infinite(625), loop, 1 * EXACT, 0.0996),
+    "rtg_loo K=10⁴": (infinite(625), rtg_loo, 1 * EXACT, 0.0996),
+    "mt_grpo K=10⁴: R − V over std R": (infinite(625), mt_grpo, EXACT / STD_R, 0.6538),
+    "rae, baseline V(s0)": (alone(), rae, 1 * EXACT, 0.0996),
+    "prime K=10⁴, q = progress: exact twice": (
+        infinite(625),
+        partial(prime, variant="paper", beta=1),
+        2 * EXACT,
+        0.3516,
+    ),
+    # Progress is a martingale's steps: their variance, a third of R's.
+    "istar K=10⁴, q = progress: each over its std": (
+        infinite(625),
+        partial(istar, beta=1),
+        EXACT * (1 + 3**0.5) / STD_R,
+        1.6482,
+    ),
+    # The best way from sA and from sB leads to sC, worth 1: nothing to choose at s0, ½ to gain at sA, ¾ at sB by luck.
+    "rewardflow K→∞": (infinite(), rewardflow, EXACT + np.array([0, 0.125, 0.0625, 0.09375, 0]), 0.2139),
+    "spae, neither ξ nor α": (infinite(), partial(spae, xi=0, alpha=0), 1 * EXACT, 0.0996),
+    # Gains of ± ¼ at sA, ⅜ or − ⅛ at sB, ± ½ at sC; the first step's is 0 by definition.
+    "spae, Φ = V after the turn": (
+        infinite(),
+        spae,
+        EXACT + 0.5 * np.array([0, *np.array([1 / 8, 1 / 16, 3 / 32]) * -np.diff(np.exp(GAIN_OR_NOT))[:, 0], 0]),
+        0.1655,
+    ),
+    "digirl λ=0: as λ=.5 but the last": (alone(), partial(digirl, lam=0), 1 * EXACT, 0.0469),
+    "digirl λ=1": (alone(), partial(digirl, lam=1), 1 * EXACT, 0.1260),
+    # Kept: all of L and an eighth of R; g from sA; g from sB if it led to sC; the win.
+    "digirl, filter": (alone(), partial(digirl, filter=True), np.array([7 / 32, 1 / 8, 1 / 16, 3 / 32, 0]), 0.2051),
+    # Every good action weighs alike: the chance of a visit, times ½ for taking it, times ½, its score.
+    "digiq, exact critic": (alone(), digiq, np.array([1, 1 / 2, 1 / 2, 3 / 8, 0]) / 4, 0.1943),
+    "outcome": (alone(), outcome, 1 * EXACT, 0.1260),
+    "filtered": (alone(), filtered, 1 * EXACT, 0.1260),
+    "a_lol: (1 − V) R": (alone(), a_lol, 0.8125 * EXACT, 0.0832),
+    "recalibrated: (1 − V) R": (alone(), recalibrated, 0.8125 * EXACT, 0.0832),
+    "oreo: its objective does it all": (alone(), oreo, 0 * EXACT, 0.0),
 }
-
-ROUNDED = {"rloo K=10⁴", "gigpo, anchors alone, γ=.95"}
-"""Rows whose mean holds to the digits given; the others hold exactly."""
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_mean_gradient_and_variance(row: str) -> None:
     (batch, weight_M), assign, gradient, variance = ROWS[row]
     mean, total = moments(batch, weight_M, assign(batch))
-    assert mean == pytest.approx(gradient, abs=5.1e-5 if row in ROUNDED else 1e-12)
-    assert total == pytest.approx(variance, abs=5.1e-5)
+    rounded = "K=10⁴" in row or row.startswith("gigpo, anchors")  # the others hold exactly
+    assert mean == pytest.approx(np.ravel(gradient), abs=5.1e-5 if rounded else 1e-12)
+    assert total == pytest.approx(variance, abs=1.1e-4 if "istar" in row else 5.1e-5)
 
 
 def test_every_assigner_has_a_row() -> None:
-    rows = {row.split()[0].rstrip(",") for row in ROWS} | {"grpo"}  # grpo's scale is that of finite groups, below
+    rows = {row.split()[0].rstrip(",:") for row in ROWS} | {"grpo"}  # grpo's scale is that of finite groups, below
     assert rows >= ASSIGNERS.keys()
 
 
@@ -133,6 +190,16 @@ def test_every_assigner_has_a_row() -> None:
         (dr_grpo, 4, 3 / 4),
         (grpo, 2, 0.7071),
         (grpo, 4, 1.4388),
+        (loop, 2, 1.0),
+        (loop, 4, 1.0),
+        (rtg_loo, 2, 1.0),
+        (rtg_loo, 4, 1.0),
+        (mt_grpo, 2, 0.7071),
+        (mt_grpo, 4, 1.4388),
+        (partial(mt_grpo, corrected=True), 2, 1.0),
+        (partial(prime, variant="paper", beta=1.0), 2, 2.0),
+        (partial(prime, variant="paper", beta=1.0), 4, 2.0),
+        (partial(spae, xi=0.0, alpha=0.0), 4, 3 / 4),
         (partial(gigpo, omega=0.0, norm="std"), 4, 1.4388),
     ],
 )
@@ -165,8 +232,18 @@ def test_potential_leaves_the_mean_of_any_potential_unchanged() -> None:
         (partial(turn_gae, gamma=1, lam=1), 0.589, 0.0),
         (partial(turn_gae, gamma=1, lam=0.5), 0.837, 0.0),
         (partial(turn_gae, gamma=1, lam=0), 0.947, 0.0),
+        (q_minus_v, 1.0, 0.0),
+        # enumerated
+        (mc_branch, 0.947, 0.0),
+        (partial(hgpo, gamma=1), 0.589, 0.0),
+        (digirl, 0.732, 0.0),
+        (digiq, 0.698, 0.0),
+        (rewardflow, 0.770, 0.1875),
+        (filtered, 0.547, 0.0),
+        (rae, 0.547, 0.1875),
+        (lambda b: reinforce(progress(b, released=True), reward_to_go=True), 0.359, 0.0),
+        (lambda b: turn_gae(b.with_columns(value_N=b.x["q_N"]), gamma=1, lam=0.5), 0.0, 0.0),
     ],
-    ids=["dr_grpo", "gigpo", "mc − v", "gae .5", "gae 0"],
 )
 def test_correlation_with_the_oracle_advantage(assign, correlation: float, blame: float) -> None:
     batch, _ = infinite()
