@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
 from agentgym_trainers.credit.group import dr_grpo, grpo, reinforce, rloo
-from agentgym_trainers.credit.segments import reverse_scan, segment_mean, segment_std, standardise
-from agentgym_trainers.testing import b6, t4, toy_batch
+from agentgym_trainers.credit.implicit import istar, prime
+from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
+from agentgym_trainers.credit.role import rae
+from agentgym_trainers.credit.segments import reverse_scan, segment_mean, standardise
+from agentgym_trainers.shaping import SHAPERS
+from agentgym_trainers.testing import (
+    ORACLE_GRADIENT,
+    SD,
+    b6,
+    oracle_batch,
+    oracle_gradient_M,
+    oracle_groups,
+    oracle_population,
+    random_columns,
+    t4,
+    toy_batch,
+)
 
 # D1: turn ends inferred from reward ≠ 0
 
@@ -95,14 +113,6 @@ def test_d6_row_weighting_biases_by_length(length: int, scale: float) -> None:
 # D7: statistics per turn index
 
 
-def per_turn_index(batch: Batch) -> Credit:
-    """Each turn's reward standardised among the turns of the same index, then summed over the trajectory."""
-    position_N = np.arange(len(batch.traj_N)) - np.searchsorted(batch.traj_N, batch.traj_N)
-    mean, std = segment_mean(batch.reward_N, position_N), segment_std(batch.reward_N, position_N, 1)
-    standard_N = (batch.reward_N - mean[position_N]) / (std[position_N] + 1e-6)
-    return Credit(np.bincount(batch.traj_N, standard_N)[batch.traj_A])
-
-
 def reward_to_go_minus_mean(batch: Batch) -> Credit:
     to_go_N = reverse_scan(batch.reward_N, batch.traj_N, 1.0)
     mean_G = segment_mean(batch.return_M, batch.group_M)
@@ -111,22 +121,160 @@ def reward_to_go_minus_mean(batch: Batch) -> Credit:
 
 @pytest.mark.parametrize(
     ("assign", "gradient"),
-    [(per_turn_index, 0.0), (reward_to_go_minus_mean, 0.14), (dr_grpo, 0.14), (rloo, 0.21), (reinforce, 0.21)],
+    [
+        (mt_grpo, 0.0),  # as published
+        (reward_to_go_minus_mean, 0.14),
+        (dr_grpo, 0.14),
+        (partial(mt_grpo, corrected=True), 0.21),
+        (rtg_loo, 0.21),
+        (rloo, 0.21),
+        (reinforce, 0.21),
+    ],
 )
 def test_d7_a_turn_that_only_some_reach(assign, gradient: float) -> None:
     """Going on has probability .3 and leads to one more turn, of reward 1: the true gradient is .3 · .7."""
     assert expected_gradient(assign, 0.3, 3, [0.0, 1.0], [0.0]) == pytest.approx(gradient, abs=1e-12)
 
 
+# D3 and its neighbours: what iStar's and PRIME's code compares with
+
+
+def test_istar_compared_with_first_turns_alone_favours_later_turns() -> None:
+    """With q the true progress, the mean gradient is the outcome's exact one plus the steps': 1 x exact at the first
+    turn, whose own share is in the baseline, and K/(K−1) x at every other."""
+    for size in (2, 4):
+        batch, weight_M = oracle_groups(size)
+        mean = weight_M @ oracle_gradient_M(batch, istar(batch, beta=1, released=True))
+        later = 1 + size / (size - 1)
+        assert mean == pytest.approx(np.array([2, later, later, later, 0]) * ORACLE_GRADIENT, abs=1e-12)
+
+
+def test_istar_as_published_is_centred_and_released_is_not() -> None:
+    """A reward that grows with the turn index: steps against all steps have mean 0, against first steps they do not."""
+    batch = toy_batch([[0, 0, 0], [0, 0, 0]], prm_A=(0, 1, 2, 0, 1, 2))
+    assert istar(batch).advantage_A.mean() == pytest.approx(0, abs=1e-12)
+    assert istar(batch, beta=1, released=True).advantage_A.tolist() == [0, 2, 4, 0, 2, 4]
+
+
+def test_prime_released_compares_with_itself() -> None:
+    """Its centring contains the trajectory's own tokens: the mean gradient is no multiple of the exact one."""
+    batch, weight_M = oracle_groups(2)
+    paper = weight_M @ oracle_gradient_M(batch, prime(batch, variant="paper", beta=1))
+    assert paper == pytest.approx(2 * ORACLE_GRADIENT, abs=1e-12)
+    released = weight_M @ oracle_gradient_M(batch, prime(batch, coefficient=1))
+    assert released[:4] / ORACLE_GRADIENT[:4] == pytest.approx((2.1429, 2.5238, 2.5238, 2.9048), abs=5.1e-5)
+
+
+# D4: SPA's turn values overwritten with a number of the trajectory
+
+
+def overwritten(batch: Batch) -> np.ndarray:
+    """Every turn gets the leave-one-out centred outcome, as the released data script leaves it."""
+    return rloo(batch).advantage_A[batch.first_A]
+
+
+def test_d4_progress_stays_with_its_turn() -> None:
+    """Also: nothing is blamed on the state in which nothing matters any more."""
+    batch = oracle_batch(oracle_population())
+    progress_N, defect_N = SHAPERS["spa"].function(batch, beta=0.0), overwritten(batch)
+    assert not progress_N[batch.anchor_N == SD].any()
+    assert np.abs(defect_N[batch.anchor_N == SD]).min() > 0.1
+    first = batch.traj_N == 0
+    assert len(set(progress_N[first].tolist())) == 3
+    assert len(set(defect_N[first].tolist())) == 1
+
+
+# D11: turns as independent episodes
+
+
+def split(batch: Batch) -> Batch:
+    """Every turn an episode of its own, all of them attempts at one task."""
+    n = len(batch.traj_N)
+    columns = {name: column for name, column in batch.x.items() if not name.endswith("_M")}
+    return replace(batch, group_M=np.zeros(n, np.int64), traj_N=np.arange(n), truncated_M=np.zeros(n, bool), x=columns)
+
+
+READS_NO_REWARD = {"q_minus_v", "digiq", "oreo", "filtered"}
+"""A critic of actions has read them before; OREO's advantage is 0; a success is not a reward."""
+OF_ITS_TURN = {"mc_branch"}
+"""Continuations have told what comes later."""
+
+
+def first_turn(name: str, last_reward: float, *, independent: bool) -> float:
+    columns = random_columns(np.random.default_rng(0), 2, 6, 6)
+    batch = toy_batch([[0, 0, last_reward], [0, 0, 0.25]], anchors=[0, 1, 2, 0, 1, 3], **columns)
+    batch = batch.with_columns(role_N=np.zeros(6, np.int64))
+    if independent:
+        batch = split(batch)
+        m = len(batch.group_M)
+        batch = batch.with_columns(inst_value_M=np.zeros(m), baseline_M=np.zeros(m), success_M=np.zeros(m))
+    options = {"lam": 0.9} if "gae" in name else {}
+    return ASSIGNERS[name].function(batch, **options).advantage_A[0]
+
+
+@pytest.mark.parametrize("name", [name for name in ASSIGNERS if name not in READS_NO_REWARD | OF_ITS_TURN])
+def test_d11_a_first_turn_hears_of_the_end(name: str) -> None:
+    assert first_turn(name, 1.0, independent=False) != pytest.approx(first_turn(name, 2.0, independent=False))
+
+
+@pytest.mark.parametrize("name", ["reinforce", "token_gae", "turn_gae", "bilevel_gae", "digirl", "rae", "outcome"])
+def test_d11_turns_as_episodes_would_not(name: str) -> None:
+    assert first_turn(name, 1.0, independent=True) == first_turn(name, 2.0, independent=True)
+
+
+# D12: intermediate rewards overwritten; D13: credit in the last row alone
+
+WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol", "recalibrated"]
+
+
+def last_reward_only(batch: Batch) -> Batch:
+    """What is left where the normalised outcome is written over a trajectory's rewards."""
+    return replace(batch, reward_N=np.where(batch.last_N, batch.reward_N, 0.0))
+
+
+@pytest.mark.parametrize("name", [name for name in ASSIGNERS if name not in READS_NO_REWARD])
+def test_d12_intermediate_rewards_count(name: str) -> None:
+    columns = random_columns(np.random.default_rng(1), 2, 6, 6)
+    batch = toy_batch([[0, 2, 1], [0, 0, 0.25]], anchors=[0, 1, 2, 0, 1, 3], **columns)
+    batch = batch.with_columns(role_N=np.zeros(6, np.int64), inst_value_M=np.zeros(2), baseline_M=np.zeros(2))
+    assign = ASSIGNERS[name].function
+    assert assign(batch).advantage_A[1] != pytest.approx(assign(last_reward_only(batch)).advantage_A[1])
+
+
+@pytest.mark.parametrize("name", WHOLE_RETURN)
+def test_d13_every_turn_of_a_trajectory_gets_its_return(name: str) -> None:
+    known = {"success_M": (1, 0), "inst_value_M": (0.25, 0.25), "baseline_M": (0.25, 0.25)}
+    batch = toy_batch([[1, 0, 0], [0, 0, 0]], tokens=2, role_N=[0] * 6, role_baseline_N=[0.25] * 6, **known)
+    advantage_A = ASSIGNERS[name].function(batch).advantage_A
+    defect_A = np.where(batch.last_N[batch.turn_A], advantage_A, 0.0)
+    assert np.array_equal(advantage_A[:6], np.full(6, advantage_A[0]))
+    assert not np.array_equal(defect_A[:6], np.full(6, advantage_A[0]))  # (N − 1) / N of the turns got nothing
+    assert advantage_A[0] > 0
+
+
+# RAE: one baseline for both players
+
+
+def test_a_pooled_baseline_turns_the_first_movers_edge_into_a_gradient() -> None:
+    """The first to move wins 3 of 4 games whatever it does: with its own baseline nobody is praised for that."""
+    games = [[1.0, -1.0]] * 3 + [[-1.0, 1.0]]
+    role_N = np.tile([0, 1], 4)
+    own = toy_batch(games, role_N=role_N, role_baseline_N=np.where(role_N == 0, 0.5, -0.5))
+    pooled = own.with_columns(role_baseline_N=np.zeros(8))
+    assert [rae(own).advantage_A[role_N == role].mean() for role in (0, 1)] == [0, 0]
+    assert [rae(pooled).advantage_A[role_N == role].mean() for role in (0, 1)] == [0.5, -0.5]
+
+
+def test_a_constant_stream_fades_geometrically() -> None:
+    baseline, advantages = 0.0, []
+    for _ in range(20):
+        batch = toy_batch([[1.0]], role_N=[0], role_baseline_N=[baseline])
+        advantages.append(rae(batch).advantage_A[0])
+        baseline = 0.95 * baseline + 0.05
+    assert advantages == pytest.approx(0.95 ** np.arange(20))
+
+
 # Others
-
-
-def test_d12_d13_all_rewards_count_and_reach_every_turn() -> None:
-    batch = toy_batch([[1, 0, 0], [0, 0, 0]], tokens=2)
-    for assign in (rloo, grpo, dr_grpo, reinforce):
-        advantage_A = assign(batch).advantage_A
-        assert np.all(advantage_A[:6] == advantage_A[0])
-        assert advantage_A[0] > 0
 
 
 def test_d5_bootstrap_is_of_the_final_observation() -> None:

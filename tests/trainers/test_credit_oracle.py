@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -35,6 +34,7 @@ from agentgym_trainers.testing import (
     SD,
     oracle_batch,
     oracle_gradient_M,
+    oracle_groups,
     oracle_population,
     oracle_trajectories,
 )
@@ -62,14 +62,7 @@ def infinite(copies: int = 1) -> tuple[Batch, np.ndarray]:
     return oracle_batch(population), np.full(len(population), 1 / len(population))
 
 
-@cache
-def every_group(size: int) -> tuple[Batch, np.ndarray]:
-    """All 10^size groups that can be drawn, and the probability of each, shared by its trajectories."""
-    every = oracle_trajectories()
-    drawn = np.array(list(product(range(10), repeat=size)))
-    chance = np.array([t.probability for t in every])[drawn].prod(axis=1)
-    groups = np.repeat(np.arange(len(drawn)), size)
-    return oracle_batch([every[i] for i in drawn.ravel()], groups=groups), np.repeat(chance / size, size)
+every_group = cache(oracle_groups)
 
 
 def moments(batch: Batch, weight_M: np.ndarray, credit: Credit) -> tuple[np.ndarray, float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -223,6 +224,15 @@ def oracle_batch(
         prox_logprob_A=batch.logprob_A.astype(np.float64),
         ref_logprob_A=batch.logprob_A.astype(np.float64),
     )
+
+
+def oracle_groups(size: int) -> tuple[Batch, np.ndarray]:
+    """All 10^size groups that can be drawn, and the probability of each, shared by its trajectories: float64[M]."""
+    every = oracle_trajectories()
+    drawn = np.array(list(product(range(10), repeat=size)))
+    chance = np.array([t.probability for t in every])[drawn].prod(axis=1)
+    groups = np.repeat(np.arange(len(drawn)), size)
+    return oracle_batch([every[i] for i in drawn.ravel()], groups=groups), np.repeat(chance / size, size)
 
 
 def oracle_gradient_M(batch: Batch, credit: Credit, p_first: np.ndarray | None = None) -> np.ndarray:
