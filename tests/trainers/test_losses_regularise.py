@@ -1,0 +1,144 @@
+"""Regularisers: EPO's entropy band, the exact KL, and penalties on some turns only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from agentgym_trainers.losses import kl
+from agentgym_trainers.losses.entropy_band import (
+    EntropyBandOptions,
+    EntropyHistory,
+    band_penalty,
+    entropy_band,
+    mean_entropy,
+)
+from agentgym_trainers.losses.regularise import full_kl, on_turns
+from agentgym_trainers.testing import toy_batch
+
+
+def tensor(*numbers: float, grad: bool = False) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, requires_grad=grad)
+
+
+def entropy_of(logits: torch.Tensor) -> torch.Tensor:
+    distribution = torch.log_softmax(logits, -1)
+    return -(distribution.exp() * distribution).sum(-1)
+
+
+# ---- EPO ----------------------------------------------------------------------------------------------------------
+
+
+def test_faithful_band_numbers_and_its_gradient_is_zero() -> None:
+    entropy_A = tensor(0.5, 1.0, 3.0, grad=True)
+    penalty = band_penalty(entropy_A, 1.0, low=0.8, high=1.2, penalty=0.1, faithful=True)
+    assert penalty.tolist() == pytest.approx([0.1, 0, 0.1])
+    assert penalty.mean().item() == pytest.approx(0.0667, abs=1e-4)
+    assert not penalty.requires_grad
+    options = EntropyBandOptions(penalty=0.1, faithful=True)
+    entropy_band(entropy_A, 1.0, options).sum().backward()
+    assert entropy_A.grad.tolist() == [-1, -1, -1]  # only the bonus acts, as with any α
+
+
+def test_hinge_band_numbers() -> None:
+    entropy_A = tensor(0.5, 1.0, 3.0, grad=True)
+    penalty = band_penalty(entropy_A, 1.0, low=0.8, high=1.2, penalty=0.1)
+    assert penalty.tolist() == pytest.approx([0.03, 0, 0.18])
+    penalty.sum().backward()
+    assert entropy_A.grad.tolist() == pytest.approx([-0.1, 0, 0.1])
+
+
+@pytest.mark.parametrize(("mean", "direction"), [(0.2, -1), (5.0, 1)])
+def test_a_step_on_the_hinge_brings_entropy_towards_the_band(mean, direction) -> None:
+    """Above the band entropy falls, below it rises: the penalty alone, and with the bonus beside it."""
+    for loss in (
+        lambda h: band_penalty(h, mean).sum(),
+        lambda h: entropy_band(h, mean, EntropyBandOptions()).sum(),
+    ):
+        logits = tensor(0.3, -0.2, 0.9, grad=True)
+        before = entropy_of(logits[None])
+        loss(before).backward()
+        after = entropy_of((logits - 0.1 * logits.grad)[None])
+        assert np.sign((after - before).item()) == direction
+
+
+def test_inside_the_band_only_the_bonus_acts() -> None:
+    entropy_A = tensor(1.0, 1.1, grad=True)
+    entropy_band(entropy_A, 1.0, EntropyBandOptions()).sum().backward()
+    assert entropy_A.grad.tolist() == [-1, -1]
+
+
+def test_without_a_history_there_is_no_penalty() -> None:
+    history = EntropyHistory()
+    assert history.mean is None
+    assert band_penalty(tensor(0.0, 9.0), history.mean).tolist() == [0, 0]
+
+
+def test_history_is_the_mean_of_all_steps_and_survives_a_resume() -> None:
+    history = EntropyHistory()
+    for entropy in (1.0, float("nan"), 2.0):
+        history.add(entropy)
+    assert history.mean == 1.5
+    resumed = EntropyHistory()
+    resumed.load_state_dict(history.state_dict())
+    for each in (history, resumed):
+        each.add(3.0)
+    assert history.mean == resumed.mean == 2.0
+
+
+def test_a_step_s_entropy_counts_trajectories_alike() -> None:
+    batch = toy_batch([[0, 0], [0]], tokens=[2, 1, 1])
+    assert mean_entropy(np.array([1.0, 1.0, 1.0, 3.0]), batch) == 2.0
+    assert np.isnan(mean_entropy(np.zeros(0), toy_batch([], tokens=0)))
+
+
+def test_band_bounds_are_in_order() -> None:
+    with pytest.raises(ValidationError, match="above"):
+        EntropyBandOptions(low=1.3)
+
+
+def test_band_does_not_leak_between_tokens() -> None:
+    entropy_A = tensor(float("nan"), 3.0, grad=True)
+    entropy_band(entropy_A, 1.0, EntropyBandOptions())[1].backward()
+    assert entropy_A.grad.tolist() == [0, 1]
+
+
+# ---- KL -----------------------------------------------------------------------------------------------------------
+
+
+def test_full_kl_is_the_sum_and_has_its_gradient() -> None:
+    logits, reference = tensor(0.3, -0.2, 0.9, grad=True), tensor(0.5, 0.1, -1)
+    divergence = full_kl(logits[None], reference[None])
+    new, ref = torch.log_softmax(logits, -1), torch.log_softmax(reference, -1)
+    expected = (new.exp() * (new - ref)).sum()
+    assert divergence.item() == pytest.approx(expected.item())
+    ours, theirs = (torch.autograd.grad(x.sum(), logits, retain_graph=True)[0] for x in (divergence, expected))
+    assert ours.tolist() == pytest.approx(theirs.tolist())
+    assert full_kl(new[None], ref[None]).item() == pytest.approx(expected.item())  # log-probabilities do as well
+    sampled = (new.detach().exp() * kl(new, ref, "k2")).sum()
+    assert torch.autograd.grad(sampled, logits)[0].tolist() == pytest.approx(theirs.tolist())
+
+
+def test_full_kl_of_words_that_are_never_said() -> None:
+    logits = tensor(0.3, float("-inf"), 0.9, grad=True)
+    divergence = full_kl(logits, tensor(0.5, float("-inf"), -1))
+    divergence.backward()
+    assert torch.isfinite(divergence)
+    assert torch.isfinite(logits.grad).all()
+    assert full_kl(tensor(1, 2), tensor(1, 2)).item() == pytest.approx(0, abs=1e-15)
+    assert full_kl(tensor(1, 2), tensor(1, float("-inf"))).item() == float("inf")
+
+
+def test_kl_on_the_first_attempt_only() -> None:
+    """SCoRe's first stage: the gradient on the second attempt is exactly 0."""
+    batch = toy_batch([[0, 0], [0, 0, 0]], tokens=[1, 2, 1, 1, 1])
+    new = tensor(-1, -4, -2, -1, -3, -1, grad=True)
+    penalty = on_turns(kl(new, torch.full_like(new, -1.5), "k2"), batch, stop=1)
+    penalty.sum().backward()
+    assert (new.grad[[1, 2, 4, 5]] == 0).all()
+    assert new.grad[[0, 3]].tolist() == pytest.approx([0.5, 0.5])
+    later = on_turns(torch.ones(6), batch, first=1, stop=2)
+    assert later.tolist() == [0, 1, 1, 0, 1, 0]
+    assert on_turns(torch.ones(6), batch).tolist() == [1] * 6

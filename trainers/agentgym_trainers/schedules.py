@@ -1,0 +1,102 @@
+"""Schedules: an option as a function of the step. No state: a resumed run has what an uninterrupted one would have.
+
+[schedules]
+"world.max_turns" = {kind = "stages", values = [10, 20, 30], every = 100}
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Number = int | float
+"""Whole numbers stay whole: a horizon is no 10.0."""
+
+
+class _Schedule(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def at(self, step: int) -> Number:
+        raise NotImplementedError
+
+
+class Stages(_Schedule):
+    """Constant for `every` steps at a time: values[min(⌊step / every⌋, last)]. ScalingInter-RL (2509.08755)."""
+
+    kind: Literal["stages"] = "stages"
+    values: tuple[Number, ...] = Field(min_length=1)
+    every: int = Field(default=100, gt=0)
+
+    def at(self, step: int) -> Number:
+        return self.values[min(step // self.every, len(self.values) - 1)]
+
+
+class Linear(_Schedule):
+    """From `start` to `end` in a straight line over `steps` steps, `begin` steps in; constant before and after."""
+
+    kind: Literal["linear"] = "linear"
+    start: float
+    end: float
+    steps: int = Field(gt=0)
+    begin: int = Field(default=0, ge=0)
+
+    def at(self, step: int) -> float:
+        return self.start + (self.end - self.start) * _share(step - self.begin, self.steps)
+
+
+class CosineWarmup(_Schedule):
+    """low + (high − low) (1 − cos(π step / steps)) / 2, then `high`. SPEAR's weight of self-imitation (2509.22601)."""
+
+    kind: Literal["cosine_warmup"] = "cosine_warmup"
+    low: float = 0.0
+    high: float = 1.0
+    steps: int = Field(default=200, gt=0)
+
+    def at(self, step: int) -> float:
+        return self.low + (self.high - self.low) * (1 - math.cos(math.pi * _share(step, self.steps))) / 2
+
+
+class CosineDecay(_Schedule):
+    """low + (high − low) (1 + cos(π step / steps)) / 2, then `low`. SPEAR's reward for using tools (2509.22601)."""
+
+    kind: Literal["cosine_decay"] = "cosine_decay"
+    low: float = 0.0
+    high: float = 1.0
+    steps: int = Field(default=200, gt=0)
+
+    def at(self, step: int) -> float:
+        return self.low + (self.high - self.low) * (1 + math.cos(math.pi * _share(step, self.steps))) / 2
+
+
+class EpoPhases(_Schedule):
+    """`scale` times EPO's weight of the entropy penalty, as released (2509.22576).
+
+    1 − .2 (1 − e^{−2p}) in the first half of the run, .8 e^{−3p} in the second, p the part of that half which is done.
+    It falls from .827 to .8 at the middle and ends at .04, not 0.
+    """
+
+    kind: Literal["epo"] = "epo"
+    steps: int = Field(default=150, gt=1)
+    """Of the whole run."""
+    scale: float = 1.0
+
+    def at(self, step: int) -> float:
+        half = self.steps / 2
+        if step < half:
+            return self.scale * (1 - 0.2 * (1 - math.exp(-2 * step / half)))
+        return self.scale * 0.8 * math.exp(-3 * _share(step - half, half))
+
+
+ScheduleOptions = Annotated[Stages | Linear | CosineWarmup | CosineDecay | EpoPhases, Field(discriminator="kind")]
+"""A schedule as a recipe writes it: `kind`, and that kind's own options."""
+
+
+def value_at(schedule: Stages | Linear | CosineWarmup | CosineDecay | EpoPhases, step: int) -> Number:
+    """What the scheduled option is in this step. Steps count from 0."""
+    return schedule.at(step)
+
+
+def _share(step: float, steps: float) -> float:
+    return min(max(step / steps, 0.0), 1.0)
