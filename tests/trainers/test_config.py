@@ -116,7 +116,7 @@ def test_text_of_any_kind_survives_toml(mine):
         (["world="], "'world' is missing"),
         (["rollout.groups=0"], "rollout.groups should be greater than 0, not 0"),
         (["optim.lr=fast"], "optim.lr should be a valid number, unable to parse string as a number, not 'fast'"),
-        (["loss.objective=ppo"], "loss: there is no objective 'ppo'; there are "),
+        (["loss.objective=magic"], "loss: there is no objective 'magic'; there are "),
         (["name.first=x"], "'name' is not a table"),
         (["nothing"], "'nothing' is not an override; write section.key=value"),
     ],

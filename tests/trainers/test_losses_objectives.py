@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from agentgym_trainers.losses import ppo_clip, token_weights
-from agentgym_trainers.losses.path import oreo, path_value_target
+from agentgym_trainers.losses.path import oreo
 from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, hashed, ratio_clip
 from agentgym_trainers.losses.token import awr, cispo, loop_clip
-from agentgym_trainers.testing import c3, toy_batch
+from agentgym_trainers.testing import toy_batch
 
 
 def tensor(*numbers: float, grad: bool = False) -> torch.Tensor:
@@ -256,36 +256,32 @@ def test_the_hash_is_even() -> None:
 # ---- OREO ---------------------------------------------------------------------------------------------------------
 
 
-def log_ratios(values=(0.97, 1.0, 0.985)) -> tuple:
-    """lr = (1, −.5, .5), R = 1 at the end."""
-    batch = c3(ref_logprob_A=(-3, -3, -3)) if values is None else toy_batch(
-        [[0, 0, 1]], ref_logprob_A=(-3, -3, -3), value_N=values, value_A=values
-    )  # fmt: skip
-    return tensor(-2, -3.5, -2.5, grad=True), batch
+def path(values=(0.97, 1.0, 0.985), **options) -> tuple:
+    """lr = (1, −.5, .5), R = 1 at the end. V as given makes every state consistent."""
+    batch = toy_batch([[0, 0, 1]], ref_logprob_A=(-3, -3, -3), value_N=values, **options)
+    return tensor(-2, -3.5, -2.5, grad=True), batch, tensor(0, 0, 0), weights(batch, "turn_mean")
 
 
-@pytest.mark.parametrize("states", ["turn", "token"])
-def test_oreo_is_at_rest_on_the_path_consistent_value(states) -> None:
-    new, batch = log_ratios()
-    loss, metrics = oreo(new, new.detach(), batch, tensor(0, 0, 0), weights(batch), states=states)
+def test_oreo_is_at_rest_on_the_path_consistent_value() -> None:
+    new, batch, advantage, w = path()
+    loss, metrics = oreo(new, new.detach(), batch, advantage, w)
     loss.backward()
     assert loss.item() == pytest.approx(0, abs=1e-20)
     assert new.grad.tolist() == pytest.approx([0, 0, 0], abs=1e-12)
     assert metrics["path_error"].item() == pytest.approx(0, abs=1e-10)
-    assert path_value_target(new.detach().numpy(), batch, states=states) == pytest.approx([0.97, 1.0, 0.985])
 
 
-def test_oreo_value_targets_without_temperature_or_without_change_are_the_return() -> None:
-    new, batch = log_ratios()
-    assert path_value_target(new.detach().numpy(), batch, beta=0.0) == pytest.approx([1, 1, 1])
-    assert path_value_target(batch.x["ref_logprob_A"], batch) == pytest.approx([1, 1, 1])
+def test_oreo_without_temperature_or_without_change_wants_the_return_of_v() -> None:
+    for beta, ratios in ((1e-9, (1, -0.5, 0.5)), (0.03, (0, 0, 0))):
+        _, batch, advantage, w = path(values=(1, 1, 1))
+        new = (tensor(*ratios) - 3).requires_grad_()
+        assert oreo(new, new.detach(), batch, advantage, w, beta=beta)[0].item() == pytest.approx(0, abs=1e-16)
 
 
-def test_oreo_gradient_is_of_the_state_s_own_log_ratio() -> None:
-    """The later ones are constants: each token's gradient is w · 2β · its own state's error."""
-    new, batch = log_ratios(values=(0.5, 0.4, 0.3))
-    w = weights(batch, "turn_mean")
-    oreo(new, new.detach(), batch, tensor(0, 0, 0), w)[0].backward()
+def test_oreo_gradient_is_of_the_turn_s_own_log_ratio() -> None:
+    """The later ones are constants: each token's gradient is w · 2β · its own turn's error."""
+    new, batch, advantage, w = path(values=(0.5, 0.4, 0.3))
+    oreo(new, new.detach(), batch, advantage, w)[0].backward()
     error = np.array([0.5, 0.4, 0.3]) - [0.97, 1.0, 0.985]
     assert new.grad.tolist() == pytest.approx((2 * 0.03 * error / 3).tolist())
 
@@ -294,16 +290,16 @@ def test_oreo_turns_of_several_tokens() -> None:
     """A turn's log-ratio is its tokens' sum, and every one of them has the turn's gradient."""
     batch = toy_batch([[0, 1]], tokens=[2, 1], ref_logprob_A=(-1, -1, -1), value_N=(0.2, 0.3))
     new = tensor(-0.5, -0.75, -2, grad=True)
-    loss, _ = oreo(new, new.detach(), batch, tensor(0, 0, 0), weights(batch, "turn_mean"), beta=0.1)
+    loss, metrics = oreo(new, new.detach(), batch, tensor(0, 0, 0), weights(batch, "turn_mean"), beta=0.1)
     errors = np.array([0.1 * (0.75 - 1) + 0.2 - 1, 0.1 * -1 + 0.3 - 1])
     loss.backward()
     assert loss.item() == pytest.approx((errors**2).mean())
+    assert metrics["path_bias"].item() == pytest.approx(errors.mean())
     assert new.grad.tolist() == pytest.approx((0.2 * errors[[0, 0, 1]] / 2).tolist())
-    assert path_value_target(new.detach().numpy(), batch, beta=0.1) == pytest.approx([1.025, 1.1])
 
 
 def test_oreo_bootstraps_only_where_truncated() -> None:
-    cut = toy_batch([[0, 0]], truncated=[True], ref_logprob_A=(0, 0), bootstrap_M=(0.7,))
-    ended = toy_batch([[0, 0]], ref_logprob_A=(0, 0), bootstrap_M=(0.7,))
-    assert path_value_target(np.zeros(2), cut) == pytest.approx([0.7, 0.7])
-    assert path_value_target(np.zeros(2), ended) == pytest.approx([0, 0])
+    for truncated, reward in ((True, 1.7), (False, 1.0)):
+        _, batch, advantage, w = path(values=(0, 0, 0), truncated=[truncated], bootstrap_M=(0.7,))
+        still = tensor(-3, -3, -3)
+        assert oreo(still, still, batch, advantage, w)[0].item() == pytest.approx(reward**2)

@@ -17,9 +17,14 @@ from typing import Literal
 
 from torch import Tensor
 
+from agentgym_trainers.losses.group import pacs
 from agentgym_trainers.losses.objective import policy_gradient, ppo_clip
+from agentgym_trainers.losses.pairs import dpo, refuel
+from agentgym_trainers.losses.path import oreo
 from agentgym_trainers.losses.reduce import token_weights, turn_weights
 from agentgym_trainers.losses.regularise import cross_entropy, entropy, kl
+from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, ratio_clip
+from agentgym_trainers.losses.token import awr, cispo, loop_clip
 from agentgym_trainers.losses.value import value_loss
 
 __all__ = [
@@ -59,4 +64,15 @@ class Objective:
 OBJECTIVES: dict[str, Objective] = {
     "policy_gradient": Objective(policy_gradient),
     "ppo_clip": Objective(ppo_clip),
+    "loop_clip": Objective(loop_clip),
+    "cispo": Objective(cispo),
+    "awr": Objective(awr),
+    "clip_cov": Objective(clip_cov, "trajectory"),
+    "ratio_clip": Objective(ratio_clip, "turn"),
+    "gspo": Objective(gspo, "trajectory"),
+    "a_lol": Objective(a_lol, "trajectory", frozenset({"ref_logprob_A"})),
+    "oreo": Objective(oreo, "trajectory", frozenset({"ref_logprob_A", "value_N", "bootstrap_M"})),
+    "dpo": Objective(dpo, "pair", frozenset({"groups", "ref_logprob_A"})),
+    "refuel": Objective(refuel, "pair", frozenset({"groups", "branched_N"})),
+    "pacs": Objective(pacs, "group", frozenset({"groups", "success_M"})),
 }

@@ -5,8 +5,6 @@ V(s_t) = R_t − β Σ_{i≥t} log π/π_ref(a_i) at the optimum of reward less 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
 from pydantic import PositiveFloat
@@ -15,8 +13,6 @@ from torch import Tensor
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.credit.segments import reverse_scan
 from agentgym_trainers.losses.units import as_tensor, segment_sum
-
-States = Literal["turn", "token"]
 
 
 def oreo(
@@ -27,54 +23,32 @@ def oreo(
     weights_A: Tensor,
     *,
     beta: PositiveFloat = 0.03,
-    states: States = "turn",
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(β [lr_t + sg Σ_{i>t} lr_i] + sg V(s_t) − R_t)², lr = log π/π_ref of a turn or token: the gradient is lr_t's.
+    """(β [lr_t + sg Σ_{i>t} lr_i] + sg V(s_t) − R_t)², lr_t = Σ_j (ℓ − ℓ_ref)_j: the gradient is of lr_t alone.
 
-    Wang et al. 2024 (OREO, 2412.16145) policy loss; the critic's is a regression to `path_value_target`. The paper adds
-    α KL(π ‖ ref): `loss.kl`. A turn's loss is broadcast to its tokens and reduced: "turn_mean" is the mean over turns.
-    Population: none beyond the reducer's. The advantage has no part in it. K = 1: the same. All-equal rewards: not 0,
-    unless V already says so. Truncated: the value of the final observation (`bootstrap_M`) stands for the future.
+    Wang et al. 2024 (OREO, 2412.16145) policy loss, a turn being an action; the critic learns from the assigner of this
+    name, with the same β. The paper adds α KL(π ‖ ref): `loss.kl`. A turn's loss is broadcast to its tokens and
+    reduced: "turn_mean" is the mean over turns. Population: none beyond the reducer's. The advantage has no part in it.
+    K = 1: the same. All-equal rewards: not 0, unless V already says so. Truncated: the value of the final observation
+    (`bootstrap_M`) stands for the future.
     """
-    log_ratio_A = logprob_A - as_tensor(batch.x["ref_logprob_A"], logprob_A)
-    index_A, value, to_go = _states(batch, states)
-    own_U = segment_sum(log_ratio_A, index_A, len(value))
-    rest_U = _rest(own_U.detach(), batch, states)
-    miss_U = beta * (own_U + rest_U) + as_tensor(value - to_go, logprob_A)
-    loss = (weights_A * (miss_U**2)[as_tensor(index_A, logprob_A)]).sum()
-    if not len(value):
+    n = len(batch.traj_N)
+    own_N = segment_sum(logprob_A - as_tensor(batch.x["ref_logprob_A"], logprob_A), batch.turn_A, n)
+    own = own_N.detach().cpu().numpy().astype(np.float64)
+    later_N = reverse_scan(own, batch.traj_N, 1.0) - own
+    to_go_N = reverse_scan(batch.reward_N + _after_N(batch), batch.traj_N, 1.0)
+    known_N = as_tensor(beta * later_N + batch.x["value_N"] - to_go_N, logprob_A)
+    miss_N = beta * own_N + known_N
+    loss = (weights_A * (miss_N**2)[as_tensor(batch.turn_A, logprob_A)]).sum()
+    if not n:
         return loss, {}
-    miss_U = miss_U.detach()
-    return loss, {"path_error": (miss_U**2).mean().sqrt(), "path_bias": miss_U.mean()}
+    miss_N = miss_N.detach()
+    return loss, {"path_error": torch.sqrt((miss_N**2).mean()), "path_bias": miss_N.mean()}
 
 
-def path_value_target(
-    logprob_A: np.ndarray, batch: Batch, *, beta: float = 0.03, states: States = "turn"
-) -> np.ndarray:
-    """float64[N], or [A] with states="token": R_t − β Σ_{i≥t} lr_i, what OREO's critic should say of each state."""
-    index_A, _, to_go = _states(batch, states, value=False)
-    log_ratio = np.bincount(index_A, logprob_A - batch.x["ref_logprob_A"], minlength=len(to_go))
-    return to_go - beta * reverse_scan(log_ratio, batch.traj_N if states == "turn" else batch.traj_A, 1.0)
-
-
-def _states(batch: Batch, states: States, value: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each state: the state of each token, V, and the reward from it on."""
-    last_N = np.where(batch.last_N, _after_M(batch)[batch.traj_N], 0.0)
-    to_go_N = reverse_scan(batch.reward_N + last_N, batch.traj_N, 1.0)
-    if states == "turn":
-        return batch.turn_A, batch.x["value_N"] if value else to_go_N, to_go_N
-    to_go_A = to_go_N[batch.turn_A]  # a turn's reward falls on its last token
-    return np.arange(len(batch.turn_A)), batch.x["value_A"] if value else to_go_A, to_go_A
-
-
-def _after_M(batch: Batch) -> np.ndarray:
+def _after_N(batch: Batch) -> np.ndarray:
+    """What the future after a trajectory's last turn is worth: 0, or where it was cut V of the final observation."""
     if not batch.truncated_M.any():
-        return np.zeros(len(batch.truncated_M))
-    return np.where(batch.truncated_M, batch.x["bootstrap_M"], 0.0)
-
-
-def _rest(own_U: Tensor, batch: Batch, states: States) -> Tensor:
-    """Σ of the later states' log-ratios, without one's own."""
-    own = own_U.cpu().numpy().astype(np.float64)
-    rest = reverse_scan(own, batch.traj_N if states == "turn" else batch.traj_A, 1.0) - own
-    return torch.from_numpy(rest).to(own_U.device, own_U.dtype)
+        return np.zeros(len(batch.traj_N))
+    cut_M = np.where(batch.truncated_M, batch.x["bootstrap_M"], 0.0)
+    return np.where(batch.last_N, cut_M[batch.traj_N], 0.0)

@@ -25,7 +25,7 @@ def ratio_clip(
     unit: Unit = "turn",
     ratio: Literal["sum", "mean"] = "sum",
     clip_low: PositiveFloat = 0.2,
-    clip_high: PositiveFloat = 0.2,
+    clip_high: PositiveFloat = 0.28,
     dual_clip: PositiveFloat | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's clip on one ratio a turn (or a trajectory): all its tokens are kept or clipped together.
@@ -112,7 +112,7 @@ def clip_cov(
     weights_A: Tensor,
     *,
     clip_low: PositiveFloat = 0.2,
-    clip_high: PositiveFloat = 0.2,
+    clip_high: PositiveFloat = 0.28,
     dual_clip: PositiveFloat | None = None,
     fraction: NonNegativeFloat = 0.02,
     cov_low: float = 2.0,

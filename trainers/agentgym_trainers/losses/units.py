@@ -25,7 +25,7 @@ def unit_A(batch: Batch, unit: Unit) -> np.ndarray:
 def as_tensor(array: np.ndarray, like: Tensor) -> Tensor:
     """A column of the batch on `like`'s device: whole numbers (they are indices) as int64, others in its type."""
     kind = torch.int64 if array.dtype.kind in "iu" else like.dtype
-    return torch.from_numpy(np.ascontiguousarray(array)).to(like.device, kind)
+    return torch.tensor(array, dtype=kind, device=like.device)
 
 
 def segment_sum(x_A: Tensor, index_A: np.ndarray, size: int) -> Tensor:
