@@ -57,7 +57,7 @@ def test_the_wiring_names_every_option_once(name):
     told = [option for _, option, _ in wiring(config)]
     options = set(leaves(config)) - {"name", "description", "paper"}
     assert sorted(told) == sorted(option for option in options if "." in option)
-    absent = {"value", "sft", "select", "signals", "shaping"}
+    absent = {"value", "sft", "select", "signals", "shaping", "correct", "schedules"}
     assert {option for option in options if "." not in option} <= absent
 
 

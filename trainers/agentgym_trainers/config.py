@@ -13,9 +13,12 @@ from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.correct import CorrectOptions
+from agentgym_trainers.losses.entropy_band import EntropyBandOptions
 from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
 from agentgym_trainers.rows import told_columns
+from agentgym_trainers.schedules import ScheduleOptions, applied, telling_steps
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.signals.value import ValueOptions
@@ -141,6 +144,8 @@ class LossOptions(Chosen):
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of KL(policy ‖ the policy as RL began)."""
     kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+"
+    band: EntropyBandOptions | None = None
+    """EPO's entropy bonus, turned round outside a band around past entropy."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> LossOptions:
@@ -207,11 +212,15 @@ class Config(Part):
     credit: CreditOptions
     value: ValueOptions | None = None
     """The critic; needed by assigners that read values."""
+    correct: CorrectOptions | None = None
+    """Weights for tokens that other weights, or another precision, sampled."""
     loss: LossOptions = Field(default_factory=LossOptions)
     optim: OptimOptions = OptimOptions()
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
     guards: GuardOptions = GuardOptions()
+    schedules: dict[str, ScheduleOptions] = {}
+    """Options by their dotted names that change from step to step."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
@@ -241,7 +250,20 @@ class Config(Part):
                 f"loss.objective = {self.loss.objective!r} compares attempts at one task, so optimiser batches are cut "
                 f"between groups: optim.minibatches must be at most rollout.groups, {self.rollout.groups}"
             )
+        if self.correct is not None and OBJECTIVES[self.loss.objective].whole_groups:
+            raise ValueError(
+                f"[correct] weighs losses of tokens, and loss.objective = {self.loss.objective!r} has none: remove it"
+            )
+        for step in telling_steps(self.schedules.values(), self.run.steps):
+            self.at(step)
         return self
+
+    def at(self, step: int) -> Config:
+        """This, with every scheduled option as it is in a step (counted from 0)."""
+        if not self.schedules:
+            return self
+        tree = applied(self.model_dump(exclude={"schedules"}), self.schedules, step)
+        return checked_model(type(self), tree).model_copy(update={"schedules": self.schedules})
 
     @field_validator("shaping")
     @classmethod
@@ -264,6 +286,8 @@ class Config(Part):
         """What each chosen part must be given, by how the recipe names the part."""
         found = {f"credit.assigner = {self.credit.assigner!r}": assigner_of(self.credit.assigner).needs}
         found[f"loss.objective = {self.loss.objective!r}"] = OBJECTIVES[self.loss.objective].needs
+        if self.correct is not None:
+            found["[correct]"] = frozenset({"prox_logprob_A", "version_A"})
         if self.select is not None:
             found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs
         found |= {f"[shaping.{name}]": SHAPERS[name].needs for name in self.shaping}
@@ -284,6 +308,8 @@ OF_THE_WORLD = frozenset({"anchors", "snapshots"})
 
 def _check_provided(who: str, need: str, config: Config) -> None:
     """Raises ValueError with what to add where a part's need is not met."""
+    if need == "branched_N" and config.source.kind != "branched":
+        raise ValueError(f'{who} compares attempts that part at one turn: set source.kind = "branched"')
     if need in ALWAYS | OF_THE_WORLD:
         return
     if need in VALUES:

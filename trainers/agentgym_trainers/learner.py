@@ -19,6 +19,7 @@ from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
 from agentgym_trainers.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
 from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.value import ValueHead
@@ -76,6 +77,7 @@ class Learner:
                 use_packed_attention(part)
         self.model, self.value, self.reference = model, value, reference
         self.optim, self.temperature, self.processes = optim, temperature, processes
+        self.past_entropy = EntropyHistory()
         groups = [{"params": list(model.parameters()), "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
@@ -191,6 +193,13 @@ class Learner:
                 metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
         if options.entropy:
             loss = loss + options.entropy * (weights * losses.entropy(outputs.entropy)).sum()
+        if options.band is not None:
+            spread = outputs.entropy
+            share = _tensor(losses.token_weights(task.batch, "trajectory_mean")[index], spread)
+            metrics["policy/entropy_trajectory"] = ((share * spread.detach()).sum().item(), "sum")
+            penalty = (weights * entropy_band(spread, self.past_entropy.mean, options.band)).sum()
+            metrics["loss/band"] = (penalty.item(), "sum")
+            loss = loss + options.band.coefficient * penalty
         if options.kl:
             ref = _tensor(task.batch.x["ref_logprob_A"][index], logprob)
             penalty = (weights * losses.kl(logprob, ref, options.kl_estimator)).sum()

@@ -61,7 +61,9 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "shaping": "shaping.py",
         "credit": f"credit/ ({config.credit.assigner})",
         "value": "signals/value.py",
+        "correct": "losses/correct.py",
         "loss": f"losses/ ({config.loss.objective})",
+        "schedules": "schedules.py",
         "optim": "learner.py",
         "sft": "sft.py",
         "eval": "agentgym/evaluate.py",
@@ -128,7 +130,7 @@ def _fields_at(location: tuple[Any, ...]) -> list[str]:
 
 def _emit(tree: dict[str, Any], at: tuple[str, ...], lines: list[str]) -> None:
     if at:
-        lines.append(f"\n[{'.'.join(at)}]")
+        lines.append(f"\n[{'.'.join(json.dumps(key) if '.' in key else key for key in at)}]")
     lines += [f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict)]
     for key, value in tree.items():
         if isinstance(value, dict):

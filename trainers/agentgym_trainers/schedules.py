@@ -2,12 +2,15 @@
 
 [schedules]
 "world.max_turns" = {kind = "stages", values = [10, 20, 30], every = 100}
+
+Steps count from 0. Held-out evaluation has the recipe's own options, whatever the stage.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -93,9 +96,43 @@ ScheduleOptions = Annotated[Stages | Linear | CosineWarmup | CosineDecay | EpoPh
 """A schedule as a recipe writes it: `kind`, and that kind's own options."""
 
 
+LIVE = ("loss.", "credit.", "select.", "shaping.", "correct.")
+LIVE_OPTIONS = frozenset(
+    {"world.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
+)
+"""What is read anew in every step, and so may be scheduled; all else is built once."""
+
+
 def value_at(schedule: Stages | Linear | CosineWarmup | CosineDecay | EpoPhases, step: int) -> Number:
-    """What the scheduled option is in this step. Steps count from 0."""
+    """What the scheduled option is in this step."""
     return schedule.at(step)
+
+
+def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """`tree`, a dumped configuration, with every scheduled option as it is in this step. Raises ValueError."""
+    for path, schedule in schedules.items():
+        *sections, last = path.split(".")
+        table: Any = tree
+        for section in sections:
+            table = table.get(section) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or last not in table:
+            raise ValueError(f"[schedules] there is no option {path!r} in this recipe")
+        if not (path.startswith(LIVE) or path in LIVE_OPTIONS):
+            raise ValueError(
+                f"[schedules] {path!r} is read only when a run begins; options of {', '.join(p[:-1] for p in LIVE)} "
+                f"and {', '.join(sorted(LIVE_OPTIONS))} can change"
+            )
+        if isinstance(table[last], (str, bool, dict, list, tuple)):
+            raise ValueError(f"[schedules] {path!r} is {table[last]!r}, and that is no number")
+        table[last] = schedule.at(step)
+    return tree
+
+
+def telling_steps(schedules: Iterable[Any], steps: int) -> list[int]:
+    """Steps at which every value that makes a difference for an option's bounds and type is seen."""
+    every = list(schedules)
+    stages = {i * s.every for s in every if isinstance(s, Stages) for i in range(len(s.values))}
+    return sorted({0, 1, steps // 2, steps} | stages) if every else []
 
 
 def _share(step: float, steps: float) -> float:

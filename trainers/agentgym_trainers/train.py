@@ -30,6 +30,7 @@ from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.guards import Guards
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.rows import Row, collate, select
@@ -66,6 +67,7 @@ class Trainer:
         while self.step < run.steps:
             watched = await self.guards.before_step(self.step)
             started = perf_counter()
+            self.schedule()
             groups = await self.collect()
             collected = perf_counter()
             scene = self.scene(groups)
@@ -73,7 +75,8 @@ class Trainer:
             scene = self.select(scene)
             actor = await self.actor(scene)
             batch = shape(actor.batch, self.config)
-            credit = assign(batch, self.config)
+            credit, seen = self.correct(batch, assign(batch, self.config))
+            metrics |= seen
             metrics |= self.update(batch, actor.rows, credit)
             metrics |= await self.fit(scene, first=False)
             self.step += 1
@@ -89,6 +92,24 @@ class Trainer:
             if self.step % run.checkpoint_every == 0 or self.step == run.steps:
                 self.save(log)
             on_step(self.step, metrics)
+
+    def schedule(self) -> None:
+        """Set every scheduled option to what it is in this step."""
+        if not self.config.schedules:
+            return
+        self.config = self.config.at(self.step)
+        self.runner = replace(self.runner, limits=replace(self.runner.limits, max_turns=self.config.world.max_turns))
+        self.learner.optimizer.param_groups[0]["lr"] = self.config.optim.lr
+
+    def correct(self, batch: Batch, credit: Credit) -> tuple[Credit, dict[str, float]]:
+        """The credit, its tokens weighed by the recipe's corrector."""
+        options = self.config.correct
+        if options is None:
+            return credit, {}
+        weight_A, seen = correct(options, batch.x["prox_logprob_A"], batch.logprob_A, batch, self.step)
+        if credit.weight_A is not None:
+            weight_A = weight_A * credit.weight_A
+        return replace(credit, weight_A=weight_A), {f"correct/{name}": value for name, value in seen.items()}
 
     async def collect(self) -> list[Group]:
         """A step's episodes, from the recipe's source."""
@@ -165,6 +186,8 @@ class Trainer:
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
+        if config.loss.band is not None:
+            self.learner.past_entropy.add(result["policy/entropy_trajectory"])
         return result
 
     def policy(self, *salt: int) -> TokenPolicy:
@@ -181,6 +204,7 @@ class Trainer:
             "curriculum": self.curriculum.state_dict(),
             "source": self.source.state_dict(),
             "signals": {name: signal.state_dict() for name, signal in self.signals.items()},
+            "past_entropy": self.learner.past_entropy.state_dict(),
             "torch_rng": torch.get_rng_state(),
             "metrics_bytes": log.position,
         }
@@ -196,6 +220,7 @@ class Trainer:
         self.learner.optimizer.load_state_dict(state["optimizer"])
         if self.learner.value is not None:
             self.learner.value.load_state_dict(state["value"])
+        self.learner.past_entropy.load_state_dict(state["past_entropy"])
         self.curriculum.load_state_dict(state["curriculum"])
         self.source.load_state_dict(state["source"])
         for name, signal in self.signals.items():
@@ -246,7 +271,7 @@ def build(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
             value = ValueHead(reference, config.value)
-    compared = config.loss.kl or "ref_logprob_A" in config.all_needs
+    compared = config.loss.kl or "loss.kl" in config.schedules or "ref_logprob_A" in config.all_needs
     frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
     learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
     rollout = config.rollout
