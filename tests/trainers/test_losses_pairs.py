@@ -93,6 +93,13 @@ def test_pairs_are_made_within_groups() -> None:
     assert [part.tolist() for part in preference_pairs(batch, gap=0.5)] == [[0], [1]]
 
 
+def test_the_same_rewards_in_another_order_are_no_preference() -> None:
+    batch = toy_batch([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]])
+    assert batch.return_M[0] != batch.return_M[1]
+    assert [len(part) for part in preference_pairs(batch)] == [0, 0]
+    assert [len(part) for part in preference_pairs(batch, "best_worst")] == [0, 0]
+
+
 def test_an_expert_is_preferred_to_failures_of_the_policy() -> None:
     """ETO: the expert's attempt is one of the group, and it has the better return."""
     batch = toy_batch([[0, 1], [0, 0], [0]], expert_M=[1, 0, 0])
