@@ -83,6 +83,8 @@ def test_staleness_drops_old_tokens_with_their_unit() -> None:
         for level in ("token", "turn", "trajectory")
     }
     assert weights == {"token": [0, 1, 1, 1, 1], "turn": [0, 0, 1, 1, 1], "trajectory": [0, 0, 0, 1, 1]}
+    for version, kept in ((7, 4), (8, 2), (9, 2), (10, 0)):  # two updates ago is just fresh enough
+        assert correct(old, old, batch, kind="none", max_staleness=2, version=version)[0].sum() == kept
     weight, metrics = correct(old, old, batch, kind="none", max_staleness=1)
     assert weight.tolist() == [0, 0, 0, 1, 1]  # the newest of the batch counts as the present version
     assert metrics["stale"] == pytest.approx(0.6)

@@ -64,6 +64,13 @@ def test_a_step_on_the_hinge_brings_entropy_towards_the_band(mean, direction) ->
         assert np.sign((after - before).item()) == direction
 
 
+def test_the_phase_weight_scales_the_penalty_and_not_the_bonus() -> None:
+    entropy_A = tensor(3.0, grad=True)
+    for weight, gradient in ((1.0, 1.0), (0.5, 0.0), (0.0, -1.0)):
+        (found,) = torch.autograd.grad(entropy_band(entropy_A, 1.0, EntropyBandOptions(weight=weight)).sum(), entropy_A)
+        assert found.item() == gradient
+
+
 def test_inside_the_band_only_the_bonus_acts() -> None:
     entropy_A = tensor(1.0, 1.1, grad=True)
     entropy_band(entropy_A, 1.0, EntropyBandOptions()).sum().backward()

@@ -148,5 +148,5 @@ def branched_pairs(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     traj = batch.traj_N[turns]
     place = np.stack([batch.group_M[traj], position_N[turns], batch.anchor_N[turns]])
     first, second = np.triu_indices(len(turns), 1)
-    same = (place[:, first] == place[:, second]).all(axis=0) & (traj[first] != traj[second])
+    same = (place[:, first] == place[:, second]).all(axis=0)
     return turns[first[same]], turns[second[same]]
