@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.losses import ppo_clip, token_weights
 from agentgym_trainers.losses.path import oreo
 from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, hashed, ratio_clip
@@ -296,6 +297,21 @@ def test_oreo_turns_of_several_tokens() -> None:
     assert loss.item() == pytest.approx((errors**2).mean())
     assert metrics["path_bias"].item() == pytest.approx(errors.mean())
     assert new.grad.tolist() == pytest.approx((0.2 * errors[[0, 0, 1]] / 2).tolist())
+
+
+def test_oreo_is_at_rest_on_what_its_assigner_tells_the_critic() -> None:
+    """Both halves say the same: turns of several tokens, rewards on the way, a cut trajectory."""
+    rng = np.random.default_rng(0)
+    rewards, tokens = [[0.5, 0, 1], [0, 0]], [2, 1, 3, 1, 2]
+    now, ref = rng.normal(-2, 1, (2, 9))
+    batch = toy_batch(
+        rewards, tokens=tokens, truncated=[False, True], bootstrap_M=(9, 0.7), ref_logprob_A=ref, prox_logprob_A=now,
+        value_N=np.zeros(5),
+    )  # fmt: skip
+    told = batch.with_columns(value_N=ASSIGNERS["oreo"].function(batch, beta=0.2).targets["value_N"])
+    new = torch.from_numpy(now).requires_grad_()
+    loss, _ = oreo(new, new.detach(), told, torch.zeros(9), weights(told, "turn_mean"), beta=0.2)
+    assert loss.item() == pytest.approx(0, abs=1e-20)
 
 
 def test_oreo_bootstraps_only_where_truncated() -> None:
