@@ -47,14 +47,19 @@ class Task:
     credit: Credit
     options: LossOptions
     weights_A: np.ndarray
+    """Of the objective: the reducer's, times the corrector's."""
+    plain_A: np.ndarray
+    """Of the regularisers: the reducer's. A token too old to learn from is still held by the KL."""
     value_parts: tuple[np.ndarray, np.ndarray] | None
     gradient_A: Tensor | None
     """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
 
     @property
     def old_logprob_A(self) -> np.ndarray:
-        """What the ratio is to: the weights before the update if a corrector compares those with the engine's."""
-        return self.batch.x.get("prox_logprob_A", self.batch.logprob_A)
+        """What the ratio is to: the weights before the update if a corrector weighs those against the engine's, else
+        what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
+        corrected = self.credit.weight_A is not None
+        return self.batch.x["prox_logprob_A"] if corrected else self.batch.logprob_A
 
 
 class Learner:
@@ -146,12 +151,11 @@ class Learner:
         self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
     ) -> tuple[Task, dict[str, float]]:
         """The optimiser batch, and the metrics of an objective that sees it whole."""
-        weights_A = losses.token_weights(batch, options.reducer, options.reducer_length)
-        if credit.weight_A is not None:
-            weights_A = weights_A * credit.weight_A
+        plain_A = losses.token_weights(batch, options.reducer, options.reducer_length)
+        weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
         value_parts = _targets(batch, credit) if self.value is not None else None
         objective = OBJECTIVES[options.objective]
-        task = Task(batch, credit, options, weights_A, value_parts, None)
+        task = Task(batch, credit, options, weights_A, plain_A, value_parts, None)
         if objective.unit == "token":
             return task, {}
 
@@ -169,13 +173,13 @@ class Learner:
         first = self.processes.rank == 0  # every process saw the whole: it is told once
         metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
         told = metrics if first else {}
-        return Task(batch, credit, options, weights_A, value_parts, gradient_A), told
+        return Task(batch, credit, options, weights_A, plain_A, value_parts, gradient_A), told
 
     def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
         index, logprob, options = outputs.index, outputs.logprob, task.options
         old = _tensor(task.old_logprob_A[index], logprob)
-        weights = _tensor(task.weights_A[index], logprob)
+        weights, plain = (_tensor(column[index], logprob) for column in (task.weights_A, task.plain_A))
         gap = (logprob.detach() - old).abs().max().item() if len(index) else 0.0
         metrics = {
             "policy/entropy": (outputs.entropy.detach().mean().item() if len(index) else 0.0, "mean"),
@@ -192,17 +196,17 @@ class Learner:
             for name, value in seen.items():
                 metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
         if options.entropy:
-            loss = loss + options.entropy * (weights * losses.entropy(outputs.entropy)).sum()
+            loss = loss + options.entropy * (plain * losses.entropy(outputs.entropy)).sum()
         if options.band is not None:
             spread = outputs.entropy
             share = _tensor(losses.token_weights(task.batch, "trajectory_mean")[index], spread)
             metrics["policy/entropy_trajectory"] = ((share * spread.detach()).sum().item(), "sum")
-            penalty = (weights * entropy_band(spread, self.past_entropy.mean, options.band)).sum()
+            penalty = (plain * entropy_band(spread, self.past_entropy.mean, options.band)).sum()
             metrics["loss/band"] = (penalty.item(), "sum")
             loss = loss + options.band.coefficient * penalty
         if options.kl:
             ref = _tensor(task.batch.x["ref_logprob_A"][index], logprob)
-            penalty = (weights * losses.kl(logprob, ref, options.kl_estimator)).sum()
+            penalty = (plain * losses.kl(logprob, ref, options.kl_estimator)).sum()
             metrics["loss/kl"] = (penalty.item(), "sum")
             loss = loss + options.kl * penalty
         if task.value_parts is not None:
