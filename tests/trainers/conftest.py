@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,16 +27,22 @@ from transformers import (
 
 from agentgym import load
 from agentgym.harness import Harness
-from agentgym.policy import Episode
+from agentgym.launch import server_process
+from agentgym.policy import Episode, ExpertPolicy
 from agentgym.rollout import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym.trajectory import Group, Trajectory
-from agentgym_trainers import tiny
+from agentgym_trainers import sft, tiny
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.config import OptimOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.learner import Learner
 from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.rows import Row
+from agentgym_trainers.recipe import resolve
+from agentgym_trainers.rows import Row, collate
+from agentgym_trainers.run import run
+from agentgym_trainers.signals import Parts, Scene
 from agentgym_trainers.tokens import ChatTemplate
 
 ARCHITECTURES = {
@@ -104,6 +113,60 @@ def play(
     )
 
 
+def told(
+    tokenizer: Any, *, world: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
+) -> Scene:
+    """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
+    `model`'s, else 0."""
+    spec, template = load.spec(world), ChatTemplate(tokenizer)
+
+    async def open_session() -> LocalSession:
+        return LocalSession(load.make(world))
+
+    tasks = spec.splits["train"]
+    episodes = [Episode(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
+    runner = Runner(open_session, Harness(), Limits(None), groups * size)
+    played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
+    tokenised = [sft.tokenise(t, spec, Harness(), template) for t in played]
+    batch, rows, trajectories = collate([Group(tuple(tokenised[i : i + size])) for i in range(0, len(episodes), size)])
+    if model is not None:
+        logprobs = Learner(model, OptimOptions()).logprobs(batch, rows)
+        batch = replace(batch, logprob_A=logprobs.astype(np.float32))
+    return Scene(batch, rows, trajectories, 0, np.random.default_rng(0))
+
+
+def parts(model: Any, *, tokens: int = 10**6, temperature: float = 1.0) -> Parts:
+    """What signals without an engine are built from."""
+    absent: Any = None
+    return Parts(
+        model=model, reference=model, engine=absent, template=absent, sampling=Sampling(temperature, 1, ()),
+        runner=absent, open_session=absent, spec=absent, folder=absent, seed=0, tokens_per_micro_batch=tokens,
+    )  # fmt: skip
+
+
+def plain_hidden(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """float32[T, H]: the last layer's states, by transformers' own forward on this one sequence."""
+    reference = copy.deepcopy(model)
+    reference.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        return reference.base_model(input_ids=torch.tensor([list(ids)]), use_cache=False).last_hidden_state[0]
+
+
+SMALL = (
+    "run.threads=1", "rollout.groups=6", "rollout.group_size=4", "rollout.concurrency=24", "rollout.max_new_tokens=4",
+    "eval.tasks=0", "eval.split=train",
+)  # fmt: skip
+
+
+def trained(recipe: str, warm: tuple[str, Path], folder: Path, *overrides: str) -> list[dict[str, Any]]:
+    """Three steps of a recipe with a warm model on a served world: the metrics of each."""
+    world, model = warm
+    options = ["run.steps=3", "run.checkpoint_every=3", "sft=", f"model.path={model}", f"world.name={world}"]
+    asyncio.run(run(resolve(recipe, [*SMALL, *options, *overrides]), folder))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["phase"] == "rl"]
+
+
 def in_pairs(trajectories: Sequence[Trajectory]) -> list[Group]:
     return [Group(tuple(trajectories[i : i + 2])) for i in range(0, len(trajectories), 2)]
 
@@ -169,6 +232,19 @@ def chatty(tokenizer: Any) -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def warm_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """(URL of the oracle world on a server of its own, a model that knows its words and sometimes wins)."""
+    folder = tmp_path_factory.mktemp("warm") / "run"
+    options = ["sft.demonstrations=48", "sft.max_steps=45", "sft.lr=5e-3", "sft.noise=0.7", "sft.stop_at_success="]
+    tiny = ["model.tiny.hidden_size=32", "model.tiny.layers=2"]
+    with server_process(["oracle"]) as url:
+        world = f"{url}/envs/oracle"
+        config = resolve("reinforce", [*SMALL, *options, *tiny, "run.steps=0", f"world.name={world}"])
+        asyncio.run(run(config, folder))
+        yield world, folder / "checkpoints" / "step-000000"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -180,8 +256,12 @@ def kit() -> Any:
     return SimpleNamespace(
         build=build,
         plain_logprobs=plain_logprobs,
+        plain_hidden=plain_hidden,
         play=play,
         in_pairs=in_pairs,
         episodes=random_episodes,
         credit_of=credit_of,
+        told=told,
+        trained=trained,
+        parts=parts,
     )

@@ -35,6 +35,9 @@ def leaves(part: BaseModel, at: str = "") -> list[str]:
     """section.option of everything that can be set."""
     found = []
     for name, value in part:
+        if isinstance(value, dict) and not at:  # tables by name
+            found += [f"{name}.{key}" for key in value]
+            continue
         nested = isinstance(value, BaseModel) and not at
         found += leaves(value, f"{name}.") if nested else [at + name]
     return found
@@ -187,8 +190,9 @@ def test_a_file_that_is_not_toml(tmp_path):
 
 
 def test_the_configuration_keeps_to_its_budget():
-    """The design asks for 40 fields. There are a few more: the tiny model's shape (7) and the warm-up (7) are part of
-    a run, and guards (4) end one; whoever adds one has to raise this number, and say why."""
+    """The design asks for 40 fields. There are a few more: the tiny model's shape (7), the warm-up (7) and what the
+    critic's numbers are (4) are part of a run, and guards (4) end one; whoever adds one has to raise this number, and
+    say why."""
     config = resolve("ppo-turn", ["sft.noise=0"])
     fields = [name for name in leaves(config) if "." in name and not name.startswith(("credit.", "model.tiny", "sft."))]
-    assert len(fields) <= 54, sorted(fields)
+    assert len(fields) <= 58, sorted(fields)

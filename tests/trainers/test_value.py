@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from agentgym.harness import Harness
 from agentgym.trajectory import StopReason
-from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
 from agentgym_trainers.learner import Learner
+from agentgym_trainers.losses.value import hl_gauss_loss, hl_gauss_targets, padded_edges, two_class_loss
+from agentgym_trainers.metrics import credit_metrics
 from agentgym_trainers.rows import Row, collate
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.signals.value import Readout, ReadoutOptions, ValueHead, ValueOptions
+from agentgym_trainers.testing import toy_batch
 
+HEADS = pytest.mark.parametrize("head", ["scalar", "two_class", "hl_gauss"])
 TRUNKS = pytest.mark.parametrize("trunk", ["own", "detached", "shared"])
 
 
@@ -25,7 +29,7 @@ class Positions(ValueHead):
     """Says which token it reads, and where: V = 1000 · position + token."""
 
     def forward(self, inputs: dict[str, Any], policy_hidden_TH: torch.Tensor | None, at: torch.Tensor) -> torch.Tensor:
-        return (1000 * inputs["position_ids"][0] + inputs["input_ids"][0])[at].float()
+        return (1000 * inputs["position_ids"][0] + inputs["input_ids"][0])[at, None].float()
 
 
 @pytest.mark.parametrize("tokens", [10**6, 1], ids=["packed", "one by one"])
@@ -89,35 +93,32 @@ def test_values_are_of_the_final_hidden_state(kit, trunk) -> None:
 
 
 @TRUNKS
-def test_a_new_critic_says_zero(kit, trunk) -> None:
-    model = kit.build()
-    use_packed_attention(model)
-    head = ValueHead(model, ValueOptions(trunk=trunk))
-    assert head.head(torch.randn(4, 32)).abs().max() == 0
-
-
-@TRUNKS
-def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk) -> None:
+@HEADS
+def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
-    head = ValueHead(model, ValueOptions(trunk=trunk, lr=0.01))
-    torch.nn.init.ones_(head.head.weight)
-    learner = Learner(model, OptimOptions(lr=0.01), value=head)
+    critic = ValueHead(model, ValueOptions(trunk=trunk, head=head, lr=0.01))
+    with torch.no_grad():
+        critic.head.weight += torch.linspace(-1, 1, critic.head.weight.numel()).view_as(critic.head.weight)
+    learner = Learner(model, OptimOptions(lr=0.01), value=critic)
     policy = copy.deepcopy(model.state_dict())
-    critic = copy.deepcopy(head.state_dict())
-    silent = Credit(np.zeros(len(batch.turn_A)), {"value_A": np.ones(len(batch.turn_A))})
-    first = learner.update(batch, rows, silent, LossOptions())["loss/value"]
+    before = copy.deepcopy(critic.state_dict())
+    goal = np.where(np.arange(len(batch.turn_A)) % 3, 0.9, 0.2)
+    silent = Credit(np.zeros(len(batch.turn_A)), {"value_A": goal})
+    seen = [learner.update(batch, rows, silent, LossOptions())]
     moved = {name for name, p in model.state_dict().items() if not torch.equal(p, policy[name])}
     if trunk == "shared":
         assert any("layers.0" in name for name in moved)
         assert "lm_head.weight" not in moved
     else:
         assert not moved
-    learned = {name for name, p in head.state_dict().items() if not torch.equal(p, critic[name])}
-    assert "head.weight" in learned
+    learned = {name for name, p in critic.state_dict().items() if not torch.equal(p, before[name])}
+    assert {"head.weight", "head.bias"} <= learned
     assert any("trunk" in name for name in learned) == (trunk == "own")
-    for _ in range(20):
-        last = learner.update(batch, rows, silent, LossOptions())["loss/value"]
+    seen += [learner.update(batch, rows, silent, LossOptions()) for _ in range(12)]
+    assert all(metrics["optim/value_grad_norm"] > 0 for metrics in seen)
+    least = -(goal * np.log(goal) + (1 - goal) * np.log(1 - goal)).mean() if head == "two_class" else 0.0
+    first, last = (metrics["loss/value"] - least for metrics in (seen[0], seen[-1]))
     assert last < 0.7 * first
 
 
@@ -127,3 +128,115 @@ def test_an_own_trunk_is_a_copy(kit) -> None:
     ours, theirs = dict(head.trunk.named_parameters()), dict(model.base_model.named_parameters())
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(p, theirs[name]) and p is not theirs[name] for name, p in ours.items())
+
+
+@pytest.mark.parametrize(
+    ("target", "low", "high", "bins", "mean"),
+    [(0.5, 0, 1, 4, 0.5), (0.3, 0, 1, 4, 0.3250), (1, 0, 1, 4, 0.8275), (1, 0, 1, 50, 0.9862), (1, -0.1, 1.1, 50, 1)],
+)
+def test_hl_gauss_means_and_the_bias_of_an_edge(target, low, high, bins, mean) -> None:
+    edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
+    histogram = hl_gauss_targets(torch.tensor([target], dtype=torch.float64), edges, 0.75 * (high - low) / bins)
+    assert histogram.sum() == pytest.approx(1)
+    assert (histogram @ ((edges[1:] + edges[:-1]) / 2)).item() == pytest.approx(mean, abs=5e-5)
+
+
+def test_hl_gauss_histogram() -> None:
+    edges = torch.linspace(0, 1, 5, dtype=torch.float64)
+    half = hl_gauss_targets(torch.tensor([0.5], dtype=torch.float64), edges, 0.1875)
+    assert half[0].tolist() == pytest.approx([0.088055, 0.411945, 0.411945, 0.088055], abs=1e-6)
+    sharp = hl_gauss_targets(torch.tensor([0.3, 0.99, 7.0], dtype=torch.float64), edges, 1e-6)
+    assert sharp.argmax(dim=1).tolist() == [1, 3, 3]
+    assert sharp.max(dim=1).values.tolist() == pytest.approx([1, 1, 1])
+
+
+@pytest.mark.parametrize("bins", [7, 51, 101])
+def test_a_padded_support_says_every_value(bins) -> None:
+    """At either end of the range too, where the same bins unpadded are far off."""
+    edges, sigma = padded_edges(-1, 3, bins)
+    assert (edges[0] + 3 * sigma, edges[-1] - 3 * sigma) <= (-1, 3)
+    assert edges[-1] - 3 * sigma >= 3
+    targets = torch.linspace(-1, 3, 9, dtype=torch.float64)
+    said = hl_gauss_targets(targets, edges, sigma) @ ((edges[1:] + edges[:-1]) / 2)
+    torch.testing.assert_close(said, targets, atol=0.01 * 4 / (bins - 6), rtol=0)
+    bare = torch.linspace(-1, 3, bins + 1, dtype=torch.float64)
+    said = hl_gauss_targets(targets, bare, 3 / bins) @ ((bare[1:] + bare[:-1]) / 2)
+    assert abs(said[-1] - 3) > 0.5 * 4 / bins
+    with pytest.raises(ValueError, match="more than 6 bins"):
+        padded_edges(0, 1, 6)
+
+
+def test_two_classes_are_a_histogram_of_two() -> None:
+    logits = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    edges = torch.tensor([-0.5, 0.5, 1.5], dtype=torch.float64)
+    torch.testing.assert_close(two_class_loss(logits, target), hl_gauss_loss(logits, target, edges, 1e-3))
+    torch.testing.assert_close(two_class_loss(logits, target + 9 * (2 * target - 1)), two_class_loss(logits, target))
+    chance = torch.softmax(logits, dim=1)[:, 1]
+    binary = torch.nn.functional.binary_cross_entropy(chance, target / 3, reduction="none")
+    torch.testing.assert_close(two_class_loss(logits, target / 3), binary)
+
+
+@HEADS
+def test_the_best_a_head_can_say_is_the_mean(head) -> None:
+    """Two equally likely targets at one state: each loss is least at their mean, which is the value."""
+    readout = Readout(4, ReadoutOptions(head=head)).double()
+    out = readout(torch.zeros(1, 4, dtype=torch.float64)).detach().requires_grad_()
+    target = torch.tensor([0.1, 0.9, 0.8, 0.8], dtype=torch.float64)
+    optimizer = torch.optim.LBFGS([out], max_iter=300, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = readout.loss(out.expand(4, -1), target).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert readout.read(out).item() == pytest.approx(0.65, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({}, 0.0),
+        ({"initial": -2.5}, -2.5),
+        ({"head": "two_class"}, 0.5),
+        ({"head": "two_class", "initial": 0.2}, 0.2),
+        ({"head": "hl_gauss", "support": (-1, 3)}, 1.0),
+        ({"head": "hl_gauss", "support": (-1, 3), "initial": -1}, -1.0),
+    ],
+)
+@TRUNKS
+def test_a_new_critic_says_a_constant(kit, trunk, options, first) -> None:
+    head = ValueHead(kit.build(), ValueOptions(trunk=trunk, **options))
+    assert head.read(head.head(torch.randn(4, 32))).tolist() == pytest.approx([first] * 4, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head": "two_class", "initial": 0.0}, "initial must lie between 0 and 1"),
+        ({"head": "hl_gauss", "support": (0, 1), "initial": 1.5}, "initial must lie between"),
+        ({"head": "hl_gauss", "support": (1, 0)}, "need low < high"),
+    ],
+)
+def test_what_a_head_cannot_say_is_refused(options, message) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ValueOptions(**options)
+
+
+def test_explained_variance_by_turn() -> None:
+    """Exact at the first turn, no better than a constant at the second, wrong after."""
+    batch = toy_batch([[0] * 4] * 2, tokens=2, value_N=[1, 5, 0, 1, 2, 5, 1, 0])
+    target_N = np.array([1.0, 0, 1, 0, 2, 1, 0, 1])
+    found = credit_metrics(batch, Credit(np.zeros(16), {"value_N": target_N}))
+    assert {name[len("value/explained_variance_turn_") :]: v for name, v in found.items() if "_turn_" in name} == {
+        "1": 1.0, "2": 0.0, "3_4": pytest.approx(-3.0)
+    }  # fmt: skip
+    each = credit_metrics(
+        batch.with_columns(value_A=np.repeat(batch.x["value_N"], 2)),
+        Credit(np.zeros(16), {"value_A": np.repeat(target_N, 2)}),
+    )
+    assert each["value/explained_variance_turn_3_4"] == found["value/explained_variance_turn_3_4"]
+    same = credit_metrics(batch, Credit(np.zeros(16), {"value_N": np.ones(8)}))
+    assert not any("explained" in name for name in same)

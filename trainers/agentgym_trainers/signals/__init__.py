@@ -21,7 +21,11 @@ from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.instruction import InstructionOptions, InstructionValue
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
+from agentgym_trainers.signals.prm import ImplicitPRM, PRMOptions
+from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
+from agentgym_trainers.signals.role import RoleBaseline, RoleOptions
 from agentgym_trainers.tokens import ChatTemplate
 
 
@@ -102,4 +106,8 @@ class SignalKind:
 
 SIGNALS: dict[str, SignalKind] = {
     "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"})),
+    "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
+    "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),
+    "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
+    "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"})),
 }

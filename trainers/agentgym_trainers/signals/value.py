@@ -2,6 +2,10 @@
 
 A turn's value is read before its first sampled token, so it is the state's and not the action's; an episode that was
 cut is continued by the value of its final observation.
+
+    scalar     V = w·h + b, trained on ½ (V − G)²
+    two_class  V = p_1 of two classes, trained by cross-entropy on targets in [0, 1]
+    hl_gauss   V = Σ p_i mid_i over bins, trained by cross-entropy on a smoothed histogram (2403.03950)
 """
 
 from __future__ import annotations
@@ -10,16 +14,86 @@ import copy
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from agentgym_trainers.losses.value import value_loss
+from agentgym_trainers.losses.value import (
+    expectation,
+    hl_gauss_loss,
+    padded_edges,
+    two_class_loss,
+    value_loss,
+)
 
 
-class ValueOptions(BaseModel):
-    """A scalar critic."""
+class ReadoutOptions(BaseModel):
+    """What a critic's numbers are, and how they are fitted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    head: Literal["scalar", "two_class", "hl_gauss"] = "scalar"
+    """"scalar": regression. "two_class": cross-entropy on targets in [0, 1], for worlds that pay 0 or 1 at the end.
+    "hl_gauss": cross-entropy over bins of `support`."""
+    support: tuple[float, float] = (0.0, 1.0)
+    """Least and greatest return that "hl_gauss" must tell apart; targets beyond are clamped. Bins go on for 3 sigma at
+    each end, without which values near the ends would be drawn inwards."""
+    bins: int = Field(default=51, gt=6)
+    """Of "hl_gauss", padding included."""
+    initial: float | None = None
+    """What V says before it has learned; unset, 0 for "scalar" and the middle of the range for the others."""
+
+    @model_validator(mode="after")
+    def _initial_fits(self) -> ReadoutOptions:
+        low, high = self.range
+        if self.initial is not None and not low < self.initial < high:
+            raise ValueError(f"initial must lie between {low:g} and {high:g} for head = {self.head!r}")
+        return self
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Values strictly between these can be said."""
+        edges, _ = padded_edges(*self.support, self.bins)
+        if self.head == "hl_gauss":
+            return float(edges[0] + edges[1]) / 2, float(edges[-2] + edges[-1]) / 2
+        return (0.0, 1.0) if self.head == "two_class" else (-float("inf"), float("inf"))
+
+
+class Readout(nn.Linear):
+    """A linear layer whose outputs are a value, or the logits of one. Its weight is zero at first: V is a constant."""
+
+    edges: Tensor
+    support: Tensor
+
+    def __init__(self, size: int, options: ReadoutOptions) -> None:
+        edges, sigma = padded_edges(*options.support, options.bins)
+        classes = torch.tensor([0.0, 1.0]) if options.head == "two_class" else (edges[1:] + edges[:-1]) / 2
+        super().__init__(size, 1 if options.head == "scalar" else len(classes))
+        self.options, self.sigma = options, sigma
+        self.register_buffer("edges", edges.float(), persistent=False)
+        self.register_buffer("support", classes.float(), persistent=False)
+        nn.init.zeros_(self.weight)
+        with torch.no_grad():
+            self.bias.copy_(_first_bias(classes.double(), options))
+
+    def forward(self, hidden_kH: Tensor) -> Tensor:
+        """float32[k, outputs]: what `read` and `loss` take."""
+        return super().forward(hidden_kH.to(self.weight.dtype))
+
+    def read(self, output: Tensor) -> Tensor:
+        """float32[k]: the values."""
+        return output[:, 0] if self.options.head == "scalar" else expectation(output, self.support)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """float32[k]: for each value, to be weighed and summed."""
+        if self.options.head == "scalar":
+            return value_loss(output[:, 0], target)
+        if self.options.head == "two_class":
+            return two_class_loss(output, target)
+        return hl_gauss_loss(output, target.clamp(*self.options.support), self.edges, self.sigma)
+
+
+class ValueOptions(ReadoutOptions):
+    """A critic."""
 
     trunk: Literal["own", "detached", "shared"] = "own"
     """"own": a copy of the policy's trunk as it was when RL began, trained by the value loss alone. "detached": reads
@@ -32,29 +106,48 @@ class ValueOptions(BaseModel):
 
 
 class ValueHead(nn.Module):
-    """A linear head, zero at first so that V begins at 0, on a trunk."""
+    """A readout, constant at first, on a trunk."""
 
     def __init__(self, model: Any, options: ValueOptions) -> None:
         super().__init__()
         self.options = options
         self.trunk = copy.deepcopy(model.base_model) if options.trunk == "own" else None
-        self.head = nn.Linear(model.config.hidden_size, 1).to(model.device, torch.float32)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def read(self, output: Tensor) -> Tensor:
-        """float32[k]: V from what `forward` gave."""
-        return output
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """float32[k]: for each value, to be weighed and summed."""
-        return value_loss(output, target)
+        self.head = Readout(model.config.hidden_size, options).to(model.device, torch.float32)
 
     def forward(self, inputs: dict[str, Any], policy_hidden_TH: Tensor | None, at: Tensor) -> Tensor:
-        """float32[k]: the head's output at packed positions `at`; `inputs` go to the own trunk, if there is one."""
+        """float32[len(at), outputs] at packed positions `at`, for `read` and `loss`; `inputs` go to the own trunk, if
+        there is one."""
         if self.trunk is not None:
             hidden = self.trunk(**inputs).last_hidden_state[0]
         else:
             assert policy_hidden_TH is not None
             hidden = policy_hidden_TH.detach() if self.options.trunk == "detached" else policy_hidden_TH
-        return self.head(hidden[at].to(self.head.weight.dtype))[:, 0]
+        return self.head(hidden[at])
+
+    def read(self, output: Tensor) -> Tensor:
+        """float32[k]: V from what `forward` gave."""
+        return self.head.read(output)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """float32[k]: for each V, to be weighed and summed."""
+        return self.head.loss(output, target)
+
+
+def _first_bias(support: Tensor, options: ReadoutOptions) -> Tensor:
+    """That says `options.initial`."""
+    if options.head == "scalar":
+        return torch.tensor([options.initial or 0.0])
+    middle = float(support.mean())
+    return _tilt(support, middle if options.initial is None else options.initial) * (support - middle)
+
+
+def _tilt(support: Tensor, mean: float) -> float:
+    """t such that p_i ∝ exp(t · support_i) has this mean: of all distributions with it, the one most spread."""
+    low, high = -1e4, 1e4
+    for _ in range(100):
+        middle = (low + high) / 2
+        if float(expectation(middle * support, support)) < mean:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

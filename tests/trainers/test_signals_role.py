@@ -1,0 +1,127 @@
+"""The running baseline of roles: numbers of the released code and of the paper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentgym.trajectory import StopReason, Trajectory
+from agentgym_trainers import checkpoint
+from agentgym_trainers.signals import Scene
+from agentgym_trainers.signals.role import RoleBaseline, RoleOptions, running_baseline
+from agentgym_trainers.testing import toy_batch
+
+
+def games(rewards: list[list[float]], roles: list[int], worlds: Any = "poker") -> Scene:
+    batch = toy_batch(rewards, role_N=roles)
+    worlds = [worlds] * len(rewards) if isinstance(worlds, str) else worlds
+    played = [Trajectory(world, "train", 0, 0, i, (), StopReason.TERMINATED) for i, world in enumerate(worlds)]
+    return Scene(batch, [], played, 0, np.random.default_rng(0))
+
+
+def annotate(signal: RoleBaseline, scene: Scene) -> np.ndarray:
+    return asyncio.run(signal.annotate(scene))["role_baseline_N"]
+
+
+def fit(signal: RoleBaseline, scene: Scene) -> dict[str, float]:
+    return asyncio.run(signal.fit(scene))
+
+
+@pytest.mark.parametrize(
+    ("update_first", "advantages"), [(False, (1, -1.05, 1.0025)), (True, (0.95, -0.9975, 0.952375))]
+)
+def test_one_role(update_first, advantages) -> None:
+    returns = np.array([1.0, -1.0, 1.0])
+    used, after = running_baseline(returns, update_first=update_first)
+    assert returns - used == pytest.approx(advantages)
+    assert after == pytest.approx(0.047625)
+    assert [running_baseline(returns[:n])[1] for n in (1, 2)] == pytest.approx([0.05, -0.0025])
+    signal = RoleBaseline(RoleOptions(update_first=update_first))
+    scene = games([[1], [-1], [1]], [0, 0, 0])
+    assert scene.batch.reward_N - annotate(signal, scene) == pytest.approx(advantages)
+    fit(signal, scene)
+    assert signal.baseline == {("poker", 0): pytest.approx(0.047625)}
+
+
+def test_a_stream_of_equal_rewards_stops_teaching() -> None:
+    used, _ = running_baseline(np.ones(50))
+    assert 1 - used == pytest.approx(0.95 ** np.arange(50))
+
+
+def test_roles_and_worlds_are_independent_and_swap() -> None:
+    """Two turns each; role 0 wins the first game, role 1 the second, 0 the third in another world."""
+    rewards = [[0, 0, 1, -1], [0, 0, -1, 1], [0, 0, 1, -1]]
+    worlds = ["poker", "poker", "go"]
+    signal, swapped = RoleBaseline(RoleOptions()), RoleBaseline(RoleOptions())
+    scene = games(rewards, [0, 1] * 6, worlds)
+    found = annotate(signal, scene)
+    assert found == pytest.approx([0, 0, 0, 0, 0.05, -0.05, 0.05, -0.05, 0, 0, 0, 0])
+    fit(signal, scene)
+    expected = {("poker", 0): -0.0025, ("poker", 1): 0.0025, ("go", 0): 0.05, ("go", 1): -0.05}
+    assert signal.baseline == pytest.approx(expected)
+    other = games(rewards, [1, 0] * 6, worlds)
+    assert annotate(swapped, other) == pytest.approx(found)
+    fit(swapped, other)
+    assert swapped.baseline == pytest.approx({(w, 1 - role): b for (w, role), b in expected.items()})
+
+
+def test_one_baseline_for_all_roles_would_reward_the_first_to_move() -> None:
+    """Role 0 always wins: with baselines of their own neither role is told anything in the end; with a shared one the
+    advantage stays at ±1."""
+    own = RoleBaseline(RoleOptions())
+    for _ in range(40):
+        scene = games([[1, -1]] * 4, [0, 1] * 4)
+        last = scene.batch.reward_N - annotate(own, scene)
+        fit(own, scene)
+    assert np.abs(last).max() < 0.01
+    used, _ = running_baseline(np.array([1.0, -1.0] * 160))
+    shared = np.array([1.0, -1.0] * 160) - used
+    assert np.abs(shared[-8:]).min() > 0.9
+
+
+def test_a_role_wins_what_its_own_turns_earned() -> None:
+    scene = games([[0.5, -1, 0.5], [1.0]], [0, 1, 0, 0])
+    used = annotate(RoleBaseline(RoleOptions(alpha=0.5)), scene)
+    assert used == pytest.approx([0, 0, 0, 0.5])
+
+
+def test_the_baseline_moves_when_it_is_fitted_and_no_sooner() -> None:
+    signal, scene = RoleBaseline(RoleOptions()), games([[1], [1]], [0, 1])
+    for _ in range(2):
+        assert annotate(signal, scene).tolist() == [0, 0]
+    told = fit(signal, scene)
+    assert told["loss"] == 1
+    assert told["grad_norm"] == pytest.approx(np.sqrt(2))
+    assert told["bias"] == -1
+    assert (told["baseline_0"], told["baseline_1"]) == pytest.approx((0.05, 0.05))
+    assert annotate(signal, scene) == pytest.approx([0.05, 0.05])
+    losses = []
+    for _ in range(20):
+        annotate(signal, scene)
+        losses.append(fit(signal, scene)["loss"])
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_state_goes_on_where_it_was() -> None:
+    signal, again = RoleBaseline(RoleOptions()), RoleBaseline(RoleOptions())
+    scene = games([[1, -1], [1, -1]], [0, 1, 0, 1])
+    annotate(signal, scene)
+    fit(signal, scene)
+    again.load_state_dict(signal.state_dict())
+    assert (annotate(again, scene) == annotate(signal, scene)).all()
+    assert again.baseline == signal.baseline != {}
+
+
+def test_it_trains(kit, warm_oracle, tmp_path) -> None:
+    """A world of one role, where the baseline is a running mean of the return."""
+    steps = kit.trained("reinforce", warm_oracle, tmp_path, "credit.assigner=rae", "signals.role.alpha=0.9")
+    assert len(steps) == 3
+    assert all(step["optim/skipped"] == 0 for step in steps)
+    told = [step["role/baseline_0"] for step in steps]
+    assert min(told) > 0
+    assert max(told) < 1
+    state = checkpoint.load_state(tmp_path / "checkpoints" / "step-000003")["signals"]["role"]["baseline"]
+    assert state == [["oracle", 0, pytest.approx(told[2])]]

@@ -1,0 +1,88 @@
+"""What learned signals share: their optimiser, what a trajectory came to, and figures of calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from agentgym.trajectory import Trajectory
+
+Outcome = Literal["success", "return"]
+
+
+class FitOptions(BaseModel):
+    """How a learned signal is trained: AdamW on each step's whole batch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lr: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, gt=0)
+    """Optimiser steps on each batch."""
+    fit_first: bool = False
+    """Fit before the batch is annotated. Unset, credit is what the signal said before it had seen these outcomes."""
+
+
+class Optimiser:
+    """AdamW that clips, checks and reports the norm of the gradient."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], options: FitOptions) -> None:
+        self.parameters, self.max_grad_norm = list(parameters), options.max_grad_norm
+        self.adamw = torch.optim.AdamW(
+            self.parameters, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay, foreach=True
+        )
+
+    def step(self) -> float:
+        """The gradient's norm before it was clipped. One that is not finite, or 0, steps nothing."""
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm).item()
+        if np.isfinite(norm) and norm > 0:
+            self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.adamw.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.adamw.load_state_dict(state)
+
+
+def outcomes(trajectories: Sequence[Trajectory], kind: Outcome) -> np.ndarray:
+    """float64[M]: 1 for success and 0 for failure, or the sum of the world's own rewards. Never of shaped ones, which
+    may hold what the signal itself has said."""
+    return np.array([float(t.success) if kind == "success" else t.score for t in trajectories])
+
+
+def sum_by(column: Tensor, index: np.ndarray, size: int) -> Tensor:
+    """[size]: sums of the entries that have each index."""
+    where = torch.from_numpy(np.ascontiguousarray(index)).to(column.device)
+    return torch.zeros(size, dtype=column.dtype, device=column.device).index_add(0, where, column)
+
+
+def mean_by(column: Tensor, index: np.ndarray, size: int) -> Tensor:
+    """[size]: means of the entries that have each index."""
+    count = np.maximum(np.bincount(index, minlength=size), 1)
+    return sum_by(column, index, size) / like(count, column)
+
+
+def like(array: np.ndarray, tensor: Tensor) -> Tensor:
+    """The array with the tensor's type and device."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(tensor.device, tensor.dtype)
+
+
+def calibration(said: np.ndarray, came: np.ndarray) -> dict[str, float]:
+    """`correlation`, Pearson's, NaN where either never varies; of what was said less what came, `error`, the mean
+    square, and `bias`, the mean."""
+    gap, x, y = said - came, said - said.mean(), came - came.mean()
+    vary = all(np.abs(part).max() > 1e-6 * np.abs(whole).max() for part, whole in ((x, said), (y, came)))
+    return {
+        "correlation": float((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())) if vary else float("nan"),
+        "error": float((gap**2).mean()),
+        "bias": float(gap.mean()),
+    }

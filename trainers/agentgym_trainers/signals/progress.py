@@ -1,0 +1,131 @@
+"""The progress head: what each turn contributed to the outcome. Wang et al. 2025 (SPA-RL, 2505.20732).
+
+    c_t = f(s_t, a_t), read at the last token of turn t        L = mean_M (Σ_t c_t − R)²,   ∂L/∂c_t = 2 (Σ c − R) / M
+
+The released head reads the vocabulary's logits; this one reads the hidden state. The loss sees only sums: what tells
+the turns of one attempt apart is other attempts that begin alike and end otherwise. Changes that sum to 0 within an
+attempt cost nothing. Where the last turn alone shows the outcome, c = (0, ..., 0, R) fits perfectly, and only the
+smoothness of f spreads credit to earlier turns: use few epochs, and look at more than the loss.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agentgym_trainers.attention import use_packed_attention
+from agentgym_trainers.batch import Batch
+from agentgym_trainers.forward import micro_batches, pack
+from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, like, outcomes, sum_by
+from agentgym_trainers.twopass import two_pass
+
+if TYPE_CHECKING:
+    from agentgym_trainers.signals import Parts, Scene
+
+
+class ProgressOptions(FitOptions):
+    """What each turn contributed to the outcome: a head whose outputs sum to it over an attempt (SPA-RL)."""
+
+    trunk: Literal["own", "frozen"] = "own"
+    """"own": a copy of the policy's trunk as it was when RL began, trained too. "frozen": the copy is only read."""
+    target: Outcome = "return"
+    """What the contributions sum to: "return", the sum of the world's rewards, or "success", 1 or 0."""
+    divide: bool = False
+    """c_t = f / H of an attempt of H turns. A long attempt then has no more gradient than a short one; but the same
+    turn counts less in a longer attempt."""
+
+
+class ProgressHead:
+    """f, the optimiser that trains it online, and the constant that it starts from."""
+
+    def __init__(self, options: ProgressOptions, parts: Parts) -> None:
+        self.options, self.fit_first = options, options.fit_first
+        self.budget = parts.tokens_per_micro_batch
+        self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(options.trunk == "own")
+        use_packed_attention(self.trunk)
+        self.head = nn.Linear(self.trunk.config.hidden_size, 1).to(self.trunk.device, torch.float32)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
+        self.optimiser = Optimiser(trained, options)
+        self.started = False
+
+    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+        """progress_c_N."""
+        self._start(scene)
+        contribution_N = np.zeros(len(scene.batch.traj_N))
+        with torch.inference_mode():
+            for part in self._parts(scene):
+                index, contribution = self.contributions(part, scene.batch)
+                contribution_N[index] = contribution.cpu().numpy()
+        return {"progress_c_N": contribution_N}
+
+    async def fit(self, scene: Scene) -> dict[str, float]:
+        """Loss, correlation and mean error are those before the first step on these attempts."""
+        if not scene.trajectories:
+            return {}
+        self._start(scene)
+        batch, outcome_M = scene.batch, outcomes(scene.trajectories, self.options.target)
+
+        def loss_of(contribution_N: Tensor) -> tuple[Tensor, np.ndarray]:
+            total_M = sum_by(contribution_N, batch.traj_N, len(batch.group_M))
+            return progress_loss(total_M, like(outcome_M, total_M)), total_M.detach().cpu().numpy()
+
+        told: dict[str, float] = {}
+        for _ in range(self.options.epochs):
+            loss, total_M = two_pass(
+                lambda part: self.contributions(part, batch), self._parts(scene), len(batch.traj_N), loss_of
+            )
+            norm = self.optimiser.step()
+            told = told or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
+        return told
+
+    def contributions(self, rows: list[Row], batch: Batch) -> tuple[np.ndarray, Tensor]:
+        """(turns that end in these rows, their c): read at the position of a turn's last token."""
+        packed = pack(rows, self.trunk.device)
+        ends = np.flatnonzero(batch.last_A[packed.index])
+        turns = batch.turn_A[packed.index[ends]]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.trunk == "own"):
+            hidden = self.trunk(**packed.inputs).last_hidden_state[0]
+        at = packed.at[torch.from_numpy(ends).to(packed.at.device)] + 1
+        contribution = self.head(hidden[at].to(self.head.weight.dtype))[:, 0]
+        if self.options.divide:
+            contribution = contribution / like(np.bincount(batch.traj_N)[batch.traj_N[turns]], contribution)
+        return turns, contribution
+
+    def state_dict(self) -> dict[str, Any]:
+        trunk = self.trunk.state_dict() if self.options.trunk == "own" else None
+        return {
+            "head": self.head.state_dict(), "trunk": trunk,
+            "optimiser": self.optimiser.state_dict(), "started": self.started,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        if state["trunk"] is not None:
+            self.trunk.load_state_dict(state["trunk"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.started = state["started"]
+
+    def _start(self, scene: Scene) -> None:
+        """Before anything is learned every turn contributes alike, and the mean attempt sums to the mean outcome."""
+        if self.started:
+            return
+        self.started = True
+        turns = 1.0 if self.options.divide else len(scene.batch.traj_N) / len(scene.batch.group_M)
+        with torch.no_grad():
+            self.head.bias.fill_(float(outcomes(scene.trajectories, self.options.target).mean()) / turns)
+
+    def _parts(self, scene: Scene) -> list[list[Row]]:
+        return list(micro_batches([row for row in scene.rows if len(row.action_at)], self.budget))
+
+
+def progress_loss(total_M: Tensor, outcome_M: Tensor) -> Tensor:
+    """mean_M (Σ_t c_t − R)². Population: the batch's attempts, each once. K = 1: no group is looked at. One turn: plain
+    regression. Truncated: R is what was collected. All-equal R: that constant is learned."""
+    return ((total_M - outcome_M) ** 2).mean()
