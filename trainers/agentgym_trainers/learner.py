@@ -59,7 +59,7 @@ class Task:
         """What the ratio is to: the weights before the update if a corrector weighs those against the engine's, else
         what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
         corrected = self.credit.weight_A is not None
-        return self.batch.x["prox_logprob_A"] if corrected else self.batch.logprob_A
+        return self.batch.x.get("prox_logprob_A", self.batch.logprob_A) if corrected else self.batch.logprob_A
 
 
 class Learner:
