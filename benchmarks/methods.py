@@ -2,14 +2,15 @@
 
     python benchmarks/methods.py --out runs/methods --workers 2
 
-Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options), and only that; the
+Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options), and only that. The
 world, the tiny model, its warm-up checkpoint of a seed, the episodes (8 attempts at 8 tasks a step), the optimiser
-batches and the budget are the same for all. The policy's learning rate is tuned for each method and world: the one of
-LEARNING_RATES with the best mean of success over the budget on seeds that the race does not use.
+batches and the budget of episodes are the same for all, and no reply is punished for its form. The policy's learning
+rate is tuned for each method and world: the one of LEARNING_RATES with the best mean of success over the budget on
+seeds that the race does not use.
 
 oracle           three decisions whose values are known; a third of the budget suffices to solve it
 keydoor-untold   one of three keys is taken on turn one; the door tells on turn twelve which was right
-sokoban-4x4      a box, a goal, up to ten moves; wrong pushes cannot be undone
+sokoban-4x4      a box, a goal, up to six moves are enough; wrong pushes cannot be undone
 
 Held-out: tasks of the test split, of the oracle (one task) other draws of its chance. Episodes of evaluations are not
 counted; episodes in which a critic alone learns are. A run that does not reach a threshold counts as its whole budget.
@@ -34,16 +35,25 @@ import numpy as np
 @dataclass(frozen=True)
 class World:
     overrides: tuple[str, ...]
-    steps: int
-    """Of 64 episodes."""
+    budget: int
+    """Episodes."""
     target: float
     split: str = "test"
 
 
+NOISY = ("rollout.max_length=512", "sft.noise=0.9", "sft.check_every=5")
+SOKOBAN = (
+    "rollout.max_length=1024",
+    "sft.demonstrations=2000",
+    "sft.noise=0.35",
+    "sft.max_steps=400",
+    "sft.check_every=50",
+    "sft.stop_at_success=0.3",
+)
 WORLDS = {
-    "oracle": World(("rollout.max_length=512", "sft.noise=0.9", "sft.stop_at_success=0.15"), 24, 0.7, "train"),
-    "keydoor-untold": World(("rollout.max_length=512", "sft.noise=0.9", "sft.stop_at_success=0.25"), 16, 0.6),
-    "sokoban-4x4": World(("rollout.max_length=1024", "sft.noise=0.4", "sft.stop_at_success=0.25"), 16, 0.6),
+    "oracle": World((*NOISY, "sft.stop_at_success=0.15"), 1536, 0.7, "train"),
+    "keydoor-untold": World((*NOISY, "sft.stop_at_success=0.25"), 1024, 0.6),
+    "sokoban-4x4": World(SOKOBAN, 1536, 0.5),
 }
 METHODS = {
     "GRPO": "grpo",
@@ -68,10 +78,10 @@ COMMON = (
     "rollout.group_size=8",
     "rollout.concurrency=128",
     "rollout.max_new_tokens=8",
+    "harness.invalid_penalty=0",
     "optim.epochs=1",
     "optim.minibatches=2",
     "optim.tokens_per_micro_batch=8192",
-    "sft.check_every=5",
     "sft.max_steps=300",
     "sft.demonstrations=1000",
     "eval.split=train",
@@ -184,10 +194,18 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
             tasks = connection.spec.splits[place.split]
             held_out = [Episode(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(HELD_OUT)]
             curve: list[tuple[int, float]] = []
+            played, collect = 0, trainer.play
+
+            async def counted(tasks: Any) -> Any:
+                nonlocal played
+                played += len(tasks) * config.rollout.group_size
+                return await collect(tasks)
+
+            trainer.play = counted
             while True:
                 success = success_rate(await trainer.runner.run(trainer.policy(seed, 10**9), held_out))
-                curve.append((trainer.step * 64, success))
-                if warm or trainer.step >= place.steps:
+                curve.append((played, success))
+                if warm or played >= place.budget:
                     trainer.engine.shutdown()
                     log.close()
                     return {"curve": curve, "seconds": process_time() - started}
@@ -199,8 +217,8 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
 # --- what came of it ----------------------------------------------------------------------------------------------
 
 
-def episodes_until(target: float, curve: list[list[float]]) -> float:
-    return next((episodes for episodes, success in curve if success >= target), curve[-1][0])
+def episodes_until(target: float, curve: list[list[float]], budget: int) -> float:
+    return min(next((episodes for episodes, success in curve if success >= target), budget), budget)
 
 
 def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
@@ -210,7 +228,7 @@ def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
         best = {m: best_rate(results, world, m) for m in options.methods}
         raced[world] = {m: [results[world, m, best[m], s]["curve"] for s in RACE_SEEDS] for m in options.methods}
         starts = ", ".join(f"{100 * results[world, 'warm-up', 0.0, s]['curve'][0][1]:.0f}" for s in RACE_SEEDS)
-        print(f"\n{world}: after the warm-up {starts} %; budget {64 * WORLDS[world].steps} episodes")
+        print(f"\n{world}: after the warm-up {starts} %; budget {WORLDS[world].budget} episodes")
         table(raced[world], best, WORLDS[world])
         tuning = {m: [area(results[world, m, lr, TUNING_SEEDS[0]]["curve"]) for lr in LEARNING_RATES] for m in best}
         print("tuning, mean success over the budget at " + ", ".join(f"{lr:g}" for lr in LEARNING_RATES))
@@ -223,7 +241,10 @@ def table(curves: dict[str, list], best: dict[str, float], world: World) -> None
     from agentgym.stats import iqm, probability_of_improvement, stratified_bootstrap
 
     final = {m: np.array([[100 * curve[-1][1]] for curve in c]) for m, c in curves.items()}
-    until = {m: np.array([[episodes_until(world.target, curve)] for curve in c], float) for m, c in curves.items()}
+    until = {
+        m: np.array([[episodes_until(world.target, curve, world.budget)] for curve in c], float)
+        for m, c in curves.items()
+    }
     head = f"{'':9} {'lr':>8} {'final, %':>20} {'P(>GRPO)':>9} {f'episodes to {100 * world.target:.0f} %':>24}"
     print(f"{head} {'GRPO / this':>12} {'P(fewer)':>9}  each seed")
     for m in curves:
@@ -248,11 +269,12 @@ def draw(raced: dict[str, dict[str, list]], plot: Path) -> None:
 
     figure, axes = plt.subplots(1, len(raced), figsize=(5 * len(raced), 4.2), layout="constrained", squeeze=False)
     for axis, (world, curves) in zip(axes[0], raced.items()):
+        grid = np.arange(0, WORLDS[world].budget + 1, 64)
         for colour, (method, seeds) in zip(COLOURS, curves.items()):
-            every = np.array(seeds)
-            axis.plot(every[0, :, 0], 100 * every[:, :, 1].mean(axis=0), color=colour, linewidth=2, label=method)
-            low, high = (100 * np.sort(every[:, :, 1], axis=0)[i] for i in (1, -2))
-            axis.fill_between(every[0, :, 0], low, high, color=colour, alpha=0.12, linewidth=0)
+            every = np.array([np.interp(grid, *np.array(curve).T) for curve in seeds])  # seeds × grid
+            axis.plot(grid, 100 * every.mean(axis=0), color=colour, linewidth=2, label=method)
+            low, high = (100 * np.sort(every, axis=0)[i] for i in (1, -2))
+            axis.fill_between(grid, low, high, color=colour, alpha=0.12, linewidth=0)
         axis.axhline(100 * WORLDS[world].target, color="black", linewidth=0.8, linestyle=":")
         axis.set(title=world, xlabel="episodes", ylabel="held-out success, %", ylim=(0, 102))
         axis.spines[["top", "right"]].set_visible(False)
