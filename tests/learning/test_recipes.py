@@ -1,4 +1,4 @@
-"""Every shipped recipe trains for a few steps on a served world, and leaves a whole run folder."""
+"""Every shipped recipe is read, dry-run, and trained for two steps on a served world; it leaves a whole run folder."""
 
 import asyncio
 import json
@@ -6,47 +6,123 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from agentgym.cli import main
 from agentgym.launch import server_process
-from agentgym_trainers.recipe import recipe_names, resolve
+from agentgym_trainers.recipe import recipe_names, resolve, to_toml
 from agentgym_trainers.run import run
 
 SMALL = [
     "run.steps=2",
     "run.trajectories_every=1",
     "rollout.groups=4",
-    "rollout.group_size=4",
     "rollout.concurrency=16",
-    "sft.demonstrations=48",
-    "sft.max_steps=6",
-    "sft.stop_at_success=1.0",
-    "eval.tasks=4",
-    "eval.attempts=2",
+    "eval.split=train",
+    "eval.tasks=1",
+    "eval.attempts=4",
+]
+
+WARM = [
+    "run.steps=0",
+    "eval.tasks=0",
+    "sft.demonstrations=64",
+    "sft.batch=16",
+    "sft.max_steps=150",
+    "sft.stop_at_success=0.1",
+    "sft.check_every=25",
     "model.tiny.hidden_size=32",
     "model.tiny.layers=2",
 ]
 
+SMALLER = {
+    "dapo": ["select.tries=2"],
+    "scaling-inter": ['schedules={"world.max_turns" = {kind = "stages", values = [3, 2], every = 1}}'],
+    "spear": ["replay.size=2", "replay.trigger=0", 'schedules={"shaping.tool_bonus.scale" = {kind = "cosine_decay"}}'],
+    "refuel": ["rollout.groups=8", "rollout.group_size=2"],
+    "oreo": ["source.groups=4", "source.refresh_every=1"],
+    "a-lol": ["source.groups=6"],
+    "eto": ["source.groups=4", "source.refresh_every=1"],
+}
+"""What else must shrink, or nothing of the recipe's own would happen in two steps."""
+
+OFFLINE = {"oreo", "a-lol", "eto"}
+
+
+def small(recipe: str) -> list[str]:
+    size = [] if "rollout.group_size=2" in SMALLER.get(recipe, []) else ["rollout.group_size=4"]
+    return [*SMALL, *size, *SMALLER.get(recipe, [])]
+
 
 @pytest.fixture(scope="module")
 def served():
-    with server_process(["keydoor"]) as url:
-        yield f"{url}/envs/keydoor"
+    with server_process(["oracle"]) as url:
+        yield f"{url}/envs/oracle"
+
+
+@pytest.fixture(scope="module")
+def warm(served, tmp_path_factory):
+    """A policy that knows the words and wins now and then: what every recipe is given to begin with."""
+    folder = tmp_path_factory.mktemp("warm") / "run"
+    asyncio.run(run(resolve("quickstart", [*WARM, f"world.name={served}", "eval.split=train"]), folder))
+    return folder / "checkpoints" / "step-000000"
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-def test_a_recipe_trains_on_a_served_world(recipe, served, tmp_path):
-    config = resolve(recipe, [*SMALL, f"world.name={served}"])
+def test_a_recipe_trains_on_a_served_world(recipe, served, warm, tmp_path):
+    config = resolve(recipe, [*small(recipe), f"world.name={served}", f"model.path={warm}", "sft="])
     outcome = asyncio.run(run(config, tmp_path / "run"))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["phase"] == "rl"]
     assert [line["step"] for line in steps] == [1, 2]
     for line in steps:
         assert line["rollout/failed"] == 0
-        assert line["policy/engine_gap"] < 1e-4
+        if line.get("select/discarded") == 1:  # nothing to learn from is no reason to step
+            assert "loss/policy" not in line
+            continue
         assert line["optim/skipped"] == 0
+        assert line["loss/policy"] is not None
+        if recipe not in OFFLINE:
+            assert line["policy/engine_gap"] < 1e-4
+    what_is_its_own(recipe, steps)
     assert outcome.after is not None
-    assert outcome.after.summary.overall.attempts == 8
+    assert outcome.after.summary.overall.turns > 2  # the horizon of evaluation is the world's, whatever the stage
+    assert outcome.after.summary.overall.attempts == 4
     checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
     assert AutoModelForCausalLM.from_pretrained(checkpoint).num_parameters() > 0
     assert AutoTokenizer.from_pretrained(checkpoint).chat_template
-    assert len(list((tmp_path / "run" / "trajectories").glob("*.jsonl"))) == 2
+    learned = sum("loss/policy" in line for line in steps)
+    assert len(list((tmp_path / "run").glob("trajectories/*.jsonl"))) == learned
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+
+
+def what_is_its_own(recipe: str, steps: list[dict]) -> None:
+    """That the parts which make the recipe what it is had something to do."""
+    if recipe in ("dapo", "filtered-bc", "spear"):
+        assert all(0 <= line["select/discarded"] <= 1 for line in steps)
+    if recipe == "dapo":
+        assert all(line["select/tries"] in (1, 2) for line in steps)
+    if recipe == "spear":
+        assert all("replay/kept" in line for line in steps)
+        assert any(line.get("replay/drawn", 0) > 0 for line in steps)
+    if recipe == "scaling-inter":
+        assert steps[0]["rollout/turns"] > 2
+        assert steps[1]["rollout/turns"] <= 2
+    if recipe in ("eto", "refuel"):
+        assert all(line["policy/pairs"] > 0 for line in steps)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_a_recipe_is_read_and_dry_run(recipe, tmp_path, capsys):
+    main(["train", recipe, "--dry-run"])
+    again = tmp_path / "again.toml"
+    again.write_text(capsys.readouterr().out)
+    assert resolve(again) == resolve(recipe)
+    assert to_toml(resolve(again)) == to_toml(resolve(recipe))
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_a_recipe_says_how_it_works_and_whose_it_is(recipe):
+    config = resolve(recipe)
+    assert config.name == recipe
+    assert config.paper
+    assert config.description.endswith(".")
+    assert "\n" not in config.description

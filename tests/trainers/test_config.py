@@ -60,12 +60,20 @@ def test_the_wiring_names_every_option_once(name):
     told = [option for _, option, _ in wiring(config)]
     options = set(leaves(config)) - {"name", "description", "paper"}
     assert sorted(told) == sorted(option for option in options if "." in option)
-    absent = {"value", "sft", "select", "signals", "shaping", "correct", "schedules"}
+    absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "schedules"}
     assert {option for option in options if "." not in option} <= absent
 
 
-def test_every_assigner_has_a_recipe_that_a_reader_can_start_from():
-    assert {resolve(name).credit.assigner for name in SHIPPED} == ASSIGNERS.keys()
+WITHOUT_RECIPE = {
+    "mc_branch", "mt_grpo", "rae", "recalibrated", "rewardflow", "rtg_loo", "spae",
+    "digiq", "digirl", "q_minus_v",
+}  # fmt: skip
+"""Baselines, parts of other methods, and what a signal must land for first."""
+
+
+def test_every_other_assigner_has_a_recipe_that_a_reader_can_start_from():
+    used = {resolve(name).credit.assigner for name in SHIPPED}
+    assert ASSIGNERS.keys() - WITHOUT_RECIPE <= used <= ASSIGNERS.keys()
 
 
 def test_overrides_are_toml_or_else_text(mine):

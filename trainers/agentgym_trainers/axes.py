@@ -20,8 +20,8 @@ from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.sources import SOURCES
 
 AXES = (
-    "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularisers", "reducer", "schedules",
-    "guards",
+    "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularisers", "reducer", "replay",
+    "schedules", "guards",
 )  # fmt: skip
 """In the order in which a step meets them; docs/credit.md."""
 
@@ -84,10 +84,15 @@ def _from_credit(config: Config) -> Iterator[Piece]:
     if loss.kl:
         told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
         yield Piece("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
-    if (band := getattr(config, "entropy_band", None)) is not None:
+    if (band := getattr(loss, "band", None)) is not None:
         yield Piece("regularisers", "entropy_band", _first_line(band), _own(band))
     length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
     yield Piece("reducer", loss.reducer, REDUCERS[loss.reducer], length)
+    if config.replay is not None:
+        again = config.replay.loss.objective
+        yield Piece(
+            "replay", again, _first_line(config.replay), _own(config.replay, "loss") | config.replay.loss.options
+        )
     for path, schedule in getattr(config, "schedules", {}).items():
         yield Piece("schedules", path, _first_line(schedule), _own(schedule))
     yield from _guards(config)

@@ -11,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validat
 from agentgym.harness import Harness
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
+from agentgym_trainers.curricula.selection import waits
 from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import CorrectOptions
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions
 from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
+from agentgym_trainers.replay import BufferOptions
 from agentgym_trainers.rows import told_columns
 from agentgym_trainers.schedules import ScheduleOptions, applied, telling_steps
 from agentgym_trainers.shaping import SHAPERS
@@ -125,6 +127,8 @@ class SelectOptions(Chosen):
     """Which trajectories are learned from. Further keys are the selector's own options."""
 
     kind: str
+    tries: int = Field(default=1, gt=0)
+    """Times that the source is asked, at most, until rollout.groups groups are left to learn from."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> SelectOptions:
@@ -153,6 +157,12 @@ class LossOptions(Chosen):
         if (self.reducer == "constant") != (self.reducer_length is not None):
             raise ValueError('reducer = "constant" and reducer_length go together')
         return self
+
+
+class ReplayOptions(BufferOptions):
+    """Self-imitation: attempts that went well are learned from once more, in an update of their own."""
+
+    loss: LossOptions = Field(default_factory=lambda: LossOptions(objective="ppo_clip"))
 
 
 class OptimOptions(Part):
@@ -215,6 +225,7 @@ class Config(Part):
     correct: CorrectOptions | None = None
     """Weights for tokens that other weights, or another precision, sampled."""
     loss: LossOptions = Field(default_factory=LossOptions)
+    replay: ReplayOptions | None = None
     optim: OptimOptions = OptimOptions()
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
@@ -256,6 +267,11 @@ class Config(Part):
             )
         for step in telling_steps(self.schedules.values(), self.run.steps):
             self.at(step)
+        if self.select is not None and self.select.tries > 1 and waits(self.select.kind):
+            raise ValueError(
+                f"select.kind = {self.select.kind!r} reads what models say of a step, so there is no asking for more: "
+                "select.tries must be 1"
+            )
         return self
 
     def at(self, step: int) -> Config:
@@ -289,7 +305,10 @@ class Config(Part):
         if self.correct is not None:
             found["[correct]"] = frozenset({"prox_logprob_A", "version_A"})
         if self.select is not None:
-            found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs
+            found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs - {"past"}
+        if self.replay is not None:
+            objective = self.replay.loss.objective
+            found[f"replay.loss.objective = {objective!r}"] = OBJECTIVES[objective].needs
         found |= {f"[shaping.{name}]": SHAPERS[name].needs for name in self.shaping}
         return found | {f"[signals.{name}]": SIGNALS[name].needs for name in self.signals}
 

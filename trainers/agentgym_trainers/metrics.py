@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.rows import is_demonstration
 
 
 class MetricsLog:
@@ -43,7 +44,8 @@ class MetricsLog:
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What happened in the episodes; failures are counted apart and enter nothing else."""
+    """What happened in the episodes; failures are counted apart and enter nothing else, demonstrations nothing."""
+    trajectories = [t for t in trajectories if not is_demonstration(t)]
     counted = [t for t in trajectories if not t.stop.is_failure]
     turns = [turn for t in counted for turn in t.turns]
     n, k = max(len(counted), 1), max(len(turns), 1)
@@ -62,6 +64,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
     """How credit was dealt out, and how well the critic explains its targets."""
     advantage = credit.advantage_A
+    if not len(advantage):
+        return {}
     metrics = {
         "credit/mean": float(advantage.mean()),
         "credit/std": float(advantage.std()),

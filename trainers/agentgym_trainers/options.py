@@ -38,6 +38,13 @@ def sentence(detail: Any, known: Sequence[str]) -> str:
         close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)
         guess = f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(known)}"
         return f"unknown option {where!r}{guess}"
+    if kind == "union_tag_invalid":
+        given, kinds = detail["ctx"]["tag"], [tag.strip("' ") for tag in detail["ctx"]["expected_tags"].split(",")]
+        close = difflib.get_close_matches(str(given), kinds, n=1)
+        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        return f"{where}: there is no kind {given!r}{guess}; there are {', '.join(sorted(kinds))}"
+    if kind == "union_tag_not_found":
+        return f"{where}.kind is missing"
     if kind == "missing":
         return f"{where!r} is missing"
     if kind == "model_type":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentgym.harness import Message
 from agentgym.policy import Ask, Episode, Reply, Tokens
-from agentgym_trainers.engines.base import Conversation, Engine, Sampling
+from agentgym_trainers.engines.base import Completion, Conversation, Engine, Sampling
 from agentgym_trainers.tokens import ChatTemplate, Transcript
 
 
@@ -19,26 +19,42 @@ class TokenPolicy:
     sampling: Sampling
     salt: tuple[int, ...] = (0,)
 
-    def actor(self, episode: Episode) -> TokenActor:
-        return TokenActor(
-            self.engine.open(episode.rng(*self.salt)), self.template, self.sampling, self.engine.max_length
-        )
+    def actor(self, episode: Episode, transcript: Transcript | None = None) -> TokenActor:
+        """`transcript`: the tokens of the turns before, where the episode goes on from a past."""
+        conversation = self.engine.open(episode.rng(*self.salt))
+        return TokenActor(conversation, self.template, self.sampling, self.engine.max_length, transcript)
 
 
 class TokenActor:
     """One episode: a transcript and the engine's conversation that it mirrors."""
 
-    def __init__(self, conversation: Conversation, template: ChatTemplate, sampling: Sampling, max_length: int) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        template: ChatTemplate,
+        sampling: Sampling,
+        max_length: int,
+        transcript: Transcript | None = None,
+    ) -> None:
         self._conversation, self._template, self._sampling = conversation, template, sampling
-        self._max_length = max_length
-        self._transcript: Transcript | None = None
+        self._max_length, self._transcript = max_length, transcript
 
     async def act(self, ask: Ask) -> Reply:
+        return self._record(ask, await self._conversation.generate(self._prompt(ask), self._sampling))
+
+    def repeat(self, ask: Ask, completion: Completion) -> Reply:
+        """The turn as it was sampled before, in another episode of the same beginning: recorded, not sampled again."""
+        self._prompt(ask)
+        return self._record(ask, completion)
+
+    def _prompt(self, ask: Ask) -> list[int]:
         if self._transcript is None:
             tools = ask.harness.tools(ask.session.spec)
             self._transcript = Transcript(self._template, self._sampling.stop_ids, tools)
-        prompt = self._transcript.prompt(ask.messages)
-        completion = await self._conversation.generate(prompt, self._sampling)
+        return self._transcript.prompt(ask.messages)
+
+    def _record(self, ask: Ask, completion: Completion) -> Reply:
+        assert self._transcript is not None
         span, text = self._transcript.sampled(ask.turn, completion.ids, completion.logprobs, completion.version)
         return Reply(text, finish=completion.finish, span=span)
 

@@ -35,8 +35,7 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        told = [sentence(detail, _fields_at(detail["loc"][:-1])) for detail in error.errors()]
-        raise ConfigError(f"{recipe}: {'; '.join(told)}") from error
+        raise ConfigError(f"{recipe}: {'; '.join(map(_told, error.errors()))}") from error
 
 
 def to_toml(config: Config) -> str:
@@ -63,6 +62,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "value": "signals/value.py",
         "correct": "losses/correct.py",
         "loss": f"losses/ ({config.loss.objective})",
+        "replay": "replay.py",
         "schedules": "schedules.py",
         "optim": "learner.py",
         "sft": "sft.py",
@@ -117,15 +117,25 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree.pop(last, None)
 
 
-def _fields_at(location: tuple[Any, ...]) -> list[str]:
-    model: Any = Config
-    for part in location:
-        annotation = model.model_fields[part].annotation
-        arguments = [kind for kind in getattr(annotation, "__args__", ()) if isinstance(kind, type)]
-        model = next(
-            kind for kind in [annotation, *arguments] if isinstance(kind, type) and issubclass(kind, BaseModel)
-        )
-    return list(model.model_fields)
+def _told(detail: Any) -> str:
+    """What pydantic found wrong, in words. Where a table is one of several kinds, its place does not name the kind."""
+    models: list[type[BaseModel]] = [Config]
+    place, known = [], list(Config.model_fields)
+    for part in detail["loc"]:
+        tagged = [m for m in models if "kind" in m.model_fields and m.model_fields["kind"].default == part]
+        inner = [found for m in models if part in m.model_fields for found in _models(m.model_fields[part].annotation)]
+        if not tagged:
+            place.append(part)
+        known = [field for m in models for field in m.model_fields]
+        models = tagged or inner or models  # neither: the name of a table of options, as of a schedule
+    return sentence({**detail, "loc": tuple(place)}, list(dict.fromkeys(known)))
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation allows."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inside in getattr(annotation, "__args__", ()) for model in _models(inside)]
 
 
 def _emit(tree: dict[str, Any], at: tuple[str, ...], lines: list[str]) -> None:

@@ -84,12 +84,17 @@ def told_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
     return {
         "success_M": np.array([t.success for t in trajectories], np.float64),
         "task_M": np.array([t.task for t in trajectories], np.int64),
-        "expert_M": np.array([t.turns[0].info.get("expert", False) for t in trajectories], np.float64),
+        "expert_M": np.array([is_demonstration(t) for t in trajectories], np.float64),
         "valid_N": np.array(executed, np.float64),
         "role_N": np.array([turn.info.get("role", 0) for turn in turns], np.int64),
         "branched_N": np.array([turn.info.get("branched", False) for turn in turns], np.float64),
         "progress_N": np.array([np.nan if p is None else p for p in progress], np.float64),
     }
+
+
+def is_demonstration(trajectory: Trajectory) -> bool:
+    """Whether an expert acted, not the policy."""
+    return bool(trajectory.turns) and bool(trajectory.turns[0].info.get("expert"))
 
 
 def rows_of(trajectory: Trajectory, index: int, first_token: int) -> list[Row]:

@@ -127,7 +127,7 @@ def check_world(config: Config, world: Connection) -> Connection:
             raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
         if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
             raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
-    for capability in sorted(SOURCES[config.source.kind].needs - set(world.spec.capabilities)):
+    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(world.spec.capabilities)):
         raise ConfigError(
             f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
         )

@@ -96,7 +96,7 @@ ScheduleOptions = Annotated[Stages | Linear | CosineWarmup | CosineDecay | EpoPh
 """A schedule as a recipe writes it: `kind`, and that kind's own options."""
 
 
-LIVE = ("loss.", "credit.", "select.", "shaping.", "correct.")
+LIVE = ("loss.", "credit.", "select.", "shaping.", "correct.", "replay.")
 LIVE_OPTIONS = frozenset(
     {"world.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
 )

@@ -15,6 +15,7 @@ counted and say why.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -133,6 +134,14 @@ class Transcript:
         self._turn: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
+
+    def copy(self) -> Transcript:
+        """The same record so far, to be continued apart from this one."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                setattr(twin, name, value.copy())
+        return twin
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact."""

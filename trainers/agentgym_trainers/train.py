@@ -22,8 +22,8 @@ from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
-from agentgym_trainers.credit import assigner_of, normalise
-from agentgym_trainers.curricula.select import SELECTORS
+from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
+from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
@@ -33,6 +33,7 @@ from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.replay import ReplayBuffer
 from agentgym_trainers.rows import Row, collate, select
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
@@ -42,6 +43,16 @@ from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.viewer import write_trajectories
 
 OnStep = Callable[[int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a step learned from, and what came of it."""
+
+    batch: Batch
+    credit: Credit
+    trajectories: Sequence[Trajectory]
+    metrics: dict[str, float]
 
 
 @dataclass
@@ -59,6 +70,8 @@ class Trainer:
     source: Source
     signals: dict[str, Signal]
     guards: Guards
+    selection: Selection | None = None
+    buffer: ReplayBuffer | None = None
     step: int = 0
 
     async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
@@ -68,27 +81,19 @@ class Trainer:
             watched = await self.guards.before_step(self.step)
             started = perf_counter()
             self.schedule()
-            groups = await self.collect()
+            played, groups, metrics = await self.gather()
             collected = perf_counter()
-            scene = self.scene(groups)
-            scene, metrics = await self.annotate(scene)
-            scene = self.select(scene)
-            actor = await self.actor(scene)
-            batch = shape(actor.batch, self.config)
-            credit, seen = self.correct(batch, assign(batch, self.config))
-            metrics |= seen
-            metrics |= self.update(batch, actor.rows, credit)
-            metrics |= await self.fit(scene, first=False)
+            lesson = await self.learn(groups) if groups else None
             self.step += 1
             self.engine.version = self.step
-            metrics |= rollout_metrics([t for group in groups for t in group.trajectories])
-            metrics |= watched | credit_metrics(batch, credit)
+            metrics |= rollout_metrics([t for group in played for t in group.trajectories])
+            metrics |= watched | (lesson.metrics if lesson is not None else {})
             metrics |= {"time/rollout_s": collected - started, "time/learn_s": perf_counter() - collected}
             log.write("rl", self.step, metrics)
             self.guards.after_step(self.step, metrics)
-            if self.step % run.trajectories_every == 0 or self.step == run.steps:
+            if lesson is not None and (self.step % run.trajectories_every == 0 or self.step == run.steps):
                 path = self.folder / "trajectories" / f"step-{self.step:06d}.jsonl"
-                write_trajectories(path, batch, credit, actor.trajectories, self.tokenizer)
+                write_trajectories(path, lesson.batch, lesson.credit, lesson.trajectories, self.tokenizer)
             if self.step % run.checkpoint_every == 0 or self.step == run.steps:
                 self.save(log)
             on_step(self.step, metrics)
@@ -111,8 +116,37 @@ class Trainer:
             weight_A = weight_A * credit.weight_A
         return replace(credit, weight_A=weight_A), {f"correct/{name}": value for name, value in seen.items()}
 
+    async def learn(self, groups: list[Group]) -> Lesson:
+        """A step's way from episodes to weights."""
+        scene, metrics = await self.annotate(self.scene(groups))
+        chosen = self.select(scene)
+        actor = await self.actor(chosen)
+        batch = shape(actor.batch, self.config)
+        credit, seen = self.correct(batch, assign(batch, self.config))
+        metrics |= seen | credit_metrics(batch, credit) | self.update(batch, actor.rows, credit)
+        metrics |= self.relive(actor, credit)
+        metrics |= await self.fit(scene, first=False)
+        return Lesson(batch, credit, actor.trajectories, metrics)
+
+    async def gather(self) -> tuple[list[Group], list[Group], dict[str, float]]:
+        """(what was played, what of it is learned from, how much is not). Where the selector leaves fewer groups than
+        the recipe has, the source is asked again."""
+        options, selection, wanted = self.config.select, self.selection, self.config.rollout.groups
+        played, kept, tries = [], [], 0
+        while not tries or (options is not None and tries < options.tries and len(kept) < wanted):
+            groups, tries = await self.collect(), tries + 1
+            played += groups
+            kept += selection.choose(groups, options) if selection is not None and options is not None else groups
+        counted, left = (sum(len(g.without_failures().trajectories) for g in some) for some in (played, kept[:wanted]))
+        if not counted:
+            raise PolicyFailure(f"every episode of step {self.step + 1} failed: {played[0].trajectories[0].error}")
+        if self.buffer is not None:
+            self.buffer.remember(played)
+        told = {"select/discarded": 1 - left / counted, "select/tries": float(tries)} if selection is not None else {}
+        return played, kept[:wanted], told
+
     async def collect(self) -> list[Group]:
-        """A step's episodes, from the recipe's source."""
+        """Episodes for a step, from the recipe's source."""
         return await self.source.collect(self, self.config.rollout.groups)
 
     async def play(self, tasks: Sequence[tuple[int, int]]) -> list[Group]:
@@ -124,10 +158,8 @@ class Trainer:
         return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
 
     def scene(self, groups: list[Group]) -> Scene:
-        """What is learned from: failures are dropped, never scored. Raises PolicyFailure where nothing is left."""
+        """What is learned from: failures are dropped, never scored."""
         batch, rows, trajectories = collate(groups)
-        if not trajectories:
-            raise PolicyFailure(f"every episode of step {self.step + 1} failed: {groups[0].trajectories[0].error}")
         return Scene(batch, rows, trajectories, self.step, np.random.default_rng([self.config.run.seed, self.step, 2]))
 
     async def annotate(self, scene: Scene) -> tuple[Scene, dict[str, float]]:
@@ -148,11 +180,11 @@ class Trainer:
         return metrics
 
     def select(self, scene: Scene) -> Scene:
-        """What the recipe keeps of the scene."""
-        options = self.config.select
-        if options is None:
+        """What the recipe keeps of the scene, where its selector waited for what models say. They learn from it all."""
+        options, selection = self.config.select, self.selection
+        if options is None or selection is None or not selection.waits:
             return scene
-        keep_M = np.flatnonzero(SELECTORS[options.kind].function(scene.batch, **options.options))
+        keep_M = np.flatnonzero(selection.keep(scene.batch, scene.trajectories, options))
         nothing = Credit(np.zeros(len(scene.batch.turn_A)))
         batch, rows, _ = select(scene.batch, scene.rows, nothing, keep_M)
         return replace(scene, batch=batch, rows=rows, trajectories=[scene.trajectories[m] for m in keep_M.tolist()])
@@ -190,6 +222,23 @@ class Trainer:
             self.learner.past_entropy.add(result["policy/entropy_trajectory"])
         return result
 
+    def relive(self, scene: Scene, credit: Credit) -> dict[str, float]:
+        """Keep what went well, and learn from what was kept once there is enough of it."""
+        options, buffer = self.config.replay, self.buffer
+        if options is None or buffer is None or not scene.trajectories:
+            return {}
+        buffer.add(scene.batch, credit, scene.trajectories, self.step)
+        metrics = {"replay/kept": float(len(buffer.kept)), "replay/median": buffer.median}
+        drawn = buffer.draw(np.random.default_rng([self.config.run.seed, self.step, 3]), options)
+        if not drawn:
+            return metrics
+        batch, rows, _ = collate([Group((trajectory,)) for trajectory in drawn])
+        batch = self.learner.annotate(batch, rows).with_columns(baseline_M=np.full(len(drawn), buffer.median))
+        again = ASSIGNERS["recalibrated"].function(batch)
+        again = replace(again, weight_A=np.full(len(batch.turn_A), options.weight))
+        told = self.learner.update(batch, rows, again, options.loss)
+        return metrics | {"replay/drawn": float(len(drawn)), **{f"replay/{name}": x for name, x in told.items()}}
+
     def policy(self, *salt: int) -> TokenPolicy:
         """The policy being trained; `salt` decides its random streams."""
         template = ChatTemplate(self.tokenizer)
@@ -203,6 +252,8 @@ class Trainer:
             "value": self.learner.value.state_dict() if self.learner.value is not None else None,
             "curriculum": self.curriculum.state_dict(),
             "source": self.source.state_dict(),
+            "selection": self.selection.state_dict() if self.selection is not None else None,
+            "replay": self.buffer.state_dict() if self.buffer is not None else None,
             "signals": {name: signal.state_dict() for name, signal in self.signals.items()},
             "past_entropy": self.learner.past_entropy.state_dict(),
             "torch_rng": torch.get_rng_state(),
@@ -223,6 +274,9 @@ class Trainer:
         self.learner.past_entropy.load_state_dict(state["past_entropy"])
         self.curriculum.load_state_dict(state["curriculum"])
         self.source.load_state_dict(state["source"])
+        for part, name in ((self.selection, "selection"), (self.buffer, "replay")):
+            if part is not None:
+                part.load_state_dict(state[name])
         for name, signal in self.signals.items():
             signal.load_state_dict(state["signals"][name])
         torch.set_rng_state(state["torch_rng"])
@@ -271,7 +325,8 @@ def build(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
             value = ValueHead(reference, config.value)
-    compared = config.loss.kl or "loss.kl" in config.schedules or "ref_logprob_A" in config.all_needs
+    kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)
+    compared = kl or "ref_logprob_A" in config.all_needs
     frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
     learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
     rollout = config.rollout
@@ -290,7 +345,12 @@ def build(
     signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
     source = SOURCES[config.source.kind].build(config.source)
     guards = Guards(config.guards, signals)
-    return Trainer(config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards)
+    selection = Selection(config.select) if config.select is not None else None
+    buffer = ReplayBuffer(config.replay) if config.replay is not None else None
+    return Trainer(
+        config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
+        selection, buffer,
+    )  # fmt: skip
 
 
 def success_rate(trajectories: list[Trajectory]) -> float:

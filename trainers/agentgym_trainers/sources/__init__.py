@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agentgym.trajectory import Group
+from agentgym_trainers.sources.branched import Branched, BranchedSource
+from agentgym_trainers.sources.offline import Offline, OfflineSource
 from agentgym_trainers.sources.online import Online, OnlineSource
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ class Source(Protocol):
 class SourceKind:
     options: type[BaseModel]
     build: Callable[[Any], Source]
-    needs: frozenset[str] = frozenset()
-    """Capabilities of the world ("snapshot", "expert")."""
+    needs: Callable[[Any], frozenset[str]] = lambda options: frozenset()
+    """Capabilities that the world must have ("snapshot", "expert"), by the options."""
 
     @property
     def description(self) -> str:
@@ -44,6 +46,8 @@ class SourceKind:
 
 SOURCES: dict[str, SourceKind] = {
     "online": SourceKind(Online, OnlineSource),
+    "offline": SourceKind(Offline, OfflineSource, lambda options: frozenset({"expert"} if options.expert else ())),
+    "branched": SourceKind(Branched, BranchedSource),
 }
-AnySource = Online
-"""The options of any of them: a union told apart by `kind`, once there are several."""
+AnySource = Annotated[Online | Offline | Branched, Field(discriminator="kind")]
+"""The options of any of them, told apart by `kind`."""

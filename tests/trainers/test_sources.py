@@ -1,0 +1,456 @@
+"""Sources: branched attempts share their beginning to the token, and an offline set is the same after a resume."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentgym import load
+from agentgym.errors import ConfigError
+from agentgym.session import LocalSession, Session
+from agentgym.testing import EchoEnv
+from agentgym.trajectory import Group, StopReason, Trajectory, write_jsonl
+from agentgym_trainers.config import Config
+from agentgym_trainers.metrics import rollout_metrics
+from agentgym_trainers.recipe import resolve
+from agentgym_trainers.rows import collate, is_demonstration
+from agentgym_trainers.run import check_world
+from agentgym_trainers.sources.offline import cut, grouped
+from agentgym_trainers.train import Trainer, build
+
+Opener = Callable[[], Awaitable[Session]]
+ROLLOUT = {
+    "groups": 3, "group_size": 2, "max_new_tokens": 6, "max_length": 640, "concurrency": 16, "lockstep": True,
+}  # fmt: skip
+
+
+def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_session: Opener | None = None,
+               world: str = "keydoor", **sections: Any) -> Trainer:  # fmt: skip
+    base: dict[str, Any] = {
+        "name": "test",
+        "world": {"name": world, "serve": False, "max_turns": 4},
+        "source": source,
+        "rollout": ROLLOUT,
+        "credit": {"assigner": "rloo"},
+        "optim": {"lr": 1e-3},
+    }  # fmt: skip
+    config = Config.model_validate({**base, **sections})
+
+    async def local() -> LocalSession:
+        return LocalSession(load.make(world))
+
+    return build(config, folder, load.spec(world), open_session or local, model, model, tokenizer)
+
+
+def collect(trainer: Trainer, groups: int = 3) -> list[Group]:
+    return asyncio.run(trainer.source.collect(trainer, groups))
+
+
+def tokens(trajectory: Trajectory, turns: int | None = None) -> list[list[tuple[int, float, int]]]:
+    """(id, log-probability, version) of each turn's sampled tokens."""
+    told = []
+    for turn in trajectory.turns[:turns]:
+        assert turn.span is not None
+        branch, span = trajectory.branches[turn.span.branch], slice(turn.span.start, turn.span.stop)
+        columns = (branch.ids[span], branch.logprobs[span], branch.versions[span])
+        told.append(list(zip(*(c.tolist() for c in columns), strict=True)))
+    return told
+
+
+def said(trajectory: Trajectory) -> list[str]:
+    return [turn.reply for turn in trajectory.turns]
+
+
+def parts_at(trajectory: Trajectory) -> int:
+    marked = [turn.index for turn in trajectory.turns if turn.info.get("branched")]
+    assert len(marked) == 1
+    return marked[0]
+
+
+# Branched
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_branched_pairs_share_every_token_before_they_part(chatty, tokenizer, tmp_path, snapshots) -> None:
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": snapshots})
+    seen, parted = set(), 0
+    for step in range(4):
+        trainer.step = step
+        groups = collect(trainer)
+        assert len(groups) == 3
+        for group in groups:
+            one, two = group.trajectories
+            at = parts_at(one)
+            assert parts_at(two) == at
+            assert tokens(one, at) == tokens(two, at)
+            for ours, theirs in zip(one.turns[: at + 1], two.turns[: at + 1], strict=True):
+                assert (ours.observation, ours.state_key) == (theirs.observation, theirs.state_key)
+            for ours, theirs in zip(one.turns[:at], two.turns[:at], strict=True):
+                assert (ours.reward, ours.action, ours.info) == (theirs.reward, theirs.action, theirs.info)
+            assert one.turns[at].span.start == two.turns[at].span.start  # the prompt of turn h is the same
+            start = one.turns[at].span.start
+            branch = one.turns[at].span.branch
+            assert np.array_equal(one.branches[branch].ids[:start], two.branches[branch].ids[:start])
+            seen.add(at)
+            parted += tokens(one, at + 1)[at] != tokens(two, at + 1)[at]
+        batch, _, _ = collate(groups)
+        assert batch.x["branched_N"].sum() == 6
+    assert len(seen) > 1
+    assert parted > 6  # of 12: two samples may be the same
+    trainer.engine.shutdown()
+
+
+def test_a_snapshot_and_a_second_play_are_the_same_branch(chatty, tokenizer, tmp_path) -> None:
+    """A world with chance: the state that is restored and the beginning played again go on alike."""
+    found = []
+    for snapshots in (True, False):
+        trainer = trainer_of(
+            chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": snapshots}, world="oracle"
+        )
+        found.append([[tokens(t), t.score, t.stop] for group in collect(trainer, 6) for t in group.trajectories])
+        trainer.engine.shutdown()
+    assert found[0] == found[1]
+
+
+def test_the_learner_agrees_with_every_branched_token(chatty, tokenizer, tmp_path) -> None:
+    """Tokens that were repeated, not sampled, have the log-probabilities of the prompt that they stand in now."""
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"})
+    batch, rows, _ = collate(collect(trainer))
+    assert trainer.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
+    trainer.engine.shutdown()
+
+
+def test_the_turn_of_parting_is_drawn_evenly(chatty, tokenizer, tmp_path) -> None:
+    """The trunk's tail is not used: over its turns, h is uniform. Episodes here have four turns, all but always."""
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, rollout={
+        **ROLLOUT, "groups": 40, "max_new_tokens": 2, "concurrency": 80})  # fmt: skip
+    at = [parts_at(group.trajectories[0]) for step in range(2) for group in collect(trainer, 40)]
+    counts = np.bincount(at, minlength=4)
+    assert counts.sum() == 80
+    assert counts.min() >= 9  # 20 ± 3.9
+    trainer.engine.shutdown()
+
+
+def test_groups_may_have_more_than_two_branches(chatty, tokenizer, tmp_path) -> None:
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, rollout={
+        **ROLLOUT, "groups": 2, "group_size": 4})  # fmt: skip
+    for group in collect(trainer, 2):
+        at = parts_at(group.trajectories[0])
+        assert {parts_at(t) for t in group.trajectories} == {at}
+        assert [t.attempt for t in group.trajectories] == [0, 1, 2, 3]
+        assert len({str(tokens(t, at)) for t in group.trajectories}) == 1
+        assert len({str(tokens(t)) for t in group.trajectories}) > 1
+    trainer.engine.shutdown()
+
+
+class Fragile(EchoEnv):
+    """Dies at the first step after it was restored, on the tasks told."""
+
+    def __init__(self, doomed: set[int]) -> None:
+        super().__init__()
+        self.doomed = doomed
+
+    def restore(self, state: bytes, **chance: Any) -> None:
+        super().restore(state, **chance)
+        if self._task in self.doomed:
+            self.crash_at = self._turns
+
+
+def opener(world: Callable[[], EchoEnv]) -> Opener:
+    async def open_session() -> LocalSession:
+        return LocalSession(world())
+
+    return open_session
+
+
+def test_a_crash_inside_a_branch_loses_only_that_pair(chatty, tokenizer, tmp_path) -> None:
+    name = "agentgym.testing:EchoEnv"
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, opener(EchoEnv), name)
+    whole = {group.trajectories[0].task: [said(t) for t in group.trajectories] for group in collect(trainer)}
+    doomed = min(whole)
+    fragile = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, opener(lambda: Fragile({doomed})), name)
+    groups = collect(fragile)
+    for group in groups:
+        if group.trajectories[0].task == doomed:
+            assert {t.stop for t in group.trajectories} == {StopReason.ENVIRONMENT_FAILED}
+            assert all("EchoEnv was told to crash" in t.error for t in group.trajectories)
+        else:
+            assert [said(t) for t in group.trajectories] == whole[group.trajectories[0].task]
+    _, _, counted = collate(groups)
+    assert {t.task for t in counted} == set(whole) - {doomed}
+    for one in (trainer, fragile):
+        one.engine.shutdown()
+
+
+def test_a_trunk_that_fails_is_a_failure_of_its_group(chatty, tokenizer, tmp_path) -> None:
+    trainer = trainer_of(
+        chatty(), tokenizer, tmp_path, {"kind": "branched"}, opener(lambda: EchoEnv(crash_at=1)),
+        "agentgym.testing:EchoEnv",
+    )  # fmt: skip
+    groups = collect(trainer)
+    assert len(groups) == 3
+    assert all(len(group.trajectories) == 1 and group.trajectories[0].stop.is_failure for group in groups)
+    trainer.engine.shutdown()
+
+
+class Fickle(EchoEnv):
+    """Neither snapshots nor the same way twice."""
+
+    played = 0
+
+    def step(self, action: Any) -> Any:
+        Fickle.played += 1
+        observation, *rest = super().step(action)
+        return f"{observation} ({Fickle.played})", *rest
+
+
+def test_a_world_that_goes_another_way_cannot_be_branched(chatty, tokenizer, tmp_path) -> None:
+    trainer = trainer_of(
+        chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": False}, opener(Fickle),
+        "agentgym.testing:EchoEnv",
+    )  # fmt: skip
+    attempts = [t for group in collect(trainer, 6) for t in group.trajectories]
+    later = [t for t in attempts if t.stop.is_failure]
+    assert later
+    assert all("cannot be branched" in t.error for t in later)
+    for t in attempts:  # what is branched at its first turn needs no beginning
+        assert t.stop.is_failure or parts_at(t) == 0
+    trainer.engine.shutdown()
+
+
+def test_the_same_step_is_the_same_branches(chatty, tokenizer, tmp_path) -> None:
+    told = []
+    for _ in range(2):
+        trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"})
+        trainer.step = 3
+        told.append([tokens(t) for group in collect(trainer) for t in group.trajectories])
+        trainer.engine.shutdown()
+    assert told[0] == told[1]
+
+
+# Offline
+
+
+def drawn(trainer: Trainer, steps: range, groups: int = 3) -> list[list[list]]:
+    told = []
+    for step in steps:
+        trainer.step = step
+        told.append([[tokens(t) for t in group.trajectories] for group in collect(trainer, groups)])
+    return told
+
+
+def test_a_set_is_played_once_and_every_group_is_drawn_before_any_is_again(chatty, tokenizer, tmp_path) -> None:
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 6})
+    told = drawn(trainer, range(4))
+    epochs = [told[0] + told[1], told[2] + told[3]]
+    for epoch in epochs:
+        assert len({str(group) for group in epoch}) == 6
+    assert sorted(map(str, epochs[0])) == sorted(map(str, epochs[1]))
+    assert epochs[0] != epochs[1]
+    assert [p.name for p in (tmp_path / "dataset").iterdir()] == ["round-0000.jsonl"]
+    batch, rows, _ = collate(collect(trainer))
+    assert trainer.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
+    trainer.engine.shutdown()
+
+
+@pytest.mark.parametrize("refresh", [None, 2])
+@pytest.mark.parametrize("cut_after", [0, 2, 3, 4])
+def test_a_resumed_run_draws_what_an_undisturbed_one_does(chatty, tokenizer, tmp_path, refresh, cut_after) -> None:
+    source = {"kind": "offline", "groups": 3, "refresh_every": refresh}
+    whole = trainer_of(chatty(), tokenizer, tmp_path / "whole", source)
+    expected = drawn(whole, range(5), 2)
+    first = trainer_of(chatty(), tokenizer, tmp_path / "cut", source)
+    (tmp_path / "cut").mkdir()
+    states = [(first.source.state_dict(), first.curriculum.state_dict())]
+    for step in range(cut_after):
+        drawn(first, range(step, step + 1), 2)
+        states.append((first.source.state_dict(), first.curriculum.state_dict()))
+    kept = max(0, cut_after - 1)  # the step after the checkpoint was played, and lost
+    again = trainer_of(chatty(), tokenizer, tmp_path / "cut", source)
+    if kept:
+        again.source.load_state_dict(states[kept][0])
+        again.curriculum.load_state_dict(states[kept][1])
+    assert drawn(again, range(kept, 5), 2) == expected[kept:]
+    assert again.curriculum.position == whole.curriculum.position
+    for trainer in (whole, first, again):
+        trainer.engine.shutdown()
+
+
+def test_a_later_set_of_lost_weights_is_played_again(chatty, tokenizer, tmp_path) -> None:
+    """Killed after round 1 was written and before any checkpoint knew of it: those weights never come back."""
+    source = {"kind": "offline", "groups": 3, "refresh_every": 1}
+    lost = trainer_of(chatty(), tokenizer, tmp_path, source)
+    state, before = None, lost.curriculum.state_dict()
+    drawn(lost, range(1))
+    state, before = lost.source.state_dict(), lost.curriculum.state_dict()
+    drawn(lost, range(1, 2))
+    stale = (tmp_path / "dataset" / "round-0001.jsonl").read_bytes()
+    again = trainer_of(chatty(seed=7), tokenizer, tmp_path, source)  # other weights at step 1
+    again.source.load_state_dict(state)
+    again.curriculum.load_state_dict(before)
+    batch, rows, _ = collate(collect_at(again, 1))
+    assert again.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
+    assert (tmp_path / "dataset" / "round-0001.jsonl").read_bytes() != stale
+    for trainer in (lost, again):
+        trainer.engine.shutdown()
+
+
+def collect_at(trainer: Trainer, step: int) -> list[Group]:
+    trainer.step = step
+    return collect(trainer)
+
+
+def test_a_file_of_episodes(chatty, tokenizer, tmp_path, kit) -> None:
+    trajectories = kit.play(chatty(), tokenizer, episodes=6)
+    failed = replace(trajectories[0], stop=StopReason.DEADLINE, attempt=9)
+    path = tmp_path / "given.jsonl"
+    write_jsonl(path, [*trajectories, failed])
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
+    groups = collect(trainer)
+    assert sorted(t.task for g in groups for t in g.trajectories) == sorted(t.task for t in trajectories)
+    assert all(len(group.trajectories) == 2 for group in groups)
+    by = {(t.task, t.seed, t.attempt): tokens(t) for t in trajectories}
+    for group in groups:
+        for t in group.trajectories:
+            assert tokens(t) == by[t.task, t.seed, t.attempt]
+    path.unlink()  # what is drawn lies in the run's folder
+    again = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
+    assert drawn(again, range(1)) == [[[tokens(t) for t in group.trajectories] for group in groups]]
+    for one in (trainer, again):
+        one.engine.shutdown()
+
+
+def test_a_file_without_tokens_is_tokenised_and_scored(chatty, tokenizer, tmp_path, kit) -> None:
+    path = tmp_path / "text.jsonl"
+    write_jsonl(path, [replace(t, branches=()) for t in kit.play(chatty(), tokenizer, episodes=4)], tokens=False)
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
+    batch, rows, _ = collate(collect(trainer, 2))
+    assert len(batch.group_M) == 4
+    assert trainer.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
+    assert (batch.logprob_A < 0).all()
+    trainer.engine.shutdown()
+
+
+def test_nothing_to_draw_from_is_said(chatty, tokenizer, tmp_path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text("")
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
+    with pytest.raises(ConfigError, match="holds no episode that counts"):
+        collect(trainer)
+    trainer.engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"path": "x.jsonl", "refresh_every": 3}, "remove one of the two"),
+        ({"rounds_over_expert": 5}, "add expert = 1"),
+    ],
+)
+def test_options_that_do_not_fit(options, says, chatty, tokenizer, tmp_path) -> None:
+    with pytest.raises(ValueError, match=says):
+        trainer_of(None, None, tmp_path, {"kind": "offline", **options})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["source.kind=offline", "source.grups=3"], "unknown option 'source.grups' (did you mean 'groups'?)"),
+        (
+            ["source.kind=ofline"],
+            "source: there is no kind 'ofline' (did you mean 'offline'?); there are",
+        ),
+        (["source.kind=offline", "source.groups=0"], "source.groups should be greater than 0, not 0"),
+        (["source.groups=3"], "source.kind is missing"),
+        (["source.kind=branched", "source.groups=3"], "unknown option 'source.groups'; known: kind, snapshots"),
+        (["replay.sise=1"], "unknown option 'replay.sise' (did you mean 'size'?)"),
+        (["select.kind=top_std", "select.fractoin=1"], "select: unknown option 'fractoin' (did you mean 'fraction'?)"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(overrides, says) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("gigpo", overrides)
+    assert says in str(caught.value)
+
+
+def test_a_world_without_an_expert_is_refused_at_the_start() -> None:
+    spec = EchoEnv.env_spec.model_copy(update={"capabilities": ()})
+    config = Config.model_validate({
+        "name": "x", "world": {"name": "echo"}, "credit": {"assigner": "rloo"}, "eval": {"tasks": 0},
+        "source": {"kind": "offline", "expert": 1},
+    })  # fmt: skip
+    with pytest.raises(ConfigError, match="needs a world with 'expert'; echo has none"):
+        check_world(config, SimpleNamespace(spec=spec))  # type: ignore[arg-type]
+    check_world(config, SimpleNamespace(spec=EchoEnv.env_spec))  # type: ignore[arg-type]
+
+
+def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
+    """One a group, on its task and seed, tokenised as a warm-up's are, and at first of ratio 1."""
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 3, "expert": 1})
+    groups = collect(trainer)
+    for group in groups:
+        shown = [t for t in group.trajectories if is_demonstration(t)]
+        assert len(shown) == 1
+        assert len(group.trajectories) == 3
+        assert len({(t.task, t.seed) for t in group.trajectories}) == 1
+        for turn, ids in zip(shown[0].turns, tokens(shown[0]), strict=True):
+            assert tokenizer.decode([token for token, _, _ in ids[:-1]]) == turn.reply
+            assert ids[-1][0] == tokenizer.eos_token_id
+    batch, rows, trajectories = collate(groups)
+    assert batch.x["expert_M"].sum() == 3
+    assert trainer.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
+    everyone = rollout_metrics(trajectories)
+    alone = rollout_metrics([t for t in trajectories if not is_demonstration(t)])
+    assert everyone == alone  # an expert's success is not the policy's
+    assert alone["rollout/success"] < 1
+    trainer.engine.shutdown()
+
+
+def test_attempts_are_cut_some_rounds_after_the_demonstration(chatty, tokenizer, tmp_path) -> None:
+    """The oracle's expert needs three turns; attempts whose replies are no actions would have four."""
+    source = {"kind": "offline", "groups": 4, "expert": 1, "rounds_over_expert": 0}
+    trainer = trainer_of(
+        chatty(), tokenizer, tmp_path, source, world="oracle", rollout={**ROLLOUT, "max_new_tokens": 2}
+    )
+    lengths = set()
+    for group in collect(trainer, 4):
+        shown = [len(t.turns) for t in group.trajectories if is_demonstration(t)]
+        tried = [len(t.turns) for t in group.trajectories if not is_demonstration(t)]
+        assert max(tried) <= max(shown)
+        lengths |= set(tried)
+    assert lengths == {3}
+    trainer.engine.shutdown()
+
+
+def test_a_cut_episode_is_one_that_the_limit_ended(chatty, tokenizer, kit) -> None:
+    """Playing three turns and cutting four after the third leave the same tokens, the next prompt's included."""
+    shape = {"episodes": 2, "lockstep": True}
+    long = kit.play(chatty(), tokenizer, max_turns=4, **shape)
+    short = kit.play(chatty(), tokenizer, max_turns=3, **shape)
+    for whole, limited in zip(long, short, strict=True):
+        if len(whole.turns) < 4:
+            continue
+        ours = cut(whole, 3)
+        assert ours.stop is limited.stop is StopReason.MAX_TURNS
+        assert ours.final_observation == limited.final_observation
+        assert ours.score == limited.score
+        for a, b in zip(ours.branches, limited.branches, strict=True):
+            assert a.ids.tolist() == b.ids.tolist()
+            assert a.turn.tolist() == b.turn.tolist()
+        collate([Group((ours,))])
+    assert cut(long[0], 99) is long[0]
+
+
+def test_groups_are_found_by_task_and_seed(chatty, tokenizer, kit) -> None:
+    trajectories = kit.play(chatty(), tokenizer, episodes=6)
+    rng = np.random.default_rng(0)
+    mixed = [trajectories[i] for i in rng.permutation(6)]
+    for group in grouped(mixed):
+        assert len(group.trajectories) == 2
+        assert len({(t.task, t.seed) for t in group.trajectories}) == 1
