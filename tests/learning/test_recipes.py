@@ -41,10 +41,18 @@ SMALLER = {
     "oreo": ["source.groups=4", "source.refresh_every=1"],
     "a-lol": ["source.groups=6"],
     "eto": ["source.groups=4", "source.refresh_every=1"],
+    "archer": [f"signals.twin.{option}" for option in ("warmup=1", "updates=5", "pool=32", "actor_states=16")],
+    "digiq": [
+        "source.groups=4",
+        *(
+            f"signals.digiq.{option}"
+            for option in ("warmup=1", "updates=5", "pool=32", "actor_states=16", "candidates=3")
+        ),
+    ],
 }
 """What else must shrink, or nothing of the recipe's own would happen in two steps."""
 
-OFFLINE = {"oreo", "a-lol", "eto"}
+OFFLINE = {"oreo", "a-lol", "eto", "digiq"}
 
 
 def small(recipe: str) -> list[str]:
@@ -108,6 +116,12 @@ def what_is_its_own(recipe: str, steps: list[dict]) -> None:
         assert steps[1]["rollout/turns"] <= 2
     if recipe in ("eto", "refuel"):
         assert all(line["policy/pairs"] > 0 for line in steps)
+    if recipe in ("archer", "digiq"):
+        name = {"archer": "twin", "digiq": "digiq"}[recipe]
+        assert all(line[f"{name}/grad_norm"] > 0 for line in steps)
+        assert steps[1][f"{name}/replay"] > steps[0][f"{name}/replay"] > 0
+    if recipe == "archer":
+        assert steps[0]["optim/grad_norm"] == 0 < steps[1]["optim/grad_norm"]
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

@@ -66,9 +66,8 @@ def test_the_wiring_names_every_option_once(name):
 
 WITHOUT_RECIPE = {
     "mc_branch", "mt_grpo", "rae", "recalibrated", "rewardflow", "rtg_loo", "spae",
-    "digiq", "digirl", "q_minus_v",
 }  # fmt: skip
-"""Baselines, parts of other methods, and what a signal must land for first."""
+"""Baselines, and parts of other methods."""
 
 
 def test_every_other_assigner_has_a_recipe_that_a_reader_can_start_from():

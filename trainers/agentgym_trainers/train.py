@@ -164,12 +164,15 @@ class Trainer:
 
     async def annotate(self, scene: Scene) -> tuple[Scene, dict[str, float]]:
         """The scene with all columns, and what the signals that learn before they speak have to tell."""
-        prox = "prox_logprob_A" in self.config.all_needs
-        scene = replace(scene, batch=self.learner.annotate(scene.batch, scene.rows, prox=prox))
+        scene = replace(scene, batch=self.consider(scene.batch, scene.rows))
         metrics = await self.fit(scene, first=True)
         for signal in self.signals.values():
             scene = replace(scene, batch=scene.batch.with_columns(**await signal.annotate(scene)))
         return scene, metrics
+
+    def consider(self, batch: Batch, rows: Sequence[Row]) -> Batch:
+        """The batch with the columns of critic, reference and present policy, where a part needs them."""
+        return self.learner.annotate(batch, rows, prox="prox_logprob_A" in self.config.all_needs)
 
     async def fit(self, scene: Scene, *, first: bool) -> dict[str, float]:
         """Train the signals whose turn it is."""
@@ -195,7 +198,7 @@ class Trainer:
             replaced = getattr(signal, "actor", None)
             if replaced is not None:
                 batch, rows = await replaced(scene)
-                return replace(scene, batch=batch, rows=rows, trajectories=())
+                return replace(scene, batch=self.consider(batch, rows), rows=rows, trajectories=())
         return scene
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:

@@ -21,11 +21,13 @@ from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.digiq import DigiQOptions, DigiQSignal
 from agentgym_trainers.signals.instruction import InstructionOptions, InstructionValue
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
 from agentgym_trainers.signals.prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
 from agentgym_trainers.signals.role import RoleBaseline, RoleOptions
+from agentgym_trainers.signals.twin import TwinOptions, TwinSignal
 from agentgym_trainers.tokens import ChatTemplate
 
 
@@ -105,9 +107,11 @@ class SignalKind:
 
 
 SIGNALS: dict[str, SignalKind] = {
+    "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"})),
     "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"})),
     "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
     "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),
     "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
     "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"})),
+    "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"})),
 }
