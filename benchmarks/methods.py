@@ -24,6 +24,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import shutil
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,8 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
             first.mkdir(parents=True, exist_ok=True)
             start = await run.warm_start(config, first, connection, progress)
             folder = out / f"{world}-{METHODS.get(method, method)}-{lr}-{seed}"
-            folder.mkdir(exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
+            folder.mkdir()
             trainer, _ = run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             tasks = connection.spec.splits[place.split]
@@ -201,7 +203,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
                 played += len(tasks) * config.rollout.group_size
                 return await collect(tasks)
 
-            trainer.play = counted
+            trainer.play, trainer.save = counted, lambda log: folder  # checkpoints are only for resuming
             while True:
                 success = success_rate(await trainer.runner.run(trainer.policy(seed, 10**9), held_out))
                 curve.append((played, success))
