@@ -12,7 +12,7 @@ import click
 
 from agentgym import __version__
 from agentgym.client import use_key
-from agentgym.commands import envs, evaluate, gateway, models, play, recipes, serve, train
+from agentgym.commands import credit, envs, evaluate, gateway, models, play, recipes, serve, train
 from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
 
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 EXTRAS = {
-    **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors", "jinja2", "tensorboard"), "train"),
+    **dict.fromkeys(
+        ("torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "tensorboard"), "train"
+    ),
     **dict.fromkeys(("fastapi", "prometheus_client", "pythonjsonlogger", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("limits", "sqlalchemy"), "gateway"),
 }
@@ -65,6 +67,7 @@ for verb in (
     train.sft,
     train.report,
     recipes.recipes,
+    credit.credit,
     envs.envs,
     serve.serve,
     models.serve_model,

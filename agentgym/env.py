@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypedDict
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
 from agentgym.errors import BadRequest
 from agentgym.spaces import Action as ActionSpace
@@ -67,6 +68,13 @@ class Env(gymnasium.Env):
     def restore(self, state: bytes) -> None:
         """Become the episode that `snapshot` saw; works on a fresh instance. Capability "snapshot"."""
         raise NotImplementedError(f"{self.env_spec.id} has no snapshots")
+
+    def reseed(self, seed: int) -> None:
+        """Draw from `seed` whatever chance decides from here on: a restored episode gets another future.
+
+        Enough for a world that draws only from `self.np_random`; one that wraps another's chance overrides it.
+        """
+        self.np_random, _ = seeding.np_random(seed)
 
     def expert(self) -> Action:
         """A scripted solver's next action in the present state. Capability "expert"."""

@@ -32,7 +32,7 @@ class Bare:
     async def snapshot(self) -> bytes:
         raise self._lacks("snapshots")
 
-    async def restore(self, state: bytes) -> None:
+    async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         raise self._lacks("snapshots")
 
     def _lacks(self, what: str) -> BadRequest:

@@ -167,11 +167,12 @@ class RemoteSession:
         except ValueError as error:
             raise EnvironmentCrashed(f"{self._client.url}/snapshot answered no base64: {error}") from error
 
-    async def restore(self, state: bytes) -> None:
+    async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         """Continue from a snapshot of this world, also another session's: the server opens a new session for it."""
         await self.end()
-        request = RestoreRequest(snapshot=base64.b64encode(state).decode(), episode_id=uuid.uuid4().hex)
-        await self._begin("restore", request.model_dump(exclude_unset=True), SessionReply)
+        snapshot = base64.b64encode(state).decode()
+        request = RestoreRequest(snapshot=snapshot, seed=seed, episode_id=uuid.uuid4().hex)
+        await self._begin("restore", request.model_dump(exclude_unset=True, exclude_none=True), SessionReply)
 
     async def close(self) -> None:
         """Give the session back. A server that does not answer keeps it until its lease runs out."""

@@ -132,8 +132,8 @@ class RemoteEnv(gymnasium.Env[Observation, Action]):
     def snapshot(self) -> bytes:
         return self._remote.run(self._session.snapshot())
 
-    def restore(self, state: bytes) -> None:
-        self._remote.run(self._session.restore(state))
+    def restore(self, state: bytes, *, seed: int | None = None) -> None:
+        self._remote.run(self._session.restore(state, seed=seed))
 
     def close(self) -> None:
         self._remote.close()

@@ -31,9 +31,29 @@ class Limits:
     """Seconds for the whole episode; over it, the episode has failed (DEADLINE) and is not scored."""
 
 
-async def rollout(session: Session, actor: Actor, harness: Harness, episode: Episode, limits: Limits) -> Trajectory:
-    """Play `episode` to its end and record it. Raises only for bugs and for UsageError."""
-    play = _Play(session, actor, harness, episode, limits)
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The first turns of an episode and the world as they left it: another rollout goes on from there."""
+
+    state: bytes
+    """The world's snapshot."""
+    step: Step
+    """What the agent sees now."""
+    seen: Observation
+    """The world's last observation; `step` shows another where a reply without an action is being complained of."""
+    turns: tuple[Turn, ...] = ()
+    history: tuple[tuple[Observation, str], ...] = ()
+    """(observation, reply) of those turns."""
+    chance: int | None = None
+    """Seed of what chance decides from here on; None is as the episode itself would have gone on."""
+
+
+async def rollout(
+    session: Session, actor: Actor, harness: Harness, episode: Episode, limits: Limits, past: Past | None = None
+) -> Trajectory:
+    """Play `episode` to its end and record it, from its beginning or from where `past` ends (its turns, and the limits,
+    count as if played here). Raises only for bugs and for UsageError."""
+    play = _Play(session, actor, harness, episode, limits, past)
     error = ""
     try:
         async with asyncio.timeout(limits.episode_s) as clock:
@@ -57,18 +77,34 @@ async def rollout(session: Session, actor: Actor, harness: Harness, episode: Epi
 class _Play:
     """The state of one episode while it is played."""
 
-    def __init__(self, session: Session, actor: Actor, harness: Harness, episode: Episode, limits: Limits) -> None:
+    def __init__(
+        self,
+        session: Session,
+        actor: Actor,
+        harness: Harness,
+        episode: Episode,
+        limits: Limits,
+        past: Past | None,
+    ) -> None:
         self.session, self.actor, self.harness = session, actor, harness
-        self.episode, self.limits = episode, limits
+        self.episode, self.limits, self.past = episode, limits, past
         self.history: list[tuple[Observation, str]] = []
         self.seen: Observation = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
 
+    async def begin(self) -> None:
+        if self.past is None:
+            options = {"split": self.episode.split, "task": self.episode.task}
+            self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session)
+            self.seen = self.step.observation
+        else:
+            await self.session.restore(self.past.state, seed=self.past.chance)
+            self.step, self.seen = self.past.step, self.past.seen
+            self.turns, self.history = list(self.past.turns), list(self.past.history)
+
     async def run(self) -> StopReason:
-        options = {"split": self.episode.split, "task": self.episode.task}
-        self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session)
-        self.seen = self.step.observation
+        await self.begin()
         limit = self.session.spec.max_turns if self.limits.max_turns is None else self.limits.max_turns
         while len(self.turns) < limit:
             try:
@@ -167,24 +203,28 @@ class Runner:
     retries: int = 1
     """An episode that infrastructure failed is played again this many times, from its beginning with the same seed."""
 
-    async def run(self, policy: Policy, episodes: Sequence[Episode]) -> list[Trajectory]:
-        """One trajectory an episode, in order."""
+    async def run(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> list[Trajectory]:
+        """One trajectory an episode, in order. `pasts`: where each of them goes on, if not from its beginning."""
         done: dict[int, Trajectory] = {}
-        async for index, trajectory in self.stream(policy, episodes):
+        async for index, trajectory in self.stream(policy, episodes, pasts):
             done[index] = trajectory
         return [done[index] for index in range(len(episodes))]
 
-    async def stream(self, policy: Policy, episodes: Sequence[Episode]) -> AsyncGenerator[tuple[int, Trajectory], None]:
+    async def stream(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> AsyncGenerator[tuple[int, Trajectory], None]:
         """(index, trajectory) as episodes end."""
-        waiting = iter(enumerate(episodes))
+        waiting = iter(enumerate(zip(episodes, pasts or [None] * len(episodes), strict=True)))
         # Bounded, so that whoever writes results down keeps up with worlds and policies that never wait.
         ready: asyncio.Queue[tuple[int, Trajectory]] = asyncio.Queue(max(1, self.concurrency))
 
         async def worker() -> None:
             seat = _Seat(self.open_session)
             try:
-                for index, episode in waiting:
-                    await ready.put((index, await self._play(policy, episode, seat)))
+                for index, (episode, past) in waiting:
+                    await ready.put((index, await self._play(policy, episode, past, seat)))
             finally:
                 await seat.close()
 
@@ -205,7 +245,7 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(self, policy: Policy, episode: Episode, seat: _Seat) -> Trajectory:
+    async def _play(self, policy: Policy, episode: Episode, past: Past | None, seat: _Seat) -> Trajectory:
         """One episode, tried again after infrastructure's failures; the session is dropped after each."""
         for _ in range(self.retries + 1):
             try:
@@ -214,7 +254,7 @@ class Runner:
                 error, stop = f"{failure.code}: {failure}", StopReason.ENVIRONMENT_FAILED
                 trajectory = Trajectory(**episode._asdict(), turns=(), stop=stop, error=error)
             else:
-                trajectory = await rollout(session, policy.actor(episode), self.harness, episode, self.limits)
+                trajectory = await rollout(session, policy.actor(episode), self.harness, episode, self.limits, past)
             if not trajectory.stop.is_failure:
                 break
             await seat.close()

@@ -42,7 +42,10 @@ class Session(Protocol):
 
     async def snapshot(self) -> bytes: ...
 
-    async def restore(self, state: bytes) -> None: ...
+    async def restore(self, state: bytes, *, seed: int | None = None) -> None:
+        """Go on from a snapshot of this world. With `seed`, chance from there on is drawn from it: another future of
+        the same state. Without, the future is the one that the snapshot's episode had."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -142,8 +145,10 @@ class LocalSession:
     async def snapshot(self) -> bytes:
         return await self.call(self.env.snapshot)
 
-    async def restore(self, state: bytes) -> None:
+    async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         await self.call(lambda: self.env.restore(state))
+        if seed is not None:
+            await self.call(lambda: self.env.reseed(seed))
 
     async def close(self) -> None:
         if self.closed:

@@ -116,6 +116,8 @@ class RestoreRequest(Body):
 
     snapshot: str
     """base64."""
+    seed: int | None = Field(default=None, ge=0)
+    """Chance from here on is drawn from it; without, as the episode of the snapshot would have gone on."""
     episode_id: str | None = Field(default=None, max_length=255)
     """Asked again with the same id, the server answers with the same new session."""
     queue_s: float = QUEUE_S

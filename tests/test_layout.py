@@ -42,6 +42,7 @@ LONG_FUNCTIONS: dict[str, int] = {}
 """Functions over 60 lines (path:name), how long they may be, and why."""
 
 READS_ENVIRONMENT = {
+    "agentgym/commands/credit.py",  # a tokenizer's switch
     "agentgym/commands/policy.py",  # the key of a remote model
     "agentgym/commands/train.py",  # a tokenizer's switch
     "agentgym/launch.py",  # hands its own environment on to the server it starts; reads nothing from it

@@ -43,7 +43,7 @@ class Child:
         while data := self._channel.recv(2**18):
             for (call, session, method, arguments), body in unpacker.feed(data):
                 if session:
-                    self._hand_over(call, session, method, [body] if method == "restore" else arguments)
+                    self._hand_over(call, session, method, [body, *arguments] if method == "restore" else arguments)
                 elif method == "start":
                     self._start(call, **arguments)
                 else:

@@ -1,8 +1,8 @@
 """What a server and its worker processes say to each other: frames of a small JSON list and raw bytes.
 
-To a worker: `[call, session, method, arguments]`, the bytes being a snapshot for `restore`. Session 0 is the process
-itself: `start`, `ping`. Back, once a call: `[call, "answer", done]` with the body of a reply, `[call, "value", null]`
-with JSON, `[call, "bytes", null]` with bytes, or `[call, "error", code]` with the message.
+To a worker: `[call, session, method, arguments]`, the bytes being a snapshot for `restore` (its seed is an argument).
+Session 0 is the process itself: `start`, `ping`. Back, once a call: `[call, "answer", done]` with the body of a reply,
+`[call, "value", null]` with JSON, `[call, "bytes", null]` with bytes, or `[call, "error", code]` with the message.
 """
 
 from __future__ import annotations

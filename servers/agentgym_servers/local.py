@@ -125,7 +125,7 @@ class LocalVerbs:
         except (binascii.Error, ValueError) as error:
             raise BadRequest(f"a snapshot is base64, as /snapshot gave it: {error}") from error
         opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
-        return _in(opened, lambda session: session.restore(state, body.episode_id))
+        return _in(opened, lambda session: session.restore(state, body.seed, body.episode_id))
 
     @_counted
     def state(self, world: str, session_id: str) -> Answer:

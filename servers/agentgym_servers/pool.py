@@ -59,7 +59,7 @@ class ProcessWorker:
             self._process = self._pool.place(self)
         self._answer = asyncio.get_running_loop().create_future()
         if method == "restore":
-            self._ask(method, [], deadline_s, self._answered, arguments[0])
+            self._ask(method, arguments[1:], deadline_s, self._answered, arguments[0])
         else:
             self._ask(method, arguments, deadline_s, self._answered)
         return await self._answer

@@ -85,9 +85,9 @@ class Session:
         arguments = (request.seed, request.options())
         return self._begin("reset", request.episode_id, arguments, arguments)
 
-    def restore(self, state: bytes, episode_id: str | None) -> bytes | asyncio.Task[bytes]:
-        """Begin in the state of a snapshot, at step 0."""
-        return self._begin("restore", episode_id, state, (state,))
+    def restore(self, state: bytes, seed: int | None, episode_id: str | None) -> bytes | asyncio.Task[bytes]:
+        """Begin in the state of a snapshot, at step 0, with its chance or another."""
+        return self._begin("restore", episode_id, (state, seed), (state, seed))
 
     def step(self, request: StepRequest, action: Action) -> bytes | asyncio.Task[bytes]:
         """Apply a step, replay the reply of one applied before, or join the one that is running."""

@@ -109,6 +109,10 @@ def perform(world: World, env: Env, method: str, *arguments: Any) -> Any:
             return _answer(world, env, _reset_tuple(env.reset(seed=seed, options=options)), first=True)
         if method == "step":
             return _answer(world, env, env.step(*arguments), first=False)
+        if method == "restore":
+            state, seed = arguments
+            env.restore(state)
+            return env.reseed(seed) if seed is not None else None
         return _checked(world, method, getattr(env, method)(*arguments))
     except EnvironmentFailure:
         raise

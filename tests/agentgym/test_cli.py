@@ -37,6 +37,8 @@ VERBS = [
     "recipes",
     "recipes list",
     "recipes show",
+    "credit",
+    "credit bench",
 ]
 
 MICRO = [

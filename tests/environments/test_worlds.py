@@ -173,6 +173,30 @@ def test_reset_without_a_task_draws_one_from_the_seed():
     assert len(set(one)) == 5
 
 
+@pytest.mark.parametrize(("name", "word"), [("oracle", "gold"), ("frozenlake", "right"), ("blackjack", "hit")])
+def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
+    """One state, many futures: the same seed the same one, and a snapshot taken after a reseed keeps it."""
+    options = {"make_kwargs": {"is_slippery": True}} if name == "frozenlake" else {}
+    env, copy = load.make(name, **options), load.make(name, **options)
+    env.reset(seed=0)
+    if name == "oracle":
+        env.step("right")
+    state = env.snapshot()
+
+    def future(env, seed):
+        env.restore(state)
+        env.reseed(seed)
+        middle = env.snapshot()
+        return middle, json.dumps(env.step(word))
+
+    futures = [future(env, seed) for seed in range(12)]
+    assert len({after for _, after in futures}) > 1
+    assert [future(copy, seed)[1] for seed in range(12)] == [after for _, after in futures]
+    for middle, after in futures:
+        copy.restore(middle)
+        assert json.dumps(copy.step(word)) == after
+
+
 def test_every_shipped_world_of_turns_is_a_turn_env():
     assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
 

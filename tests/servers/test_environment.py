@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import pkgutil
+import sys
 import threading
 import time
 from typing import Any
@@ -400,6 +402,48 @@ def test_a_snapshot_forks_the_episode(play, inline):
         assert tails[0][-1]["done"] is True
 
     play(create_app({"echo": lambda: EchoEnv(inline=inline)}), script)
+
+
+DICE = """
+from agentgym.testing import EchoEnv
+
+
+class Dice(EchoEnv):
+    env_spec = EchoEnv.env_spec.model_copy(update={"id": "dice", "inline": False})
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return f"threw {self.np_random.integers(1000)}", *rest
+"""
+
+
+@pytest.mark.parametrize("where", ["inline", "thread", "process"])
+def test_a_seed_of_restore_gives_the_fork_another_future(play, where, tmp_path, monkeypatch):
+    (tmp_path / "dice_world.py").write_text(DICE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make() -> Any:
+        return pkgutil.resolve_name("dice_world:Dice")(inline=where == "inline")
+
+    async def script(api):
+        session_id = await api.begin(seed=5)
+        snapshot = (await api.post("/snapshot", session_id=session_id))[1]["snapshot"]
+
+        async def future(**seed):
+            fork = (await api.post("/restore", snapshot=snapshot, **seed))[1]
+            return (await api.step(fork["session_id"], "no", 0))[1]["observation"]["text"]
+
+        own = (await api.step(session_id, "no", 0))[1]["observation"]["text"]
+        assert await future() == own
+        assert await future(seed=1) == await future(seed=1) != own
+        assert await future(seed=2) not in (own, await future(seed=1))
+        first = await api.post("/restore", snapshot=snapshot, seed=1, episode_id="f")
+        assert await api.post("/restore", snapshot=snapshot, seed=1, episode_id="f") == first
+        status, refused = await api.post("/restore", snapshot=snapshot, seed=-1)
+        assert (status, refused["code"]) == (422, "BAD_REQUEST")
+
+    play(create_app(["dice_world:Dice"] if where == "process" else {"dice": make}), script)
+    sys.modules.pop("dice_world", None)
 
 
 def test_snapshots_that_are_none(play):

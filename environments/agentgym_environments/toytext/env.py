@@ -56,6 +56,8 @@ class ToyText(TurnEnv):
         self._opening: tuple[str, int, int] = ("", 0, 0)
         """Split, task and the seed of chance."""
         self._taken: list[int] = []
+        self._reseeded: list[tuple[int, int]] = []
+        """(actions taken before, seed) of every new chance within the episode."""
         self._policy: np.ndarray | None = None
 
     def begin(self, split: str, task: int) -> None:
@@ -104,12 +106,25 @@ class ToyText(TurnEnv):
         return self.env_spec.actions[self._policy[inner.s]]
 
     def save(self) -> Any:
-        return {"opening": self._opening, "actions": self._taken}
+        return {"opening": self._opening, "actions": self._taken, "reseeded": self._reseeded}
 
     def load(self, state: Any) -> None:
         self._open(*state["opening"])
-        for action in state["actions"]:
-            self.act(self.env_spec.actions[action])
+        for number, action in enumerate([*state["actions"], None]):
+            for before, chance in state.get("reseeded", ()):
+                if before == number:
+                    self._draw_from(chance)
+            if action is not None:
+                self.act(self.env_spec.actions[action])
+
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        self._draw_from(int(self.np_random.integers(2**31)))
+
+    def _draw_from(self, chance: int) -> None:
+        inner: Any = self.inner.unwrapped
+        inner.np_random = np.random.default_rng(chance)
+        self._reseeded.append((len(self._taken), chance))
 
     def close(self) -> None:
         self.inner.close()
@@ -155,4 +170,4 @@ class ToyText(TurnEnv):
             self.inner.reset(seed=0)
             self.seen = inner.s = self._list[number]
         inner.np_random = np.random.default_rng(chance)
-        self._opening, self._taken = (split, task, chance), []
+        self._opening, self._taken, self._reseeded = (split, task, chance), [], []

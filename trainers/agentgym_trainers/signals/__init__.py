@@ -21,6 +21,7 @@ from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.branching import BranchedOptions, BranchedValue
 from agentgym_trainers.signals.digiq import DigiQOptions, DigiQSignal
 from agentgym_trainers.signals.instruction import InstructionOptions, InstructionValue
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
@@ -108,6 +109,9 @@ class SignalKind:
 
 SIGNALS: dict[str, SignalKind] = {
     "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"})),
+    "branched_value": SignalKind(
+        BranchedOptions, BranchedValue, frozenset({"mc_value_N", "mc_after_N", "mc_se_N"}), frozenset({"snapshots"})
+    ),
     "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"})),
     "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
     "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),

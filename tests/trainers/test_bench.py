@@ -1,0 +1,187 @@
+"""The bench from beginning to end on the oracle world in words, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from agentgym.cli import main
+from agentgym.errors import ConfigError
+from agentgym_trainers import run
+from agentgym_trainers.bench.contestants import contestants, unfit
+from agentgym_trainers.bench.picture import draw
+from agentgym_trainers.bench.report import summary, tables, to_json, write_json
+from agentgym_trainers.bench.run import BenchOptions, Result, bench
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.recipe import resolve
+
+SMALL = BenchOptions(groups=3, group_size=4, continuations=8, second=3, learn_groups=2, passes=1, width=128, draws=100)
+WARM = (
+    "sft.demonstrations=128", "sft.noise=0.9", "sft.lr=5e-3", "sft.batch=16", "sft.max_steps=60",
+    "model.tiny.hidden_size=32", "model.tiny.layers=1", "model.tiny.heads=1", "rollout.max_length=256",
+)  # fmt: skip
+
+
+def config(world: str, *overrides: str) -> Any:
+    plain = ("eval.tasks=0", "eval.split=train", "run.steps=0", "world.serve=false")
+    return resolve("quickstart", [*plain, f"world.name={world}", *WARM, *overrides])
+
+
+def measure(chosen: Any, folder: Path, options: BenchOptions) -> Result:
+    with run.bars() as progress:
+        progress.disable = True
+        return asyncio.run(bench(chosen, folder, options, progress))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("bench") / "run"
+
+
+@pytest.fixture(scope="module")
+def oracle(folder) -> Result:
+    return measure(config("oracle"), folder, SMALL)
+
+
+@pytest.fixture(scope="module")
+def policy(oracle, folder) -> Path:
+    """The checkpoint after the warm-up."""
+    return folder / "checkpoints" / "step-000000"
+
+
+def test_every_assigner_is_measured_or_told_why_not(oracle):
+    told = {s.contestant.assigner for s in oracle.scored} | {name.partition(",")[0] for name in oracle.refused}
+    assert told >= set(ASSIGNERS)
+    assert "turn_gae, measured V" in {s.contestant.name for s in oracle.scored}
+    for reason in oracle.refused.values():
+        assert reason
+        assert "\n" not in reason
+    assert oracle.branched.chance
+    assert oracle.branched.lost == 0
+    ranked = [s.figures["pearson"].value for s in oracle.scored]
+    assert ranked == sorted(ranked, key=lambda r: -np.nan_to_num(r, nan=-2.0))
+
+
+def test_learned_values_come_from_other_episodes_and_say_how_good_they_are(oracle):
+    assert np.isfinite(oracle.signals["value"]["explained_variance"])
+    assert oracle.signals["value"]["loss"] > 0
+
+
+def test_it_is_told_in_tables_a_file_and_a_picture(oracle, tmp_path):
+    out = io.StringIO()
+    for table in tables(oracle):
+        Console(file=out, width=120).print(table)
+    for scored in oracle.scored:
+        assert out.getvalue().count(scored.contestant.name) >= 2
+    assert "…" not in out.getvalue()
+    assert summary(oracle).startswith("oracle: 12 episodes of 3 tasks, ")
+    write_json(oracle, tmp_path / "bench.json")
+    read = json.loads((tmp_path / "bench.json").read_text())
+    assert [a["name"] for a in read["assigners"]] == [s.contestant.name for s in oracle.scored]
+    assert len(read["trajectories"]) == 12
+    first = read["trajectories"][0]
+    assert len(first["actions"]) == len(first["advantage"]) == len(first["credit"]["rloo"]) == 3
+    assert read == json.loads(json.dumps(to_json(oracle), default=float))
+    draw(oracle, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_same_seed_gives_the_same_truth(oracle, folder):
+    """The warm-up in the folder is used again."""
+    again = measure(config("oracle"), folder, replace(SMALL, only=("rloo",), width=0))
+    np.testing.assert_array_equal(again.truth.advantage_N, oracle.truth.advantage_N)
+    assert [s.contestant.name for s in again.scored] == ["rloo"]
+    assert "cosine" not in again.scored[0].figures
+    before = next(s for s in oracle.scored if s.contestant.name == "rloo")
+    assert again.scored[0].figures["pearson"].value == before.figures["pearson"].value
+
+
+BRITTLE = """
+from agentgym_environments.oracle.env import Oracle
+
+
+class Brittle(Oracle):
+    def reseed(self, seed):
+        super().reseed(seed)
+        if seed % 5 == 0:
+            raise RuntimeError("a fifth of all continuations")
+"""
+
+
+def test_a_world_that_crashes_while_it_is_branched_costs_only_those_continuations(policy, tmp_path, monkeypatch):
+    (tmp_path / "brittle_world.py").write_text(BRITTLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = config("brittle_world:Brittle", "sft=", f"model.path={policy}")
+    found = measure(chosen, tmp_path / "run", replace(SMALL, only=("rloo", "gigpo"), width=0))
+    assert found.branched.lost > 5
+    assert f"{found.branched.lost} were lost to failures" in summary(found)
+    assert found.truth.known_N.all()
+    assert len(found.scored) == 2
+
+
+def test_a_policy_that_never_wins_is_refused_before_anything_is_learned(tmp_path):
+    with pytest.raises(ConfigError, match=r"no turn of these \d+ made a difference .* \(0% of the episodes were won\)"):
+        measure(config("oracle", "sft.max_steps=1"), tmp_path / "run", SMALL)
+
+
+def test_a_world_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["credit", "bench", "agentgym.testing:ChaosEnv", "--out", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert told.startswith("error: chaos has no snapshots, so no state of it can be played from twice")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["oracle", "wordle"], "give one world, not oracle and wordle"),
+        (["--policy", "x", "--recipe", "gigpo"], "give --policy or --recipe, not both"),
+        (["--groups", "1"], "are at least 2"),
+        (["oracle", "--assigner", "magic"], "there is no assigner 'magic'"),
+        (["oracle", "sft.nose=1"], "unknown option 'sft.nose'"),
+    ],
+)
+def test_what_the_command_refuses(arguments, told, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["credit", "bench", *arguments, "--out", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
+    given = ["--groups", "3", "--group-size", "4", "--continuations", "8", "--learn-groups", "2", "--no-gradient"]
+    out = tmp_path / "run"
+    chosen = ["--policy", str(policy), "--assigner", "rloo", "--assigner", "gigpo", "--out", str(out)]
+    main(["credit", "bench", "oracle", *given, *chosen])
+    told = capsys.readouterr().out
+    assert "rloo" in told
+    assert "Credit of turns: oracle, against 8 continuations of every state" in told
+    assert (out / "bench.json").is_file()
+    assert (out / "bench.png").is_file()
+    with pytest.raises(SystemExit):
+        main(["credit", "bench", "oracle", *given, *chosen, "optim.lr=1e-3"])
+    assert "another configuration" in capsys.readouterr().err
+
+
+def test_one_attempt_a_task_or_no_states_leave_some_out(oracle):
+    entered = {c.name: c for c in contestants(("rloo", "gigpo"))}
+    assert {name: unfit(c, _alone(oracle)) for name, c in entered.items()} == {
+        "rloo": "it compares attempts at one task, and there is one attempt at each",
+        "gigpo": "it compares attempts at one task, and there is one attempt at each",
+    }
+
+
+def _alone(result: Result) -> Any:
+    from agentgym_trainers.testing import toy_batch
+
+    return toy_batch([[0, 1], [1, 0]], groups=[0, 1])

@@ -1,0 +1,126 @@
+"""The columns that assigners read: signals and critics, trained for the bench on episodes that it does not measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+from agentgym.errors import AgentGymError
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.bench.contestants import Contestant
+from agentgym_trainers.branching import Branched
+from agentgym_trainers.config import LossOptions
+from agentgym_trainers.credit.segments import reverse_scan
+from agentgym_trainers.learner import Learner
+from agentgym_trainers.rows import select
+from agentgym_trainers.signals import SIGNALS, Parts, Scene
+from agentgym_trainers.signals.branching import columns_of
+from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.train import Trainer
+
+LATER = 10**6
+"""A step at which every signal's warm-up is over."""
+POOL = 128
+"""Replayed turns that a critic with a buffer draws a step, at most; a training run has more time."""
+
+
+@dataclass
+class Columns:
+    """Signals and critics by what they are, each trained once, whoever asks for it."""
+
+    trainer: Trainer
+    parts: Parts
+    scenes: Sequence[Scene]
+    """To train on."""
+    passes: int
+    on_step: Callable[[str], None] = lambda what: None
+    told: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What each said of itself last, and the seconds of processor time that it took."""
+    _given: dict[str, tuple[list[Batch], Batch]] = field(default_factory=dict)
+    _critics: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    async def of(self, contestant: Contestant, scene: Scene, branched: Branched) -> Batch:
+        """The measured batch with what the contestant needs. Raises AgentGymError where a signal cannot say."""
+        batch = scene.batch.with_columns(**columns_of(branched, scene.batch.reward_N))
+        trained = [s.batch for s in self.scenes]
+        for kind, options in contestant.signals.items():
+            key = f"{kind} {json.dumps(options.model_dump(), sort_keys=True, default=str)}"
+            if key not in self._given:
+                self._given[key] = await self._signal(kind, options, scene, f"{kind} of {contestant.name}")
+            before, here = self._given[key]
+            trained = [b.with_columns(**own.x) for b, own in zip(trained, before, strict=True)]
+            batch = batch.with_columns(**{name: here.x[name] for name in SIGNALS[kind].provides if name in here.x})
+        if contestant.measured:
+            return batch.with_columns(**values_of(branched, batch))
+        if contestant.reads_values:
+            key = json.dumps([contestant.shaping, [*contestant.signals] if contestant.shaping else []], default=str)
+            if key not in self._critics:
+                name = f"value of {contestant.name}" if contestant.shaping else "value"
+                self._critics[key] = self._critic([contestant.shaped(b) for b in trained], scene, name)
+                self.told[name]["explained_variance"] = explained(self._critics[key], branched.value_N)
+            batch = batch.with_columns(**self._critics[key])
+        return batch
+
+    async def _signal(self, kind: str, options: Any, scene: Scene, name: str) -> tuple[list[Batch], Batch]:
+        """Train a signal; the training batches and the measured one with its columns."""
+        began = process_time()
+        if "pool" in type(options).model_fields:
+            options = options.model_copy(update={"pool": min(options.pool, POOL)})
+        signal = SIGNALS[kind].build(options, self.parts)
+        remembers = "updates" in type(options).model_fields  # learns from a buffer: a second pass would repeat it
+        passes = 1 if remembers else max(1, self.passes // getattr(options, "epochs", 1))
+        try:
+            for number in range(passes):
+                for step, training in enumerate(self.scenes):
+                    self.on_step(f"training {kind}")
+                    here = replace(training, step=number * len(self.scenes) + step)
+                    here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
+                    self.told[name] = await signal.fit(here)
+            trained = [s.batch.with_columns(**await signal.annotate(replace(s, step=LATER))) for s in self.scenes]
+            measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=LATER)))
+        except (ValueError, KeyError, NotImplementedError) as error:  # a signal that this world cannot feed
+            raise AgentGymError(f"[signals.{kind}] failed here ({type(error).__name__}: {error})") from error
+        self.told[name]["seconds"] = process_time() - began
+        return trained, measured
+
+    def _critic(self, batches: Sequence[Batch], scene: Scene, name: str) -> dict[str, np.ndarray]:
+        """A value head on a trunk of its own, fitted before every token to what was still to come."""
+        trainer, rng = self.trainer, np.random.default_rng([self.parts.seed, 5])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.parts.seed)
+            value = ValueHead(self.parts.reference, ValueOptions())
+        learner = Learner(
+            trainer.learner.model, trainer.config.optim, temperature=self.parts.sampling.temperature, value=value
+        )
+        errors, began = [], process_time()
+        for _ in range(self.passes):
+            for number in rng.permutation(len(batches)).tolist():
+                self.on_step("training the critic")
+                batch, rows = batches[number], self.scenes[number].rows
+                to_go_N = reverse_scan(batch.reward_N, batch.traj_N, 1.0)
+                credit = Credit(np.zeros(len(batch.turn_A)), {"value_A": to_go_N[batch.turn_A]})
+                for keep_M in np.array_split(rng.permutation(len(batch.group_M)), 2):
+                    errors.append(learner.update(*select(batch, rows, credit, keep_M), LossOptions())["loss/value"])
+        self.told[name] = {"loss": float(np.mean(errors[-len(batches) :])), "seconds": process_time() - began}
+        seen = learner.annotate(scene.batch, scene.rows)
+        return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
+
+
+def values_of(branched: Branched, batch: Batch) -> dict[str, np.ndarray]:
+    """A critic's columns from measured values: within a turn V stays what it was before it; after a cut it is 0, as
+    for continuations, which end there too."""
+    value_N = columns_of(branched, batch.reward_N)["mc_value_N"]
+    return {"value_N": value_N, "value_A": value_N[batch.turn_A], "bootstrap_M": np.zeros(len(batch.group_M))}
+
+
+def explained(columns: Mapping[str, np.ndarray], truth_N: np.ndarray) -> float:
+    """How much of the variance of the measured values a critic's explain, over turns."""
+    known = ~np.isnan(truth_N)
+    spread = float(np.var(truth_N[known]))
+    return 1 - float(np.var((columns["value_N"] - truth_N)[known])) / spread if spread > 0 else float("nan")
