@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Batch
+from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
 from agentgym_trainers.curricula.select import (
     SELECTORS,
@@ -316,6 +316,28 @@ def test_a_selector_that_reads_models_chooses_after_them_and_they_learn_from_all
     assert all(4 <= kept < 16 for kept in seen)
     with pytest.raises(ValueError, match="no asking for more"):
         trainer_of(None, None, tmp_path, select={"kind": "instruction", "tries": 2}, signals={"told": {}})
+
+
+def test_what_is_dropped_teaches_the_critic_and_not_the_policy(chatty, tokenizer, tmp_path, monkeypatch) -> None:
+    """DigiRL's V_step would lean towards success, were it fitted to what is kept."""
+    monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, Told, frozenset({"inst_value_M"})))
+    options = {"select": {"kind": "instruction", "fraction": 0.25}, "signals": {"told": {}}}
+    options |= {"credit": {"assigner": "turn_gae"}, "value": {}}
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, **options)
+    seen: list[tuple[Batch, Credit]] = []
+    update = trainer.update
+
+    def spy(batch: Batch, rows: Any, credit: Credit) -> dict[str, float]:
+        seen.append((batch, credit))
+        return update(batch, rows, credit)
+
+    trainer.update = spy  # type: ignore[method-assign]
+    trained(trainer)
+    for batch, credit in seen:
+        kept_M = batch.x["kept_M"] == 1
+        assert (len(batch.group_M), 4 <= kept_M.sum() < 16) == (16, True)
+        assert not credit.advantage_A[~kept_M[batch.traj_A]].any()
+        assert len(credit.targets["value_N"]) == len(batch.traj_N)
 
 
 def test_returns_so_far_go_through_a_checkpoint(chatty, tokenizer, tmp_path) -> None:

@@ -122,7 +122,10 @@ class Trainer:
         chosen = self.select(scene)
         actor = await self.actor(chosen)
         batch = shape(actor.batch, self.config)
-        credit, seen = self.correct(batch, assign(batch, self.config))
+        credit = assign(batch, self.config)
+        if "kept_M" in batch.x:
+            credit = replace(credit, advantage_A=credit.advantage_A * batch.x["kept_M"][batch.traj_A])
+        credit, seen = self.correct(batch, credit)
         metrics |= seen | credit_metrics(batch, credit) | self.update(batch, actor.rows, credit)
         metrics |= self.relive(actor, credit)
         metrics |= await self.fit(scene, first=False)
@@ -183,11 +186,15 @@ class Trainer:
         return metrics
 
     def select(self, scene: Scene) -> Scene:
-        """What the recipe keeps of the scene, where its selector waited for what models say. They learn from it all."""
+        """What the recipe keeps of the scene, where its selector waited for what models say. They learn from it all: a
+        critic, whose loss is the policy's batch, by what is dropped having no advantage there."""
         options, selection = self.config.select, self.selection
         if options is None or selection is None or not selection.waits:
             return scene
-        keep_M = np.flatnonzero(selection.keep(scene.batch, scene.trajectories, options))
+        kept_M = selection.keep(scene.batch, scene.trajectories, options)
+        if self.config.value is not None:
+            return replace(scene, batch=scene.batch.with_columns(kept_M=kept_M.astype(np.float64)))
+        keep_M = np.flatnonzero(kept_M)
         nothing = Credit(np.zeros(len(scene.batch.turn_A)))
         batch, rows, _ = select(scene.batch, scene.rows, nothing, keep_M)
         return replace(scene, batch=batch, rows=rows, trajectories=[scene.trajectories[m] for m in keep_M.tolist()])
