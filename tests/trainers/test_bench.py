@@ -22,10 +22,11 @@ from agentgym_trainers.bench.report import summary, tables, to_json, write_json
 from agentgym_trainers.bench.run import BenchOptions, Result, bench
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.recipe import resolve
+from agentgym_trainers.testing import toy_batch
 
-SMALL = BenchOptions(groups=3, group_size=4, continuations=8, second=3, learn_groups=2, passes=1, width=128, draws=100)
+SMALL = BenchOptions(groups=3, group_size=4, continuations=8, second=3, learn_groups=3, passes=1, width=128, draws=100)
 WARM = (
-    "sft.demonstrations=128", "sft.noise=0.9", "sft.lr=5e-3", "sft.batch=16", "sft.max_steps=60",
+    "sft.demonstrations=128", "sft.noise=0.6", "sft.lr=5e-3", "sft.batch=16", "sft.max_steps=60",
     "model.tiny.hidden_size=32", "model.tiny.layers=1", "model.tiny.heads=1", "rollout.max_length=256",
 )  # fmt: skip
 
@@ -173,15 +174,31 @@ def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
     assert "another configuration" in capsys.readouterr().err
 
 
-def test_one_attempt_a_task_or_no_states_leave_some_out(oracle):
-    entered = {c.name: c for c in contestants(("rloo", "gigpo"))}
-    assert {name: unfit(c, _alone(oracle)) for name, c in entered.items()} == {
-        "rloo": "it compares attempts at one task, and there is one attempt at each",
-        "gigpo": "it compares attempts at one task, and there is one attempt at each",
-    }
+def test_what_an_assigner_lacks_is_told_in_words():
+    entered = {c.name: c for c in contestants(("rloo", "gigpo", "rae", "turn_gae"))}
+    assert list(entered) == ["rloo", "gigpo", "turn_gae", "turn_gae, measured V", "rae"]
+    alone = toy_batch([[0, 1], [1, 0]], groups=[0, 1], role_N=[0, 0, 0, 0])
+    told = {name: unfit(contestant, alone) for name, contestant in entered.items()}
+    assert told["rloo"] == told["gigpo"] == "it compares attempts at one task, and there is one attempt at each"
+    assert told["rae"] == "it compares roles, and the world has one player"
+    assert not told["turn_gae"]
+    nameless = toy_batch([[0, 1], [1, 0]], groups=[0, 0])
+    assert unfit(entered["gigpo"], nameless) == "it compares equal states, and the world names none"
+    assert not unfit(entered["rloo"], nameless)
 
 
-def _alone(result: Result) -> Any:
-    from agentgym_trainers.testing import toy_batch
+def test_an_assigner_of_ones_own_is_measured_by_its_path(oracle, folder, monkeypatch, tmp_path):
+    (tmp_path / "mine_credit.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "mine_credit:late"
+    found = measure(config("oracle"), folder, replace(SMALL, only=(name,), width=0))
+    assert [s.contestant.name for s in found.scored] == [name]
 
-    return toy_batch([[0, 1], [1, 0]], groups=[0, 1])
+
+OWN = """
+from agentgym_trainers.batch import Credit
+
+
+def late(batch):
+    return Credit(batch.return_M[batch.traj_A] * batch.last_N[batch.turn_A])
+"""

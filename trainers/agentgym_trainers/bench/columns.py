@@ -15,10 +15,10 @@ from agentgym.errors import AgentGymError
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.bench.contestants import Contestant
 from agentgym_trainers.branching import Branched
-from agentgym_trainers.config import LossOptions
 from agentgym_trainers.credit.segments import reverse_scan
+from agentgym_trainers.forward import micro_batches, pack
 from agentgym_trainers.learner import Learner
-from agentgym_trainers.rows import select
+from agentgym_trainers.rows import Row, select
 from agentgym_trainers.signals import SIGNALS, Parts, Scene
 from agentgym_trainers.signals.branching import columns_of
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
@@ -28,6 +28,8 @@ LATER = 10**6
 """A step at which every signal's warm-up is over."""
 POOL = 128
 """Replayed turns that a critic with a buffer draws a step, at most; a training run has more time."""
+BUFFERED = 4
+"""Passes of others for one of a critic with a buffer, which takes many steps in each."""
 
 
 @dataclass
@@ -73,8 +75,9 @@ class Columns:
         if "pool" in type(options).model_fields:
             options = options.model_copy(update={"pool": min(options.pool, POOL)})
         signal = SIGNALS[kind].build(options, self.parts)
-        remembers = "updates" in type(options).model_fields  # learns from a buffer: a second pass would repeat it
-        passes = 1 if remembers else max(1, self.passes // getattr(options, "epochs", 1))
+        known = type(options).model_fields
+        often = BUFFERED if "updates" in known else options.epochs if "epochs" in known else 1  # steps of one `fit`
+        passes = max(1, self.passes // often)
         try:
             for number in range(passes):
                 for step, training in enumerate(self.scenes):
@@ -91,25 +94,40 @@ class Columns:
 
     def _critic(self, batches: Sequence[Batch], scene: Scene, name: str) -> dict[str, np.ndarray]:
         """A value head on a trunk of its own, fitted before every token to what was still to come."""
-        trainer, rng = self.trainer, np.random.default_rng([self.parts.seed, 5])
+        began, rng = process_time(), np.random.default_rng([self.parts.seed, 5])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.parts.seed)
             value = ValueHead(self.parts.reference, ValueOptions())
         learner = Learner(
-            trainer.learner.model, trainer.config.optim, temperature=self.parts.sampling.temperature, value=value
+            self.parts.model, self.trainer.config.optim, temperature=self.parts.sampling.temperature, value=value
         )
-        errors, began = [], process_time()
+        optimiser = torch.optim.AdamW(value.parameters(), lr=value.options.lr, betas=(0.9, 0.99), weight_decay=0.0)
+        errors = []
         for _ in range(self.passes):
             for number in rng.permutation(len(batches)).tolist():
                 self.on_step("training the critic")
                 batch, rows = batches[number], self.scenes[number].rows
-                to_go_N = reverse_scan(batch.reward_N, batch.traj_N, 1.0)
-                credit = Credit(np.zeros(len(batch.turn_A)), {"value_A": to_go_N[batch.turn_A]})
+                credit = Credit(reverse_scan(batch.reward_N, batch.traj_N, 1.0)[batch.turn_A])
                 for keep_M in np.array_split(rng.permutation(len(batch.group_M)), 2):
-                    errors.append(learner.update(*select(batch, rows, credit, keep_M), LossOptions())["loss/value"])
-        self.told[name] = {"loss": float(np.mean(errors[-len(batches) :])), "seconds": process_time() - began}
+                    _, kept, targets = select(batch, rows, credit, keep_M)
+                    errors.append(self._fit(value, optimiser, kept, targets.advantage_A))
+        self.told[name] = {"loss": float(np.mean(errors[-2 * len(batches) :])), "seconds": process_time() - began}
         seen = learner.annotate(scene.batch, scene.rows)
         return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
+
+    def _fit(self, value: ValueHead, optimiser: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
+        """One step on some trajectories; the mean loss of a token."""
+        total = 0.0
+        for part in micro_batches(rows, self.parts.tokens_per_micro_batch):
+            packed = pack(part, self.parts.model.device)
+            target = torch.from_numpy(target_A[packed.index]).to(packed.at.device, torch.float32)
+            loss = value.loss(value(packed.inputs, None, packed.at), target).sum() / max(len(target_A), 1)
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(value.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        return total
 
 
 def values_of(branched: Branched, batch: Batch) -> dict[str, np.ndarray]:

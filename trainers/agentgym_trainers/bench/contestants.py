@@ -1,4 +1,4 @@
-"""Who is measured: every assigner with its own defaults, and every shipped recipe that shapes rewards.
+"""Who is measured: every assigner with its own defaults, and every shipped recipe that shapes rewards by a signal.
 
 An assigner takes the signals of the shipped recipe that uses it, else the first kind of signal that gives what it
 needs. One that reads a critic's values is measured a second time on measured values.
@@ -72,12 +72,13 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
     Raises ConfigError for a name that is none.
     """
     shipped = {name: resolve(name) for name in recipe_names()}
-    shaped = {name: config for name, config in shipped.items() if config.shaping}
+    shaped = {name: config for name, config in shipped.items() if _learned(config)}
     for name in only:
         try:
             _ = name in shaped or assigner_of(name)
         except ValueError as error:
-            raise ConfigError(f"{error}. Recipes that shape rewards are measured too: {', '.join(shaped)}") from error
+            known = f"Recipes that shape rewards by a signal are measured too: {', '.join(shaped)}"
+            raise ConfigError(f"{error}. {known}") from error
     found = []
     for name in dict.fromkeys([*ASSIGNERS, *(name for name in only if ":" in name)]):
         given, missing = _signals_of(name, shipped)
@@ -90,7 +91,12 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
         found.append(
             Contestant(name, credit.assigner, credit.options, credit.normalise, config.signals, config.shaping)
         )
-    return [c for c in found if not only or c.assigner in only or c.name in only]
+    return [c for c in found if not only or c.name.removesuffix(", measured V") in only]
+
+
+def _learned(config: Config) -> bool:
+    """Whether the recipe's rewards are shaped by what a signal says."""
+    return any(SHAPERS[name].needs - ALWAYS for name in config.shaping)
 
 
 def unfit(contestant: Contestant, batch: Batch) -> str:

@@ -55,7 +55,7 @@ class BenchOptions:
     """From every state, for assigners that read measured values."""
     learn_groups: int = 20
     """Tasks that critics and signals learn from, `group_size` attempts at each."""
-    passes: int = 3
+    passes: int = 8
     """Over those."""
     width: int = 1024
     """Of the sketch of a token's gradient; 0 leaves gradients out."""
