@@ -129,9 +129,9 @@ def _actions(axes: Any, result: Result, m: int, count: int) -> None:
 
 
 def _numbers(axes: Any, values: np.ndarray, most: float) -> None:
-    """The true advantages in figures, where they are not 0."""
+    """The true advantages in figures, where they are not near 0."""
     for column, value in enumerate(values):
-        if np.isfinite(value) and abs(value) >= 0.045:
+        if np.isfinite(value) and abs(value) >= 0.095:
             told = f"{value:+.1f}".replace("0.", ".").replace("-", "−")
             axes.text(column, 0, told, ha="center", va="center", fontsize=6.8,
                       color="white" if abs(value) > 0.6 * most else INK)  # fmt: skip
