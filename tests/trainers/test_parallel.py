@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import Objective
 from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.rows import Row
+from agentgym_trainers.signals.prm import ImplicitPRM, PRMOptions
+from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 from agentgym_trainers.twopass import two_pass
 
@@ -75,6 +79,40 @@ def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trunk: Any
         assert metrics == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in told]
         for name, p in alone.items():
             torch.testing.assert_close(weights[name], p, atol=1e-6, rtol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+SIGNALS = {
+    "progress": lambda parts: ProgressHead(ProgressOptions(lr=1e-2, epochs=3), parts),
+    "prm, outcomes": lambda parts: ImplicitPRM(PRMOptions(lr=1e-2, epochs=3), parts),
+    "prm, pairs": lambda parts: ImplicitPRM(PRMOptions(lr=1e-2, epochs=3, loss="pair", beta=1.0), parts),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_a_signal_learns_over_two_processes_what_it_learns_in_one(kit, chatty, tokenizer, tmp_path, kind) -> None:
+    """Pairs and sums reach across processes: no trajectory, pair or group has to lie in one."""
+    model = chatty()
+    scene = kit.told(tokenizer, world="keydoor", groups=2, size=4, noise=0.4, model=model)
+
+    def fitted(processes: Processes) -> tuple[Any, dict[str, float]]:
+        signal = SIGNALS[kind](replace(kit.parts(model, tokens=400), processes=processes))
+        metrics = asyncio.run(signal.fit(scene))
+        return signal.state_dict(), metrics
+
+    def one_of_two(rank: int) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=rank, world_size=2)
+        torch.save(fitted(Processes.of()), tmp_path / f"{rank}.pt")
+        dist.destroy_process_group()
+
+    mp.start_processes(one_of_two, nprocs=2, start_method="fork")
+    state, told = fitted(ALONE)
+    assert told["grad_norm"] > 0
+    for rank in range(2):
+        theirs, metrics = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
+        assert metrics == pytest.approx(told, rel=1e-3, nan_ok=True)
+        for part in ("head", "trunk", "model"):
+            torch.testing.assert_close(theirs.get(part), state.get(part), atol=1e-4, rtol=1e-3)
 
 
 def test_two_passes_are_one(kit) -> None:

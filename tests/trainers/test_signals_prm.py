@@ -159,7 +159,7 @@ def test_the_released_istar_update_moves_nothing(kit, chatty, scene) -> None:
     """The same rows, with the scores of each micro-batch detached and made a leaf before the loss."""
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty(), tokens=700))
     q_A = torch.zeros(len(scene.batch.turn_A))
-    for part in prm._parts(scene):
+    for part in prm._parts(scene.rows):
         index, logprob = prm._forward(part)
         q_A[torch.from_numpy(index)] = logprob.detach() - torch.from_numpy(scene.batch.logprob_A)[index]
     loss, _ = pair_loss(q_A.requires_grad_(True), scene.batch, success_of(scene), beta=0.05)

@@ -20,6 +20,7 @@ from agentgym.spec import EnvSpec
 from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.branching import BranchedOptions, BranchedValue
 from agentgym_trainers.signals.digiq import DigiQOptions, DigiQSignal
@@ -64,6 +65,8 @@ class Parts:
     """The run's."""
     seed: int
     tokens_per_micro_batch: int
+    processes: Processes = ALONE
+    """Each is given the same scenes, and forwards its share of the rows."""
 
 
 class Signal(Protocol):

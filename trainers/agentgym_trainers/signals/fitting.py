@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from agentgym.trajectory import Trajectory
+from agentgym_trainers.parallel import ALONE, Processes
 
 Outcome = Literal["success", "return"]
 
@@ -32,14 +33,15 @@ class FitOptions(BaseModel):
 class Optimiser:
     """AdamW that clips, checks and reports the norm of the gradient."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], options: FitOptions) -> None:
-        self.parameters, self.max_grad_norm = list(parameters), options.max_grad_norm
+    def __init__(self, parameters: Iterable[nn.Parameter], options: FitOptions, processes: Processes = ALONE) -> None:
+        self.parameters, self.max_grad_norm, self.processes = list(parameters), options.max_grad_norm, processes
         self.adamw = torch.optim.AdamW(
             self.parameters, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay, foreach=True
         )
 
     def step(self) -> float:
-        """The gradient's norm before it was clipped. One that is not finite, or 0, steps nothing."""
+        """The norm of all processes' gradient before it was clipped. One that is not finite, or 0, steps nothing."""
+        self.processes.sum_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm).item()
         if np.isfinite(norm) and norm > 0:
             self.adamw.step()

@@ -14,6 +14,7 @@ detaches the scores before the loss, so that its φ never moves.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -63,7 +64,8 @@ class ImplicitPRM:
         for model in (self.model, self.reference):
             if model is not None:
                 use_packed_attention(model)
-        self.optimiser = Optimiser(self.model.parameters(), options)
+        self.processes = parts.processes
+        self.optimiser = Optimiser(self.model.parameters(), options, parts.processes)
 
     async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
         """prm_A, and prm_ref_A, which `fit` then need not compute."""
@@ -86,8 +88,9 @@ class ImplicitPRM:
             return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
 
         told: dict[str, float] = {}
+        mine = self.processes.share(scene.rows)
         for _ in range(self.options.epochs):
-            loss, seen = two_pass(self._forward, self._parts(scene), len(batch.turn_A), loss_of)
+            loss, seen = two_pass(self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes)
             norm = self.optimiser.step()
             told = told or {"loss": loss, "grad_norm": norm, **seen}
         return told
@@ -108,7 +111,7 @@ class ImplicitPRM:
     def _logprob_A(self, model: Any, scene: Scene) -> np.ndarray:
         logprob_A = np.zeros(len(scene.batch.turn_A))
         with torch.inference_mode():
-            for part in self._parts(scene):
+            for part in self._parts(scene.rows):
                 packed = pack(part, model.device)
                 logprob_A[packed.index] = token_logprobs(model, packed, self.temperature).logprob.cpu().numpy()
         return logprob_A
@@ -117,8 +120,8 @@ class ImplicitPRM:
         packed = pack(part, self.model.device)
         return packed.index, token_logprobs(self.model, packed, self.temperature).logprob
 
-    def _parts(self, scene: Scene) -> list[list[Row]]:
-        return list(micro_batches([row for row in scene.rows if len(row.action_at)], self.budget))
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))
 
 
 def outcome_loss(

@@ -11,6 +11,7 @@ smoothness of f spreads credit to earlier turns: use few epochs, and look at mor
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -52,7 +53,8 @@ class ProgressHead:
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
-        self.optimiser = Optimiser(trained, options)
+        self.processes = parts.processes
+        self.optimiser = Optimiser(trained, options, parts.processes)
         self.started = False
 
     async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
@@ -60,7 +62,7 @@ class ProgressHead:
         self._start(scene)
         contribution_N = np.zeros(len(scene.batch.traj_N))
         with torch.inference_mode():
-            for part in self._parts(scene):
+            for part in self._parts(scene.rows):
                 index, contribution = self.contributions(part, scene.batch)
                 contribution_N[index] = contribution.cpu().numpy()
         return {"progress_c_N": contribution_N}
@@ -77,9 +79,14 @@ class ProgressHead:
             return progress_loss(total_M, like(outcome_M, total_M)), total_M.detach().cpu().numpy()
 
         told: dict[str, float] = {}
+        mine = self.processes.share(scene.rows)
         for _ in range(self.options.epochs):
             loss, total_M = two_pass(
-                lambda part: self.contributions(part, batch), self._parts(scene), len(batch.traj_N), loss_of
+                lambda part: self.contributions(part, batch),
+                self._parts(mine),
+                len(batch.traj_N),
+                loss_of,
+                self.processes,
             )
             norm = self.optimiser.step()
             told = told or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
@@ -121,8 +128,8 @@ class ProgressHead:
         with torch.no_grad():
             self.head.bias.fill_(float(outcomes(scene.trajectories, self.options.target).mean()) / turns)
 
-    def _parts(self, scene: Scene) -> list[list[Row]]:
-        return list(micro_batches([row for row in scene.rows if len(row.action_at)], self.budget))
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))
 
 
 def progress_loss(total_M: Tensor, outcome_M: Tensor) -> Tensor:
