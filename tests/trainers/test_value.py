@@ -240,3 +240,17 @@ def test_explained_variance_by_turn() -> None:
     assert each["value/explained_variance_turn_3_4"] == found["value/explained_variance_turn_3_4"]
     same = credit_metrics(batch, Credit(np.zeros(16), {"value_N": np.ones(8)}))
     assert not any("explained" in name for name in same)
+
+
+def test_the_critic_learns_alone_in_its_extra_epochs(kit, chatty, tokenizer) -> None:
+    model = chatty()
+    batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
+    head = ValueHead(model, ValueOptions(trunk="own", lr=0.01, extra_epochs=1))
+    learner = Learner(model, OptimOptions(lr=0.01, weight_decay=0.1), value=head)
+    policy = copy.deepcopy(model.state_dict())
+    credit = Credit(np.ones(len(batch.turn_A)), {"value_N": np.ones(len(batch.traj_N))})
+    losses = [learner.fit_value(batch, rows, credit)["loss/value"] for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+    torch.testing.assert_close(model.state_dict(), policy, rtol=0, atol=0)
+    with pytest.raises(ValueError, match='needs trunk = "own"'):
+        ValueOptions(trunk="shared", extra_epochs=1)

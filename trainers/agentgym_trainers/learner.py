@@ -147,6 +147,21 @@ class Learner:
                     sums[name] = sums.get(name, 0.0) + value * (share if how == "mean" else 1.0)
         return {**self.processes.add(sums, sorted(largest)), **self._step()}
 
+    def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
+        """One optimiser step of the critic alone, whose trunk is its own, on this whole batch."""
+        value_parts = _targets(batch, credit)
+        assert self.value is not None
+        assert value_parts is not None
+        total = 0.0
+        for part in self._mine(rows):
+            outputs = self._forward(part, logits=False)
+            assert outputs.value is not None
+            target, weight = (_tensor(column[outputs.index], outputs.value) for column in value_parts)
+            loss = (weight * self.value.loss(outputs.value, target)).sum()
+            (self.value.options.coefficient * loss).backward()
+            total += loss.item()
+        return {**self.processes.add({"loss/value": total}), **self._step()}
+
     def _task(
         self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
     ) -> tuple[Task, dict[str, float]]:

@@ -225,6 +225,9 @@ class Trainer:
                 seen.setdefault(name, []).append(value)
             if self.guards.after_batch(metrics, part[0]):
                 break
+        for _ in range(config.value.extra_epochs if config.value is not None else 0):
+            for keep_M in optimiser_batches(batch, config, rng):
+                self.learner.fit_value(*select(batch, rows, credit, keep_M))
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]

@@ -101,8 +101,16 @@ class ValueOptions(ReadoutOptions):
     lr: float = Field(default=1e-3, gt=0)
     warmup: int = Field(default=0, ge=0)
     """RL steps at the start in which the critic learns and no token has an advantage: until then V says nothing."""
+    extra_epochs: int = Field(default=0, ge=0)
+    """Further passes of the critic alone over each step's episodes, after the policy's. For an own trunk only."""
     coefficient: float = Field(default=1.0, gt=0)
     """Weighs the value loss; with an own or detached trunk it only scales the critic's gradient."""
+
+    @model_validator(mode="after")
+    def _alone_fits(self) -> ValueOptions:
+        if self.extra_epochs and self.trunk != "own":
+            raise ValueError(f'extra_epochs train a critic alone: it needs trunk = "own", not {self.trunk!r}')
+        return self
 
 
 class ValueHead(nn.Module):
