@@ -75,6 +75,18 @@ def test_every_other_assigner_has_a_recipe_that_a_reader_can_start_from():
     assert ASSIGNERS.keys() - WITHOUT_RECIPE <= used <= ASSIGNERS.keys()
 
 
+def test_choosing_another_part_leaves_the_first_one_s_options_behind():
+    config = resolve(
+        "gigpo", ["credit.assigner=hgpo", "credit.gamma=0.5", "loss.objective=gspo", "loss.reducer=turn_mean"]
+    )
+    assert (config.credit.options["gamma"], config.credit.options["history"]) == (0.5, 2)
+    assert config.loss.options.keys() == {"unit", "clip_low", "clip_high"}
+    assert config.loss.options["clip_low"] == 3e-4
+    assert resolve("gigpo", ["credit.assigner=gigpo"]) == resolve("gigpo")  # no other part
+    with pytest.raises(ConfigError, match="unknown option 'omega'"):
+        resolve("gigpo", ["credit.assigner=hgpo", "credit.omega=1.0"])
+
+
 def test_overrides_are_toml_or_else_text(mine):
     config = resolve(
         mine,

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
-from agentgym_trainers.config import Config
+from agentgym_trainers.config import Config, CreditOptions, LossOptions, SelectOptions
 from agentgym_trainers.options import sentence
 
 
@@ -98,6 +98,15 @@ def _read(recipe: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{recipe} is not TOML: {error}") from error
 
 
+CHOICES: dict[str, type[BaseModel]] = {
+    "credit.assigner": CreditOptions,
+    "loss.objective": LossOptions,
+    "select.kind": SelectOptions,
+    "source.kind": BaseModel,
+}
+"""Overrides that choose another part, and what of its table is not the part's own."""
+
+
 def _apply(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -111,6 +120,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"{override!r}: {section!r} is not a table")
+    if text and CHOICES.get(key) is not None and tree.get(last) != value:
+        for own in tree.keys() - CHOICES[key].model_fields.keys() - {last}:  # the other part's options, not this one's
+            del tree[own]
     if text:
         tree[last] = value
     else:
