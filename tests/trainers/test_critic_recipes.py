@@ -78,6 +78,8 @@ def test_a_recipe_learns_in_a_trainer(recipe, chatty, tokenizer, tmp_path) -> No
     trainer.learner.update = watched  # type: ignore[method-assign]
     lines = run(trainer)
     assert [line["step"] for line in lines] == [1, 2, 3]
+    written = (tmp_path / "trajectories" / "step-000003.jsonl").read_text().splitlines()
+    assert len(written) == 8  # the episodes that were played, whatever the policy learned from
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[-1])
     for line in lines:

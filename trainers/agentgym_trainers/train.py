@@ -129,6 +129,9 @@ class Trainer:
         metrics |= seen | credit_metrics(batch, credit) | self.update(batch, actor.rows, credit)
         metrics |= self.relive(actor, credit)
         metrics |= await self.fit(scene, first=False)
+        if not actor.trajectories:  # nobody played what the policy learned from: shown is what was played
+            batch = shape(chosen.batch, self.config)
+            return Lesson(batch, assign(batch, self.config), chosen.trajectories, metrics)
         return Lesson(batch, credit, actor.trajectories, metrics)
 
     async def gather(self) -> tuple[list[Group], list[Group], dict[str, float]]:
