@@ -21,10 +21,10 @@ def rewardflow(
     V(s) = max(own(s), γ max over edges s → s' of V(s')), iterated until it stands;  own(s) = the largest reward of a
     turn at s;  F_t = V(s_{t+1}), or r_t at the last turn;  A_{i,t} = A_E(R_i) + ω A_S(F_t), both x − mean, or over
     (std + 1e-6) with norm="std".
-    RewardFlow as released ("decay"), which takes the reward of a state's first visit for its own, and V(s_{t+1}) −
-    V(s_t) for F_t: the same once the mean of the visits of s_t is subtracted. V is the best that any member found, not
-    the mean: where the world is random, luck counts as a way, and A_S is biased. Meant for rewards ≥ 0: an own reward
-    of 0 hides a negative one.
+    Feng et al. 2026 (RewardFlow, 2603.18859) as released ("decay"), which takes the reward of a state's first visit for
+    its own, and V(s_{t+1}) − V(s_t) for F_t: the same once the mean of the visits of s_t is subtracted. V is the best
+    that any member found, not the mean: where the world is random, luck counts as a way, and A_S is biased. Meant for
+    rewards ≥ 0: an own reward of 0 hides a negative one.
     Population: of A_E the group's trajectories, each once; of A_S all turns of the group at the same state. K = 1: A_E
     is 0, repeated visits are compared. A lone visit or an unnamed state (−1): A_S is 0. Truncated: what was collected
     counts. All-equal rewards ≥ 0, given at the end: exactly 0 if γ = 1.
