@@ -250,3 +250,11 @@ def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     assert np.corrcoef(within(c_N), within(truth_N))[0, 1] > 0.6
     constant_N = outcomes(fresh.trajectories, "return")[traj_N]
     assert np.abs(within(constant_N)).max() == 0
+
+
+def test_it_stays_as_it_is_after_the_steps_it_learns_in(kit, chatty, scene) -> None:
+    head = ProgressHead(ProgressOptions(lr=0.01, fit_steps=2), kit.parts(chatty()))
+    assert fit(head, replace(scene, step=1))["grad_norm"] > 0
+    before = said_N(head, scene)
+    assert fit(head, replace(scene, step=2)) == {}
+    assert np.array_equal(said_N(head, scene), before)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from agentgym_trainers.attention import use_packed_attention
@@ -39,6 +40,10 @@ class ProgressOptions(FitOptions):
     divide: bool = False
     """c_t = f / H of an attempt of H turns. A long attempt then has no more gradient than a short one; but the same
     turn counts less in a longer attempt."""
+    fit_steps: int | None = Field(default=None, ge=0)
+    """RL steps in which it learns; as published all before the policy does. Unset, it goes on, and the two adapt to
+    each other: the loss knows sums alone, so what a policy earns by turns that f overrates is taken from the turns
+    before, which nothing that is still to come depends on."""
 
 
 class ProgressHead:
@@ -69,7 +74,8 @@ class ProgressHead:
 
     async def fit(self, scene: Scene) -> dict[str, float]:
         """Loss, correlation and mean error are those before the first step on these attempts."""
-        if not scene.trajectories:
+        done = self.options.fit_steps is not None and scene.step >= self.options.fit_steps
+        if not scene.trajectories or done:
             return {}
         self._start(scene)
         batch, outcome_M = scene.batch, outcomes(scene.trajectories, self.options.target)
