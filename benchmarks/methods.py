@@ -8,7 +8,7 @@ batches and the budget of episodes are the same for all, and no reply is punishe
 rate is tuned for each method and world: the one of LEARNING_RATES with the best mean of success over half the budget
 on seeds that the race does not use.
 
-oracle           three decisions whose values are known; a third of the budget suffices to solve it
+oracle           three decisions whose values are known, in words; the third tells
 keydoor-untold   one of three keys is taken on turn one; the door tells on turn twelve which was right
 sokoban-4x4      a box, a goal, up to six moves are enough; wrong pushes cannot be undone
 
