@@ -15,8 +15,9 @@ from agentgym import load
 from agentgym.harness import Harness
 from agentgym_environments.oracle.env import ADVANTAGE
 from agentgym_trainers import checkpoint, tiny
+from agentgym_trainers.losses.units import segment_sum
 from agentgym_trainers.signals import Scene
-from agentgym_trainers.signals.fitting import Optimiser, outcomes, sum_by
+from agentgym_trainers.signals.fitting import Optimiser, outcomes
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions, progress_loss
 from agentgym_trainers.testing import ORACLE_VALUE, oracle_batch, oracle_trajectories, toy_batch
 
@@ -61,7 +62,7 @@ def test_every_turn_of_an_attempt_has_the_same_gradient() -> None:
     """2 (Σ c − R), the last and decisive turn's as much as any: the released weights T − t − 1 give that one 0."""
     batch = toy_batch([[0, 0, 1]])
     c = torch.tensor([0.3, 0.2, 0.7], dtype=torch.float64, requires_grad=True)
-    total = sum_by(c, batch.traj_N, 1)
+    total = segment_sum(c, batch.traj_N, 1)
     assert total.item() == pytest.approx(1.2)
     progress_loss(total, torch.ones(1)).backward()
     assert c.grad.tolist() == pytest.approx([0.4, 0.4, 0.4])
@@ -70,7 +71,7 @@ def test_every_turn_of_an_attempt_has_the_same_gradient() -> None:
 
     several = toy_batch([[1], [0, 0], [0, 1]])
     c = torch.tensor([0.5, 0.25, 0.5, 0.25, 0.5], dtype=torch.float64, requires_grad=True)
-    progress_loss(sum_by(c, several.traj_N, 3), torch.tensor([1.0, 0.0, 1.0])).backward()
+    progress_loss(segment_sum(c, several.traj_N, 3), torch.tensor([1.0, 0.0, 1.0])).backward()
     assert c.grad.tolist() == pytest.approx([-1 / 3, 0.5, 0.5, -1 / 6, -1 / 6])
 
 
@@ -81,7 +82,7 @@ def test_differences_of_values_sum_to_the_outcome() -> None:
     value_N = ORACLE_VALUE[batch.anchor_N]
     after_N = np.where(batch.last_N, batch.return_M[batch.traj_N], np.roll(value_N, -1))
     c_N = torch.from_numpy(after_N - value_N)
-    total_M = sum_by(c_N, batch.traj_N, 10)
+    total_M = segment_sum(c_N, batch.traj_N, 10)
     assert total_M.tolist() == pytest.approx((batch.return_M - 0.1875).tolist())
     assert progress_loss(total_M + 0.1875, torch.from_numpy(batch.return_M)).item() == pytest.approx(0, abs=1e-12)
 
@@ -91,7 +92,7 @@ def test_the_loss_does_not_see_how_a_sum_is_spread() -> None:
     c = torch.tensor([0.3, 0.2, 0.7, 0.1, -0.1])
     other = c + torch.tensor([0.5, -0.7, 0.2, 3.0, -3.0])
     outcome = torch.tensor([1.0, 0.0])
-    first, second = (progress_loss(sum_by(x, batch.traj_N, 2), outcome).item() for x in (c, other))
+    first, second = (progress_loss(segment_sum(x, batch.traj_N, 2), outcome).item() for x in (c, other))
     assert first == pytest.approx(second)
 
 
@@ -166,7 +167,7 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, scene, divide)
 
     whole = head_of(10**6)
     index, c = whole.contributions(list(scene.rows), scene.batch)
-    loss = progress_loss(sum_by(c, scene.batch.traj_N[index], 8), outcome_M)
+    loss = progress_loss(segment_sum(c, scene.batch.traj_N[index], 8), outcome_M)
     loss.backward()
     one_pass = [p.grad for p in whole.optimiser.parameters]
     assert max(g.abs().max() for g in one_pass) > 1e-3

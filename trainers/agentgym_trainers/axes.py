@@ -76,7 +76,7 @@ def _from_credit(config: Config) -> Iterator[Piece]:
         yield Piece(
             "credit", f"normalise {credit.normalise}", f"Advantages centred and scaled over the batch's {rows}."
         )
-    if (correct := getattr(config, "correct", None)) is not None:
+    if (correct := config.correct) is not None:
         yield Piece("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
     yield Piece("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)
     if loss.entropy:
@@ -84,7 +84,7 @@ def _from_credit(config: Config) -> Iterator[Piece]:
     if loss.kl:
         told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
         yield Piece("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
-    if (band := getattr(loss, "band", None)) is not None:
+    if (band := loss.band) is not None:
         yield Piece("regularisers", "entropy_band", _first_line(band), _own(band))
     length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
     yield Piece("reducer", loss.reducer, REDUCERS[loss.reducer], length)
@@ -93,7 +93,7 @@ def _from_credit(config: Config) -> Iterator[Piece]:
         yield Piece(
             "replay", again, _first_line(config.replay), _own(config.replay, "loss") | config.replay.loss.options
         )
-    for path, schedule in getattr(config, "schedules", {}).items():
+    for path, schedule in config.schedules.items():
         yield Piece("schedules", path, _first_line(schedule), _own(schedule))
     yield from _guards(config)
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from agentgym.trajectory import Trajectory
+from agentgym_trainers.losses.units import as_tensor, segment_sum
 from agentgym_trainers.parallel import ALONE, Processes
 
 Outcome = Literal["success", "return"]
@@ -61,21 +62,10 @@ def outcomes(trajectories: Sequence[Trajectory], kind: Outcome) -> np.ndarray:
     return np.array([float(t.success) if kind == "success" else t.score for t in trajectories])
 
 
-def sum_by(column: Tensor, index: np.ndarray, size: int) -> Tensor:
-    """[size]: sums of the entries that have each index."""
-    where = torch.from_numpy(np.ascontiguousarray(index)).to(column.device)
-    return torch.zeros(size, dtype=column.dtype, device=column.device).index_add(0, where, column)
-
-
 def mean_by(column: Tensor, index: np.ndarray, size: int) -> Tensor:
     """[size]: means of the entries that have each index."""
     count = np.maximum(np.bincount(index, minlength=size), 1)
-    return sum_by(column, index, size) / like(count, column)
-
-
-def like(array: np.ndarray, tensor: Tensor) -> Tensor:
-    """The array with the tensor's type and device."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(tensor.device, tensor.dtype)
+    return segment_sum(column, index, size) / as_tensor(count, column)
 
 
 def calibration(said: np.ndarray, came: np.ndarray) -> dict[str, float]:

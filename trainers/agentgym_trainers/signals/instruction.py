@@ -16,8 +16,9 @@ from torch import Tensor
 
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.forward import micro_batches, pack
+from agentgym_trainers.losses.units import as_tensor
 from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, like, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
 from agentgym_trainers.signals.value import Readout, ReadoutOptions
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class InstructionValue:
         told: dict[str, float] = {}
         for _ in range(self.options.epochs):
             out = self.head(features_MH)
-            loss = self.head.loss(out, like(outcome_M, out)).mean()
+            loss = self.head.loss(out, as_tensor(outcome_M, out)).mean()
             loss.backward()
             norm = self.optimiser.step()
             said_M = self.head.read(out.detach()).cpu().numpy()

@@ -26,8 +26,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.losses.units import as_tensor, segment_sum
 from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, like, mean_by, outcomes, sum_by
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, mean_by, outcomes
 from agentgym_trainers.twopass import two_pass
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class ImplicitPRM:
         reference_A = self._reference_A(scene) if known is None else known
 
         def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, float]]:
-            q_A = logprob_A - like(reference_A, logprob_A)
+            q_A = logprob_A - as_tensor(reference_A, logprob_A)
             if self.options.loss == "outcome":
                 return outcome_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
             return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
@@ -133,9 +134,9 @@ def outcome_loss(
     sum. K = 1 and all-equal outcomes are no exception: φ then learns that outcome. Truncated: what success says.
     Metrics: `accuracy`, of p > ½ (½ for a p of ½); `brier`, of p; `gap`, mean β Σ q of successes less that of failures.
     """
-    reduce = sum_by if aggregate == "sum" else mean_by
+    reduce = segment_sum if aggregate == "sum" else mean_by
     score_M = beta * reduce(q_A, batch.traj_A, len(batch.group_M))
-    loss = binary_cross_entropy_with_logits(score_M, like(success_M, score_M))
+    loss = binary_cross_entropy_with_logits(score_M, as_tensor(success_M, score_M))
     said, won = score_M.detach().cpu().numpy(), success_M > 0.5
     right = np.where(said == 0, 0.5, (said > 0) == won)
     chance = torch.sigmoid(score_M.detach()).cpu().numpy()
@@ -153,8 +154,8 @@ def pair_loss(
     gradient. Truncated: what success says. φ = ref: log 2.
     Metrics: `pairs`; `accuracy`, the share in the right order (ties count ½); `gap`, mean s⁺ − s⁻.
     """
-    score_N = beta * sum_by(q_A, batch.turn_A, len(batch.traj_N))
-    reduce = sum_by if aggregate == "sum" else mean_by
+    score_N = beta * segment_sum(q_A, batch.turn_A, len(batch.traj_N))
+    reduce = segment_sum if aggregate == "sum" else mean_by
     score_M = reduce(score_N, batch.traj_N, len(batch.group_M))
     won, lost = success_pairs(batch.group_M, success_M)
     if not len(won):

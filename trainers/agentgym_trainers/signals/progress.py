@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch
 from agentgym_trainers.forward import micro_batches, pack
+from agentgym_trainers.losses.units import as_tensor, segment_sum
 from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, like, outcomes, sum_by
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
 from agentgym_trainers.twopass import two_pass
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class ProgressHead:
         batch, outcome_M = scene.batch, outcomes(scene.trajectories, self.options.target)
 
         def loss_of(contribution_N: Tensor) -> tuple[Tensor, np.ndarray]:
-            total_M = sum_by(contribution_N, batch.traj_N, len(batch.group_M))
-            return progress_loss(total_M, like(outcome_M, total_M)), total_M.detach().cpu().numpy()
+            total_M = segment_sum(contribution_N, batch.traj_N, len(batch.group_M))
+            return progress_loss(total_M, as_tensor(outcome_M, total_M)), total_M.detach().cpu().numpy()
 
         told: dict[str, float] = {}
         mine = self.processes.share(scene.rows)
@@ -108,7 +109,7 @@ class ProgressHead:
         at = packed.at[torch.from_numpy(ends).to(packed.at.device)] + 1
         contribution = self.head(hidden[at].to(self.head.weight.dtype))[:, 0]
         if self.options.divide:
-            contribution = contribution / like(np.bincount(batch.traj_N)[batch.traj_N[turns]], contribution)
+            contribution = contribution / as_tensor(np.bincount(batch.traj_N)[batch.traj_N[turns]], contribution)
         return turns, contribution
 
     def state_dict(self) -> dict[str, Any]:
