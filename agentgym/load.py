@@ -1,7 +1,8 @@
 """Naming a world: by id, by `package.module:Class`, or (in `agentgym.client`) by URL.
 
 An id is an entry point of the group `agentgym.environments` of an installed package, or a name given to `register`.
-The id's EnvSpec is the file `ID.toml` beside the class's module, so that reading it imports no world.
+The id's EnvSpec is the file `ID.toml` beside the class's module, so that reading it imports no world. Either may end
+with arguments of the class: `miniwob:page=click-test,observation=html`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import tomllib
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -38,7 +40,15 @@ def names() -> dict[str, str]:
 
 
 def spec(name: str) -> EnvSpec:
-    """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported."""
+    """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported.
+
+    With arguments in the name an instance is made, since they may change what the world says of itself.
+    """
+    name, arguments = split_arguments(name)
+    if arguments:
+        world = make(name, **arguments)
+        world.close()
+        return world.env_spec
     target = _target(name)
     path = _spec_file(name, target)
     if path is not None:
@@ -49,6 +59,11 @@ def spec(name: str) -> EnvSpec:
     return found
 
 
+def target(name: str) -> str:
+    """The "package.module:Class" that a name stands for, its arguments left out."""
+    return _target(split_arguments(name)[0])
+
+
 def make(name: str, **kwargs: Any) -> Env:
     """A new instance of a world in this process. `kwargs` override the spec's own."""
     return maker(name, **kwargs)()
@@ -56,6 +71,8 @@ def make(name: str, **kwargs: Any) -> Env:
 
 def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
     """What makes new instances: `make`, with the class and its spec read once for all of them."""
+    name, arguments = split_arguments(name)
+    kwargs = {**arguments, **kwargs}
     target = _target(name)
     path = _spec_file(name, target)
     cls = _import(target)
@@ -67,6 +84,23 @@ def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
     except TypeError as error:
         raise ConfigError(f"{name} cannot be made with {', '.join(kwargs) or 'no arguments'}: {error}") from error
     return partial(cls, **kwargs)
+
+
+def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
+    """`world:size=5,mode=text` as ("world", {"size": 5, "mode": "text"}); values are TOML, or else the text itself."""
+    base, colon, last = name.rpartition(":")
+    if not colon or "=" not in last or "://" in name:
+        return name, {}
+    arguments = {}
+    for part in last.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier():
+            raise UnknownEnvironment(f"{part!r} in {name!r} is not an argument: write NAME:key=value,key=value")
+        try:
+            arguments[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            arguments[key] = value
+    return base, arguments
 
 
 @cache

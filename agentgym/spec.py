@@ -32,6 +32,8 @@ class EnvSpec(BaseModel):
 
     id: str
     version: str = "1.0.0"
+    family: str = ""
+    """What kind of world: "text", "web", "gui", "swe", "search", "tools", "games", "research"."""
     description: str
     """One sentence: what the world is and what it teaches."""
     instructions: str

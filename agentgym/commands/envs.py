@@ -24,12 +24,13 @@ def envs() -> None:
 def envs_list() -> None:
     """Every installed world, without importing any."""
     table = Table()
-    for column in ("id", "what it is", "max turns", "splits", "can"):
+    for column in ("family", "id", "what it is", "max turns", "splits", "can"):
         table.add_column(column)
-    for name in load.names():
-        spec = load.spec(name)
+    for family, name, spec in sorted(
+        ((spec.family, name, spec) for name in load.names() for spec in [load.spec(name)]), key=lambda row: row[:2]
+    ):
         splits = ", ".join(f"{split} {tasks}" for split, tasks in spec.splits.items())
-        table.add_row(name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities))
+        table.add_row(family, name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities))
     console.print(table)
 
 

@@ -59,8 +59,9 @@ class Child:
         self._memory = memory
         threading.stack_size(STACK)
         try:
-            if ":" not in name and name not in load.names():
-                load.register(name, target)
+            plain, _ = load.split_arguments(name)
+            if ":" not in plain and plain not in load.names():
+                load.register(plain, target)
             (self._world,) = worlds_of([name]).values()
         except BaseException as error:  # noqa: BLE001  (importing a world can raise anything)
             self.reply(call, EnvironmentCrashed(describe(error)))

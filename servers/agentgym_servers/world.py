@@ -43,7 +43,7 @@ class World:
     @property
     def target(self) -> str | None:
         """The "package.module:Class" that `source` stands for."""
-        return None if self.source is None else load.names().get(self.source, self.source)
+        return None if self.source is None else load.target(self.source)
 
     def require(self, capability: str) -> None:
         """Raises BadRequest unless the world has the capability."""
@@ -73,11 +73,11 @@ def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, World]:
 
 
 def _from_name(name: str) -> World:
-    spec = load.spec(name)
     try:  # now, not in the first session: a package that is missing should stop the server from starting
-        pkgutil.resolve_name(load.names().get(name, name))
+        pkgutil.resolve_name(load.target(name))
     except ImportError as error:
         raise MissingDependency(f"{name} cannot be imported: {error}") from error
+    spec = load.spec(name)
     return World(spec.id if ":" in name else name, spec, load.maker(name), name)
 
 

@@ -117,3 +117,24 @@ def test_a_broken_spec_file_is_named_with_its_field(package):
 def test_register_wants_a_path(package):
     with pytest.raises(UnknownEnvironment, match=r'named as "package\.module:Class", not'):
         load.register("x", "package.module.Class")
+
+
+def test_a_name_may_carry_arguments_of_the_class(package):
+    load.register("tiny-world", f"{package}.env:World")
+    assert load.make("tiny-world:size=7").size == 7
+    assert load.make(f"{package}.env:World:size=8").size == 8
+    assert load.spec("tiny-world:size=7").id == "tiny-world"
+    assert load.target("tiny-world:size=7") == f"{package}.env:World"
+    assert load.split_arguments("w:page=click-test,strict=true,size=3") == (
+        "w",
+        {"page": "click-test", "strict": True, "size": 3},
+    )
+    assert load.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
+
+
+def test_a_wrong_argument_in_a_name_is_told(package):
+    load.register("tiny-world", f"{package}.env:World")
+    with pytest.raises(ConfigError, match="cannot be made with"):
+        load.make("tiny-world:siez=7")
+    with pytest.raises(UnknownEnvironment, match="write NAME:key=value"):
+        load.make("tiny-world:size=7,9")

@@ -33,15 +33,16 @@ class CorridorState:
 class Corridor:
     """A key of `colours` is chosen once, then `length` places lie before the door; neither colour is shown again."""
 
-    def __init__(self, length: int, colours: int, distractors: float, told: bool = True) -> None:
-        """Not `told`, every door takes the first colour's key, and only reward says so."""
-        self.told = told
+    def __init__(self, length: int, colours: int, distractors: float, told: bool = True, wide: bool = False) -> None:
+        """Not `told`, every door takes the first colour's key, and only reward says so. `wide`, every way leads on."""
+        self.told, self.wide = told, wide
         self.length, self.colours, self.distractors = length, COLOURS[:colours], distractors
         self.actions = (*(f"take {colour}" for colour in self.colours), *(f"go {way}" for way in STEPS), "open")
         self.needed = length + 2
 
     def start(self, split: str, task: int, splits: dict[str, int]) -> CorridorState:
-        name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}{'' if self.told else ' untold'}"
+        name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}"
+        name += ("" if self.told else " untold") + (" wide" if self.wide else "")
         random = task_random(name, split, task)
         while True:
             bends = [random.choice(list(STEPS))]
@@ -58,7 +59,8 @@ class Corridor:
         verb, _, what = action.partition(" ")
         if verb == "take" and not state.taken:
             return replace(state, taken=what), Outcome()
-        if verb == "go" and state.taken and state.place < self.length and what == state.bends[state.place]:
+        walking = verb == "go" and state.taken and state.place < self.length
+        if walking and (self.wide or what == state.bends[state.place]):
             return replace(state, place=state.place + 1), Outcome()
         if verb == "open" and state.place == self.length:
             fits = state.taken == state.door
@@ -73,7 +75,8 @@ class Corridor:
         if state.place == self.length:
             return "door here"
         sight = state.sights[state.place]
-        return f"corridor bends {state.bends[state.place]}{' ' + sight if sight else ''}"
+        place = "meadow" if self.wide else f"corridor bends {state.bends[state.place]}"
+        return f"{place} {sight}".rstrip()
 
     def key(self, state: CorridorState) -> str:
         way = "".join(way[0] for way in state.bends)
