@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check proofs chaos interop images containers clean
+.PHONY: quickstart test check proofs chaos interop worlds images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -34,6 +34,10 @@ images:
 	  docker build --network host --target $$target --tag agentgym/$$target \
 	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
+
+# Every world's tasks, at length: experts on all of them, hundreds of browser pages, bugs in real repositories.
+worlds: .venv/ready
+	$(BIN)/python -m pytest -m worlds
 
 # What needs a Docker engine: builds every image and runs it.
 containers: .venv/ready
