@@ -26,11 +26,12 @@ def envs_list() -> None:
     table = Table()
     for column in ("family", "id", "what it is", "max turns", "splits", "can"):
         table.add_column(column)
-    for family, name, spec in sorted(
-        ((spec.family, name, spec) for name in load.names() for spec in [load.spec(name)]), key=lambda row: row[:2]
-    ):
+    specs = {name: load.spec(name) for name in load.names()}
+    for name, spec in sorted(specs.items(), key=lambda item: (item[1].family, item[0])):
         splits = ", ".join(f"{split} {tasks}" for split, tasks in spec.splits.items())
-        table.add_row(family, name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities))
+        table.add_row(
+            spec.family, name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities)
+        )
     console.print(table)
 
 
