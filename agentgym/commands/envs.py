@@ -1,4 +1,4 @@
-"""`agentgym envs list | show | check | new`."""
+"""`agentgym envs list | show | check | rates | new`."""
 
 from __future__ import annotations
 
@@ -71,6 +71,47 @@ def envs_check(name: str, tasks: int) -> None:
             f"{name} breaks {broken} of {len(findings)} rules; each line that begins with FAIL says how"
         )
     click.echo(f"{name} keeps all {len(findings)} rules")
+
+
+@envs.command("rates")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=100, show_default=True, help="Tasks of each split to play."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Sessions at once.")
+def envs_rates(names: tuple[str, ...], **options: int) -> None:
+    """How often a world is solved by its expert, by chance, and by an agent that knows only how actions are written.
+
+    NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the worlds' READMEs
+    have it: the share of episodes solved in per cent, and the mean score in brackets where that is something else.
+    """
+    click.echo("| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|")
+    for name in names:
+        asyncio.run(_rates(name, **options))
+
+
+async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
+    from agentgym.client import connect
+    from agentgym.rates import Rate, rates
+
+    async with connect(name) as connection:
+
+        async def open_session() -> Any:
+            return connection.session()
+
+        shown: dict[str, dict[str, Rate]] = {}
+        found = rates(open_session, connection.spec, episodes=episodes, seed=seed, concurrency=concurrency)
+        async for rate in found:
+            shown.setdefault(rate.split, {})[rate.policy] = rate
+            if rate.failed:
+                raise AgentGymError(
+                    f"{name} {rate.split}: {rate.failed} episodes of {rate.policy} failed, the first with {rate.error}"
+                )
+        for split, by_policy in shown.items():
+            played = max(rate.episodes for rate in by_policy.values())
+            cells = [by_policy[p].cell() if p in by_policy else "–" for p in ("expert", "random", "format only")]
+            click.echo(f"| `{name}` | {split} | {played} | {' | '.join(cells)} |")
 
 
 @envs.command("new")

@@ -34,6 +34,7 @@ VERBS = [
     "envs show",
     "envs new",
     "envs check",
+    "envs rates",
     "recipes",
     "recipes list",
     "recipes show",

@@ -134,6 +134,16 @@ def test_untold_one_colour_opens_every_door_and_nothing_says_which():
         assert won == ["red"]
 
 
+def test_on_the_meadow_every_way_leads_on_and_only_the_key_decides():
+    env = load.make("keydoor-meadow")
+    for way in ("north", "south", "east", "west"):
+        for key in ("red", "blue", "green"):
+            env.reset(options={"task": 3})
+            seen = [env.step(action) for action in (f"take {key}", *[f"go {way}"] * 16, "open")]
+            assert all(step[0].startswith("meadow") for step in seen[:16])
+            assert (seen[-1][1], seen[-1][2]) == (float(key == "red"), True)
+
+
 def test_more_corridor_means_more_turns():
     env = load.make("keydoor-delayed", corridor=40, distractors=0.0)
     assert env.env_spec.max_turns == 46
