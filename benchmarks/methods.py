@@ -2,11 +2,11 @@
 
     python benchmarks/methods.py --out runs/methods --workers 2
 
-Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options) and what `own` adds.
-On a world the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimiser batches and the budget of
-episodes are the same for all, and a reply that is no action costs all of them the same. The policy's learning rate is tuned for each method
-and world: the one of LEARNING_RATES with the best mean of success over half the budget on seeds that the race does not
-use.
+Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options) and what `own`
+adds. On a world the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimiser batches and the
+budget of episodes are the same for all, and a reply that is no action costs all of them the same. The policy's learning
+rate is tuned for each method and world: the one of LEARNING_RATES with the best mean of success over half the budget on
+seeds that the race does not use.
 
 oracle          three decisions whose values are known, in words; the third tells
 keydoor-meadow  one of three keys is taken on turn one; ten choices that do not matter; then the door tells

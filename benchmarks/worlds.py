@@ -3,7 +3,7 @@
     python benchmarks/worlds.py                       every installed world
     python benchmarks/worlds.py keydoor textworld --seconds 5
 
-For each world, by a random policy (the expert where actions cannot be listed), episode after episode of the first split:
+For each world, by a random policy (the expert where actions cannot be listed), over episodes of the first split:
 
 reset, ms      median of resets to different tasks
 steps/s        in this process, choosing excluded; over HTTP, one session, everything included
@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of stepping, for each world and way")
     options = parser.parse_args()
     print(
-        "| world | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB | original, steps/s "
-        "| overhead |\n|---|---|---|---|---|---|---|---|---|"
+        "| world | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB "
+        "| original, steps/s | overhead |\n|---|---|---|---|---|---|---|---|---|"
     )
     slow = [name for name in options.worlds or load.names() if not measure(name, options.seconds)]
     if slow:
@@ -190,10 +190,6 @@ def memory_mb(pids: set[int]) -> float:
 
 def original_pace(name: str, env: Env, actions: list[list[Action]], seconds: float) -> Pace | None:
     """The wrapped library's own pace on the same actions; None for a world that is all ours."""
-    try:
-        from originals import ORIGINALS
-    except ModuleNotFoundError:
-        return None
     return None
 
 
