@@ -203,6 +203,30 @@ def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
     assert not torch.equal(model.lm_head.weight, before[0]["lm_head.weight"])
 
 
+class StepsAnyway(Learner):
+    """What the usual loop does: the optimiser is stepped whatever the gradient."""
+
+    def _step(self) -> dict[str, float]:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {}
+
+
+@pytest.mark.parametrize(("kind", "moves"), [(Learner, False), (StepsAnyway, True)])
+def test_a_batch_that_says_nothing_moves_nothing(kit, kind, moves) -> None:
+    """Every attempt failed, all advantages are 0: the momentum of batches gone by must not go on."""
+    model = kit.build()
+    batch, rows = kit.episodes()
+    learner = kind(model, OptimOptions(lr=1e-3))
+    learner.update(batch, rows, Credit(np.ones(len(batch.turn_A))), LossOptions())
+    before = copy.deepcopy([model.state_dict(), learner.optimizer.state_dict()])
+    learner.update(batch, rows, Credit(np.zeros(len(batch.turn_A))), LossOptions())
+    assert torch.equal(model.lm_head.weight, before[0]["lm_head.weight"]) is not moves
+    if not moves:
+        torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
+        torch.testing.assert_close(learner.optimizer.state_dict(), before[1], rtol=0, atol=0)
+
+
 def test_gradients_are_clipped_each_by_itself(kit) -> None:
     model = kit.build()
     batch, rows = kit.episodes()

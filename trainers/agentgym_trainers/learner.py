@@ -234,7 +234,11 @@ class Learner:
         return loss, metrics
 
     def _step(self) -> dict[str, float]:
-        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing."""
+        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing.
+
+        Nor does one that is exactly zero, as where every attempt of every group failed: Adam's momentum would carry the
+        weights on, at full speed, in the direction of batches gone by.
+        """
         norms = {}
         finite = True
         for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
@@ -242,6 +246,9 @@ class Learner:
             norm = torch.nn.utils.clip_grad_norm_(group["params"], self.optim.max_grad_norm)
             finite = finite and bool(torch.isfinite(norm))
             norms[f"optim/{name}"] = norm.item()
+            if norm == 0:
+                for parameter in group["params"]:
+                    parameter.grad = None  # the optimizer leaves those alone, their moments too
         if finite:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
