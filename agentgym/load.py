@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import tomllib
 from collections.abc import Callable
 from functools import cache, partial
@@ -23,6 +24,8 @@ from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.spec import EnvSpec
 
 GROUP = "agentgym.environments"
+ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
+"""A name with arguments; of a URL what follows a colon is no `key=`."""
 
 _registered: dict[str, str] = {}
 
@@ -88,11 +91,11 @@ def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
 
 def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
     """`world:size=5,mode=text` as ("world", {"size": 5, "mode": "text"}); values are TOML, or else the text itself."""
-    base, colon, last = name.rpartition(":")
-    if not colon or "=" not in last or "://" in name:
+    found = ARGUMENTS.fullmatch(name)
+    if not found:
         return name, {}
     arguments = {}
-    for part in last.split(","):
+    for part in found["arguments"].split(","):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
             raise UnknownEnvironment(f"{part!r} in {name!r} is not an argument: write NAME:key=value,key=value")
@@ -100,7 +103,7 @@ def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
             arguments[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             arguments[key] = value
-    return base, arguments
+    return found["base"], arguments
 
 
 @cache

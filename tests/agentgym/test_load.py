@@ -129,6 +129,7 @@ def test_a_name_may_carry_arguments_of_the_class(package):
         "w",
         {"page": "click-test", "strict": True, "size": 3},
     )
+    assert load.split_arguments("m.x:W:user=http://h:8/v1,n=2") == ("m.x:W", {"user": "http://h:8/v1", "n": 2})
     assert load.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
 
 
