@@ -32,11 +32,15 @@ class Change(NamedTuple):
 class Database:
     """Tables in memory. `schema` is SQL; a database takes from 50 to 200 KB."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str = "", image: bytes | None = None) -> None:
+        """`image` is another database's `image()`: a copy of it, made a hundred times faster than the original."""
         # No two threads use it at once, but a server may step an episode from one thread and close it from another.
         self.connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.connection.row_factory = sqlite3.Row
-        self.connection.executescript(schema)
+        if image is None:
+            self.connection.executescript(schema)
+        else:
+            self.connection.deserialize(image)
         self.tables = self._names()
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
@@ -74,8 +78,11 @@ class Database:
         """Grows with every row that is written: while it stays, so does the dump."""
         return self.connection.total_changes
 
+    def image(self) -> bytes:
+        return self.connection.serialize()
+
     def save(self) -> str:
-        return b85encode(zlib.compress(self.connection.serialize(), 1)).decode()
+        return b85encode(zlib.compress(self.image(), 1)).decode()
 
     def load(self, saved: str) -> None:
         """Raises ValueError for what `save` did not give."""

@@ -5,9 +5,11 @@ A task belongs to a split by the name of the person whose life it is: nobody of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from agentgym_environments.tools.apps.desk import Desk
+from agentgym_environments.tools.database import Database, Dump
 from agentgym_environments.tools.job import Job, Kind, joined
 from agentgym_environments.tools.kinds import mail_and_time, money, several
 from agentgym_environments.tools.life import Life
@@ -52,7 +54,7 @@ KINDS = {kind.__name__: kind for kind in (*ONE_APP, *SEVERAL)}
 
 @dataclass(frozen=True)
 class Level:
-    kinds: Sequence[Kind]
+    kinds: tuple[Kind, ...]
     jobs: int
     """Of different kinds."""
     size: int
@@ -62,8 +64,27 @@ class Level:
 LEVELS = {"one": Level(ONE_APP, 1, 1), "several": Level(SEVERAL, 1, 2), "long": Level(SEVERAL, 3, 3)}
 
 
-def task(level: Level, split: str, index: int, name: str) -> tuple[Life, Job]:
+@dataclass(frozen=True)
+class Task:
+    image: bytes
+    """Of the database as the task finds it."""
+    before: Dump
+    now: str
+    name: str
+    email: str
+    job: Job
+
+    def desk(self) -> Desk:
+        return Desk(Database(image=self.image), self.now, self.name, self.email)
+
+
+@lru_cache(maxsize=64)
+def task(level: Level, split: str, index: int, name: str) -> Task:
     """Task `index` of a split; `name` tells apart the worlds that draw tasks."""
     chance = task_random("tools", name, split, index)
     life = Life(chance, split, level.size)
-    return life, joined([kind(life) for kind in chance.sample(level.kinds, level.jobs)])
+    job = joined([kind(life) for kind in chance.sample(level.kinds, level.jobs)])
+    desk = life.desk
+    image, before = desk.db.image(), desk.db.dump()
+    desk.db.close()
+    return Task(image, before, desk.now, desk.name, desk.email, job)

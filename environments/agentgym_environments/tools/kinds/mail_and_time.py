@@ -135,7 +135,8 @@ def find_number(life: Life) -> Job:
 def change_list(life: Life) -> Job:
     """Take lines off a note and add one."""
     things = life.chance.sample(words.ITEMS, 8)
-    title = f"{life.chance.choice(('Hike', 'Camping', 'Boat trip', 'Weekend'))} with {life.take_person()['name'].split()[0]}"
+    trip = life.chance.choice(("Hike", "Camping", "Boat trip", "Weekend"))
+    title = f"{trip} with {life.take_person()['name'].split()[0]}"
     note = life.add("notes", title=title, text="\n".join(f"- {thing}" for thing in things[:6]))
     gone, new = life.chance.sample(things[:6], 2), things[6]
     text = "\n".join(f"- {thing}" for thing in [*(thing for thing in things[:6] if thing not in gone), new])

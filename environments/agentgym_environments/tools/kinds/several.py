@@ -19,7 +19,7 @@ def accept_invitation(life: Life) -> Job:
     title, place = life.chance.choice(words.EVENTS), f"Hall {life.chance.randrange(2, 40)}"
     start, minutes = f"{day} {life.chance.randrange(8, 19):02d}:00", life.chance.choice((30, 45, 90, 120))
     end = life.stamp(datetime.fromisoformat(start) + timedelta(minutes=minutes))
-    body = f"Dear {life.me},\n\nplease come to our {title}: {start}, {minutes} minutes, {place}. Tell me whether you can.\n\n"
+    body = f"Dear {life.me},\n\nplease come to our {title}: {start}, {minutes} minutes, {place}. Can you?\n\n"
     mail = life.mail_of(person, f"Invitation: {title}", body + person["name"])
     job = Job(
         f'Accept the invitation that {person["name"]} mailed me: put "{title}" into my calendar with its time and '
