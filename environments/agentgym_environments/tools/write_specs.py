@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agentgym_environments.tools.dialogue.env import Dialogue
+from agentgym_environments.tools.dialogue.policy import POLICY
 from agentgym_environments.tools.env import Tools
 from agentgym_environments.tools.registry import Tool
 
@@ -21,6 +23,14 @@ ERRANDS = (
     "nothing else, then call finish. Each turn is one tool call, as JSON: "
     '{"name": "help", "arguments": {"app": "mail"}} tells how the tools of an app are called, '
     '{"name": "help", "arguments": {}} repeats the task.'
+)
+
+SERVICE = (
+    "You serve a customer of a shop: you talk to him with say and act with the other tools. Each turn is one "
+    "tool call, as "
+    'JSON: {"name": "say", "arguments": {"text": "Hello!"}}. {"name": "policy", "arguments": {}} tells how every '
+    "tool is "
+    "called, and the policy once more. When all that he wants is done, answered or refused, call finish."
 )
 
 
@@ -36,7 +46,15 @@ def specs() -> dict[Path, str]:
             70,
         ),
     }
-    return {
+    talking = spec(
+        "tools-dialogue",
+        "Serve a shop's customer, who is simulated, by talking and by tools, under a written policy.",
+        f"{SERVICE}\n\n{POLICY}",
+        40,
+        [*Dialogue.world_tools.values(), *Dialogue.tools.values()],
+        {},
+    )
+    return {HERE / "dialogue" / "tools-dialogue.toml": talking} | {
         HERE / f"{name}.toml": spec(name, description, ERRANDS, turns, tools, {"level": level})
         for name, (level, description, turns) in told.items()
     }
