@@ -70,6 +70,10 @@ class JobEnv(TurnEnv):
     def set_extra(self, extra: Any) -> None:
         raise NotImplementedError
 
+    def beside(self) -> Any:
+        """What `state_key` tells of `extra`."""
+        return self.extra()
+
     # Turns.
 
     def begin(self, split: str, task: int) -> None:
@@ -125,7 +129,7 @@ class JobEnv(TurnEnv):
         return met, len(self.found) - met
 
     def key(self) -> str:
-        return digest(self.opening, self.found, self.done, self.extra())
+        return digest(self.opening, self.found, self.done, self.beside())
 
     # The expert.
 

@@ -170,7 +170,7 @@ def give_back(shop: Shop) -> Draft:
     item = order["items"][0]
     way = "voucher" if voucher else order["paid_by"]
     text = f"I want to return the {item['name']} of {{order}}."
-    wish = Wish("return", order["id"], item["name"], text, ("return", item["name"]))
+    wish = Wish("return", order["id"], item["name"], text, ("return|take back|send back|refund", item["name"]))
     how = "I would like a voucher." if voucher else "The way I paid, please."
     wish.details |= {"item": f"The {item['name']}, only that.", "refund": how}
     if age > (GOLD_DAYS if shop.me["gold"] else DAYS):
@@ -189,7 +189,7 @@ def swap(shop: Shop) -> Draft:
     rows = shop.db.rows("SELECT * FROM products WHERE name = ? AND id != ?", item["name"], item["product"])
     new = shop.chance.choice(rows)
     ask = f"I want to exchange the {item['name']} of {{order}} for another colour."
-    wish = Wish("exchange", order["id"], item["name"], ask, ("exchange", new["colour"]))
+    wish = Wish("exchange", order["id"], item["name"], ask, ("exchange|swap|replace", new["colour"]))
     wish.details |= {"colour": f"The {new['colour']} one, please.", "item": f"The {item['name']}."}
     looks = [("product_colours", {"name": item["name"]})]
     if not new["in_stock"]:

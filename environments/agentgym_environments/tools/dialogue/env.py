@@ -124,6 +124,13 @@ class Dialogue(JobEnv):
     def extra(self) -> Any:
         return {"turns": self.turns, "known": self.desk.known, "agreed": self.desk.agreed}
 
+    def beside(self) -> Any:
+        """Where the conversation stands, not how it came there; a model's next word depends on all of it."""
+        if self._model is not None:
+            return self.extra()
+        said = [any(says(text, one) for text, _ in self.turns) for one in self.case.must_say]
+        return [self.desk.known, self.desk.agreed, said, ScriptedUser(self.case.caller).stage(self.turns)]
+
     def set_extra(self, extra: Any) -> None:
         self.turns = [(agent, user) for agent, user in extra["turns"]]
         self.desk.known, self.desk.agreed = list(extra["known"]), list(extra["agreed"])

@@ -6,7 +6,8 @@ DAYS, GOLD_DAYS = 30, 60
 POLICY = f"""Policy of the service desk:
 1. Find the customer (find_customer) by the e-mail address, or by name and postcode, that he gives you. Speak of and
 change only his own orders; refuse what concerns the order of another.
-2. Before each change, say what you will do, with the number of the order, ask, and wait for a yes.
+2. Before each change, say what you will do, with the number of the order and the money that it moves; ask, and wait
+for a yes.
 3. Only an order that is processing can be cancelled or get another address.
 4. Only what was delivered at most {DAYS} days ago ({GOLD_DAYS} for gold customers) can be returned or exchanged. Money
 goes back the way it was paid, or, only if the customer wishes so, onto a voucher.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agentgym.errors import EnvironmentCrashed, PolicyFailure, Unreachable, UsageError
+from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import ContextFull
 
@@ -37,7 +37,7 @@ class Wish:
     text: str
     """How he says it; {order} stands for the order."""
     agrees: tuple[str, ...]
-    """What a proposal must name, beside the order, so that he says yes."""
+    """What a proposal must name, beside the order, so that he says yes; other words for the same are joined by "|"."""
     details: dict[str, str] = field(default_factory=dict)
     """What he says when asked: for "item", "colour", "address", "refund"."""
     by_number: bool = False
@@ -79,7 +79,9 @@ ASKED = {
     "refund": r"how .*refund|refund.*(how|way|where|method)|voucher or|or .*voucher",
 }
 
-REFUSAL = r"\b(cannot|can't|can not|unable|not possible|not allowed|sorry|unfortunately)\b"
+ASKING = r"\?|\b(confirm|agree|proceed)"
+REFUSAL = r"\b(unable|not possible|not allowed|sorry|unfortunately)\b|^[^?]*\b(cannot|can't|can not)\b[^?]*$"
+"""A question may say what cannot be undone."""
 CLOSING = r"anything else|something else|what else|further|all done|else\?"
 
 
@@ -92,44 +94,43 @@ class ScriptedUser:
     def reply(self, turns: list[Turn], said: str) -> str:
         """What the customer says to `said` after `turns`."""
         heard = said.casefold()
-        closings = sum(bool(re.search(CLOSING, one.casefold())) for one, _ in turns)
+        closings, insisted = self.stage(turns)
         wish = self.caller.wishes[min(closings, len(self.caller.wishes) - 1)]
         if closings >= len(self.caller.wishes):
             return "That is all, thank you. Goodbye."
         if re.search(CLOSING, heard):
             more = closings + 1 < len(self.caller.wishes)
-            return (
-                f"One more thing: {self.caller.wants(self.caller.wishes[closings + 1])}"
-                if more
-                else "No, that is all. Thank you."
-            )
-        if str(wish.order) in heard and "?" in said:
-            agrees = all(word.casefold() in heard for word in wish.agrees)
+            if not more:
+                return "No, that is all. Thank you."
+            return f"One more thing: {self.caller.wants(self.caller.wishes[closings + 1])}"
+        refused = bool(re.search(REFUSAL, heard))
+        if str(wish.order) in heard and re.search(ASKING, heard) and not refused:
+            agrees = all(any(one.casefold() in heard for one in words.split("|")) for words in wish.agrees)
             return "Yes, please." if agrees else f"No. {self.caller.wants(wish)} {self._details(wish)}".strip()
         told = [self._answer(topic, wish) for topic, sign in ASKED.items() if re.search(sign, heard)]
         if any(told):
             return self._manner(" ".join(one for one in told if one), len(turns))
-        if re.search(REFUSAL, heard):
-            insisted = any("exception" in answer for _, answer in turns)
+        if refused:
             pushy = self.caller.persona == "pushy" and not insisted
             return "Make an exception, I am a good customer!" if pushy else "I see. Then leave it."
         return self._manner("All right." if "?" not in said else self.caller.wants(wish), len(turns))
 
+    @staticmethod
+    def stage(turns: list[Turn]) -> tuple[int, bool]:
+        """(how often the agent asked for more, whether the customer has insisted)."""
+        closings = sum(bool(re.search(CLOSING, one.casefold())) for one, _ in turns)
+        return closings, any("exception" in answer for _, answer in turns)
+
     def _answer(self, topic: str, wish: Wish) -> str:
         caller, forgetful = self.caller, self.caller.persona == "forgetful"
         if topic == "email":
-            return (
-                "I do not remember which address I gave you." if forgetful else f"My e-mail address is {caller.email}."
-            )
+            return "I forgot which address I gave you." if forgetful else f"My e-mail address is {caller.email}."
         if topic == "name":
             return f"My name is {caller.name}, postcode {caller.postcode}."
         if topic == "order":
-            known = not forgetful or wish.by_number
-            return (
-                f"It is order {wish.order}."
-                if known
-                else f"I do not have the number. It is the one with the {wish.thing}."
-            )
+            if forgetful and not wish.by_number:
+                return f"I do not have the number. It is the one with the {wish.thing}."
+            return f"It is order {wish.order}."
         return wish.details.get(topic, "")
 
     def _details(self, wish: Wish) -> str:
@@ -164,17 +165,15 @@ class ModelUser:
         )
 
     def reply(self, turns: list[Turn], said: str) -> str:
-        """Raises Unreachable or EnvironmentCrashed when the model fails: then nothing was said."""
+        """Raises EnvironmentCrashed when the model fails: then nothing was said."""
         messages = [{"role": "system", "content": self.prompt}, {"role": "assistant", "content": self.caller.greeting}]
         for agent, user in turns:
             messages += [{"role": "user", "content": agent}, {"role": "assistant", "content": user}]
         messages.append({"role": "user", "content": said})
         try:
             answer = asyncio.run(self._ask(messages)).strip()
-        except PolicyFailure as error:
-            raise Unreachable(f"the simulated user's model failed: {error}") from error
-        except (UsageError, ContextFull) as error:
-            raise EnvironmentCrashed(f"the simulated user's model refused: {error}") from error
+        except (PolicyFailure, UsageError, ContextFull) as error:
+            raise EnvironmentCrashed(f"the simulated user's model failed: {error}") from error
         if not answer:
             raise EnvironmentCrashed("the simulated user's model said nothing")
         return answer
