@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,15 @@ def world(kind: str = "", task: int = 0, split: str = "train", name: str = "tool
     return env
 
 
-def do(env: Any, name: str, **arguments: Any) -> Any:
+def do(env: Any, name: str, /, **arguments: Any) -> Any:
     """A call's result, read."""
     text, *_ = env.step({"name": name, "arguments": arguments})
     return text if text.startswith("error") else json.loads(text)
+
+
+def there(env: Any) -> int:
+    """A product in stock."""
+    return env.db.rows("SELECT id FROM products WHERE in_stock ORDER BY id")[0]["id"]
 
 
 def play(env: Any, calls: int | None = None) -> dict[str, Any]:
@@ -99,12 +103,12 @@ def test_the_spec_is_what_the_class_says_and_every_tool_has_a_schema(name):
     for tool in spec.tools:
         assert tool.description
         assert tool.parameters["additionalProperties"] is False
-        assert "title" not in json.dumps(tool.parameters)
+        assert not any("title" in one for one in tool.parameters["properties"].values())
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_conformance(name):
-    assert [finding for finding in check_env(type(load.make(name))) if not finding.ok] == []
+    assert [finding for finding in check_env(lambda: load.make(name), tasks=3) if not finding.ok] == []
     gymnasium.utils.env_checker.check_env(load.make(name), skip_render_check=True)
 
 
@@ -112,7 +116,7 @@ def test_conformance(name):
 def test_the_expert_wins_in_every_split(name):
     env = load.make(name)
     for split in env.env_spec.splits:
-        for task in range(25):
+        for task in range(15):
             env.reset(seed=task, options={"split": split, "task": task})
             assert play(env)["success"], (split, task)
             assert env.turn < env.env_spec.max_turns - 5
@@ -131,21 +135,21 @@ def test_the_expert_wins_hundreds(name):
 @pytest.mark.parametrize("name", IDS)
 def test_well_formed_calls_without_reading_win_nothing(name):
     env, understood = load.make(name), 0
-    for task in range(40):
+    for task in range(15):
         env.reset(seed=task, options={"task": task})
         chance = random.Random(task)
         while not env.over:
             _, reward, *_, info = env.step(blind(env.env_spec, chance))
             understood += info["valid_action"]
             assert (reward, info["success"]) == (0.0, False)
-    assert understood > 100  # they are calls, not nonsense
+    assert understood > 30  # they are calls, not nonsense
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_nobody_is_in_two_splits(name):
     env, people = load.make(name), {}
     for split in env.env_spec.splits:
-        for task in range(40):
+        for task in range(20):
             env.reset(options={"split": split, "task": task})
             person = env.case.caller.name if name == "tools-dialogue" else env.desk.name
             assert people.setdefault(person, split) == split
@@ -174,15 +178,18 @@ def test_changes_are_told_row_by_row_and_undone_ones_are_none():
     db.delete("things", two)
     three = db.add("things", name="box", size=2)
     assert three != two  # an id is never used twice
-    found = changes(before, db.dump())
+
+    def found() -> list[Change]:
+        return changes(db.columns["things"], "things", before["things"], db.table("things"))
+
     box = {"name": "box", "size": 2}
-    assert found == [
+    assert found() == [
         Change("things", "update", one, {"size": 3}),
         Change("things", "delete", two, {"id": two, **box}),
         Change("things", "insert", three, {"id": three, **box}),
     ]
     db.change("things", one, size=1)
-    assert [change.kind for change in changes(before, db.dump())] == ["delete", "insert"]
+    assert [change.kind for change in found()] == ["delete", "insert"]
     copy = Database(image=db.image())
     assert copy.dump() == db.dump()
     copy.load(db.save())
@@ -230,7 +237,7 @@ def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
         ({"name": "mail_read", "arguments": {"mail": 7}}, "no mail has id 7"),
         ({"name": "mail_read", "arguments": {"mail": 7, "loud": True}}, "loud: Extra inputs are not permitted"),
         ({"name": "calendar_day", "arguments": {"day": "tomorrow"}}, "day: String should match pattern"),
-        ({"name": "notes_add", "arguments": {"title": "\ud800", "text": "x"}}, "cannot be stored"),
+        ({"name": "notes_add", "arguments": {"title": "\ud800", "text": "x"}}, "title: Input should be a valid string"),
         ({"name": "help", "arguments": {"app": "radio"}}, "there is no app 'radio'"),
         ({"name": "mail_search", "arguments": {"text": "'; DROP TABLE mails; --"}}, '"found": []'),
     ]:
@@ -302,14 +309,14 @@ def test_the_apps_keep_their_books():
 def test_there_are_many_kinds_of_jobs_and_the_levels_draw_from_all():
     assert len(ONE_APP) >= 10
     assert len(SEVERAL) >= 10
-    seen = Counter(world(task=task, name="tools").job.plan[-1].name for task in range(60))
-    assert len(seen) >= 6
+    seen = {step.name for task in range(30) for step in world(task=task, name="tools").job.plan}
+    assert len(seen) > 15
     assert re.search(r"\n1\. .*\n2\. .*\n3\. ", world(name="tools-long").opening)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
-    for task in range(3):
+    for task in range(2):
         env = world(kind, task)
         assert env.score() == (0, 0)
         whole = len(env.job.plan)
@@ -332,11 +339,11 @@ def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
 @pytest.mark.parametrize(
     ("call", "arguments"),
     [
-        ("mail_delete", lambda env: {"mail": next(iter(env.rows["mails"]))}),
-        ("contacts_change", lambda env: {"contact": next(iter(env.rows["contacts"])), "phone": "1"}),
+        ("mail_delete", lambda env: {"mail": env.ids("mails")[0]}),
+        ("contacts_change", lambda env: {"contact": env.ids("contacts")[0], "phone": "1"}),
         ("mail_send", lambda env: {"to": "all@world.example", "subject": "x", "body": "y"}),
         ("bank_add_payee", lambda env: {"name": "Me", "iban": "DE123456789"}),
-        ("shop_add", lambda env: {"product": next(id for id, row in env.rows["products"].items() if row["in_stock"])}),
+        ("shop_add", lambda env: {"product": there(env)}),
     ],
 )
 def test_any_other_row_that_changes_is_a_failure(call, arguments):
@@ -351,8 +358,8 @@ def test_any_other_row_that_changes_is_a_failure(call, arguments):
 
 def test_a_mistake_that_is_undone_is_forgiven():
     env = world("move_money", 3)
-    line = do(env, "shop_add", product=next(id for id, row in env.rows["products"].items() if row["in_stock"]))["line"]
-    person = next(iter(env.rows["contacts"].values()))
+    line = do(env, "shop_add", product=there(env))["line"]
+    person = do(env, "contacts_search")["found"][0]
     do(env, "contacts_change", contact=person["id"], phone="1")
     do(env, "contacts_change", contact=person["id"], phone=person["phone"])
     do(env, "shop_remove", line=line)

@@ -40,8 +40,7 @@ class JobEnv(TurnEnv):
         self._where = ("", -1)
         self._before: Dump = {}
         self._after: Dump = {}
-        self._changes: list[Change] = []
-        self._seen = -1
+        self._changes: dict[str, list[Change]] = {}
         self._action: Action = ""
         self._call: Call | None = None
 
@@ -84,7 +83,8 @@ class JobEnv(TurnEnv):
         if self.desk is not None:
             self.desk.db.close()
         self.desk, self._before, self.job, self.opening = self.choose(split, task)
-        self._where, self._seen = (split, task), -1
+        self._where, self._after, self._changes = (split, task), dict(self._before), {}
+        self.db.touched.clear()
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._action = action  # TurnEnv would make it lower case
@@ -166,7 +166,6 @@ class JobEnv(TurnEnv):
         self.db.load(state["db"])
         self.done, self._said, self.told = state["done"], set(state["said"]), ""
         self.set_extra(state["extra"])
-        self._seen = -1
 
     def close(self) -> None:
         if self.desk is not None:
@@ -181,17 +180,18 @@ class JobEnv(TurnEnv):
     def found(self) -> list[Change]:
         """Every row that is not as it was at the beginning."""
         self._look()
-        return self._changes
+        return [change for table in sorted(self._changes) for change in self._changes[table]]
 
-    @property
-    def rows(self) -> Dump:
+    def ids(self, table: str) -> list[int]:
         self._look()
-        return self._after
+        return list(self._after[table])
 
     def _look(self) -> None:
-        if self._seen != self.db.written:
-            self._after = self.db.dump()
-            self._changes, self._seen = changes(self._before, self._after), self.db.written
+        """Compare the tables in which something was written since the last look."""
+        for table in self.db.touched:
+            new = self._after[table] = self.db.table(table)
+            self._changes[table] = changes(self.db.columns[table], table, self._before[table], new)
+        self.db.touched.clear()
 
 
 def as_text(name: str, arguments: dict[str, Any]) -> str:

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 Row = dict[str, Any]
-Dump = dict[str, dict[int, Row]]
-"""Every row of every table, by id."""
+Table = dict[int, tuple[Any, ...]]
+"""Every row of a table, by id."""
+Dump = dict[str, Table]
 
 
 class Change(NamedTuple):
@@ -41,7 +42,10 @@ class Database:
             self.connection.executescript(schema)
         else:
             self.connection.deserialize(image)
-        self.tables = self._names()
+        self.columns = self._columns()
+        """Of every table, the first being `id`."""
+        self.touched = set(self.columns)
+        """Tables in which something may have been written; the reader clears it."""
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         return [dict(row) for row in self.connection.execute(sql, values)]
@@ -50,13 +54,16 @@ class Database:
         """Insert a row and return its id."""
         columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
         sql = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
+        self.touched.add(table)
         return int(self.connection.execute(sql, tuple(values.values())).lastrowid or 0)
 
     def change(self, table: str, id: int, **values: Any) -> None:
         columns = ", ".join(f'"{name}" = ?' for name in values)
+        self.touched.add(table)
         self.connection.execute(f"UPDATE {table} SET {columns} WHERE id = ?", (*values.values(), id))
 
     def delete(self, table: str, id: int) -> None:
+        self.touched.add(table)
         self.connection.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
 
     @contextmanager
@@ -70,13 +77,17 @@ class Database:
             raise
         self.connection.execute("COMMIT")
 
-    def dump(self) -> Dump:
-        return {table: {row["id"]: row for row in self.rows(f"SELECT * FROM {table}")} for table in self.tables}
+    def table(self, name: str) -> Table:
+        cursor = self.connection.cursor()
+        cursor.row_factory = None
+        return {row[0]: row for row in cursor.execute(f"SELECT * FROM {name}")}
 
-    @property
-    def written(self) -> int:
-        """Grows with every row that is written: while it stays, so does the dump."""
-        return self.connection.total_changes
+    def dump(self) -> Dump:
+        return {name: self.table(name) for name in self.columns}
+
+    def row(self, table: str, values: tuple[Any, ...]) -> Row:
+        """A row of a dump with its columns' names."""
+        return dict(zip(self.columns[table], values))
 
     def image(self) -> bytes:
         return self.connection.serialize()
@@ -88,32 +99,37 @@ class Database:
         """Raises ValueError for what `save` did not give."""
         try:
             self.connection.deserialize(zlib.decompress(b85decode(saved)))
-            if self._names() != self.tables:
+            if self._columns() != self.columns:
                 raise ValueError("the database has other tables")
+            self.touched = set(self.columns)
         except (zlib.error, sqlite3.Error) as error:
             raise ValueError(f"the database is damaged: {error}") from error
 
     def close(self) -> None:
         self.connection.close()
 
-    def _names(self) -> list[str]:
-        found = self.rows("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY 1")
-        return [row["name"] for row in found]
+    def _columns(self) -> dict[str, list[str]]:
+        sql = (
+            "SELECT m.name AS t, c.name AS c FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
+            "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.cid"
+        )
+        found: dict[str, list[str]] = {}
+        for row in self.rows(sql):
+            found.setdefault(row["t"], []).append(row["c"])
+        return found
 
 
-def changes(before: Dump, after: Dump) -> list[Change]:
-    """Every row that differs, in the order of tables and ids."""
+def changes(columns: list[str], table: str, old: Table, new: Table) -> list[Change]:
+    """Every row of a table that differs, in the order of ids."""
     found: list[Change] = []
-    for table, old in before.items():
-        new = after[table]
-        for id in sorted(old.keys() | new.keys()):
-            if id not in new:
-                found.append(Change(table, "delete", id, old[id]))
-            elif id not in old:
-                found.append(Change(table, "insert", id, new[id]))
-            elif old[id] != new[id]:
-                changed = {name: value for name, value in new[id].items() if value != old[id][name]}
-                found.append(Change(table, "update", id, changed))
+    for id in sorted(old.keys() | new.keys()):
+        if id not in new:
+            found.append(Change(table, "delete", id, dict(zip(columns, old[id]))))
+        elif id not in old:
+            found.append(Change(table, "insert", id, dict(zip(columns, new[id]))))
+        elif old[id] != new[id]:
+            pairs = zip(columns, old[id], new[id])
+            found.append(Change(table, "update", id, {name: now for name, was, now in pairs if was != now}))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,14 +87,13 @@ class Tools(JobEnv):
 
     def offered(self) -> list[str]:
         """Calls that would be understood now: all reads, some deletions, finish."""
-        calls = [as_text(name, {}) for name in (*READS, "finish")]
+        calls = [_offer(name) for name in (*READS, "finish")]
         for table, names in BY_ID.items():
-            for id in list(self.rows[table])[:OFFERED]:
-                calls += [as_text(name, {_argument(name): id}) for name in names]
+            calls += [_offer(name, id) for id in self.ids(table)[:OFFERED] for name in names]
         return calls
 
 
-@cache
-def _argument(name: str) -> str:
-    """The one argument that a tool needs."""
-    return next(iter(Tools.tools[name].arguments.model_fields))
+@lru_cache(maxsize=4096)
+def _offer(name: str, id: int | None = None) -> str:
+    """A call with the one argument that the tool needs, or none."""
+    return as_text(name, {} if id is None else {next(iter(Tools.tools[name].arguments.model_fields)): id})

@@ -108,10 +108,7 @@ def call(tools: dict[str, Tool], desk: Any, name: str, given: dict[str, Any]) ->
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, what['loc']))[:60]}: {what['msg']}" for what in error.errors()[:4]]
         raise Refused(f"{'; '.join(problems)}. Usage: {one.usage}") from None
-    try:
-        return one.function(desk, **{key: getattr(arguments, key) for key in one.arguments.model_fields})
-    except UnicodeEncodeError:
-        raise Refused("a text holds characters that cannot be stored") from None
+    return one.function(desk, **{key: getattr(arguments, key) for key in one.arguments.model_fields})
 
 
 def render(result: Any) -> str:

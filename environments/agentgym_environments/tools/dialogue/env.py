@@ -139,7 +139,8 @@ class Dialogue(JobEnv):
         """Calls that would be understood now: openers, and what can be done with the orders of customers found."""
         calls = [as_text("say", {"text": text}) for text in OPENERS]
         calls += [as_text("policy", {}), as_text("finish", {})]
-        for id, order in self.rows["orders"].items():
+        for order in self.db.rows("SELECT * FROM orders ORDER BY id"):
+            id = order["id"]
             if order["customer"] in self.desk.known:
                 names = ("order_details", "hand_over", *(["cancel_order"] if order["status"] != "cancelled" else []))
                 calls += [as_text(name, {"order": id}) for name in names]
