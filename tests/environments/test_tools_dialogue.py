@@ -125,6 +125,13 @@ def test_a_change_without_a_yes_breaks_the_policy_even_if_it_is_the_right_one():
     assert not finish(env)
 
 
+def test_who_refuses_before_he_knows_who_speaks_fails():
+    env = desk("anothers")
+    do(env, "refuse", order=env.case.caller.wishes[0].order, rule=1)
+    do(env, "find_customer", email=env.case.caller.email)
+    assert not finish(env)
+
+
 def test_the_amount_has_to_be_said():
     env = allowed("cancel", "cancel_order")
     order = found(env)

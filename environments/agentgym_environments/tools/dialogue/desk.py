@@ -150,10 +150,17 @@ def exchange_item(desk: ServiceDesk, order: Id, product: Id, new_product: Id) ->
 @tool
 def refuse(desk: ServiceDesk, order: Id, rule: Rule) -> Any:
     """File that a wish about an order was refused, and by which rule of the policy."""
-    return {"filed": desk.db.add("cases", order_id=order, outcome="refused", rule=rule)}
+    return _filed(desk, order, "refused", rule)
 
 
 @tool
 def hand_over(desk: ServiceDesk, order: Id) -> Any:
     """Hand the matter of an order over to a colleague."""
-    return {"filed": desk.db.add("cases", order_id=order, outcome="handed over", rule=6)}
+    return _filed(desk, order, "handed over", 6)
+
+
+def _filed(desk: ServiceDesk, order: int, outcome: str, rule: int) -> Any:
+    """A case, and that it was decided before anybody was found."""
+    if not desk.known:
+        desk.db.add("violations", order_id=order, rule=1)
+    return {"filed": desk.db.add("cases", order_id=order, outcome=outcome, rule=rule)}

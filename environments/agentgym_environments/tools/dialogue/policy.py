@@ -4,8 +4,8 @@ DAYS, GOLD_DAYS = 30, 60
 """Days after delivery within which an order is returned or exchanged."""
 
 POLICY = f"""Policy of the service desk:
-1. Find the customer (find_customer) by the e-mail address, or by name and postcode, that he gives you. Speak of and
-change only his own orders; refuse what concerns the order of another.
+1. First of all find the customer (find_customer) by the e-mail address, or by name and postcode, that he gives you.
+Speak of and change only his own orders; refuse what concerns the order of another.
 2. Before each change, say what you will do, with the number of the order and the money that it moves; ask, and wait
 for a yes.
 3. Only an order that is processing can be cancelled or get another address.
