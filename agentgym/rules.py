@@ -290,7 +290,8 @@ async def state_key_is_no_clock(probe: Probe) -> None:
                 step = await session.step(NONSENSE)
                 if step.info.get("valid_action") is not True and step.info.get("state_key") != before:
                     raise Broken(
-                        f"nonsense at turn {turn} changed state_key from {before!r} to {step.info.get('state_key')!r}. "
+                        f"nonsense at turn {turn} changed state_key from {before!r} to "
+                        f"{step.info.get('state_key')!r}. "
                         "With a step counter in it no two visits share a key, and grouping by state finds no group"
                     )
 

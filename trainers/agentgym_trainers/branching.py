@@ -85,7 +85,8 @@ def require_snapshots(spec: EnvSpec) -> None:
     """Raises ConfigError for a world that cannot be branched."""
     if "snapshot" not in spec.capabilities:
         raise ConfigError(
-            f"{spec.id} has no snapshots, so no state of it can be played from twice; branching needs a world with the "
+            f"{spec.id} has no snapshots, so no state of it can be played from twice; branching needs a world "
+            "with the "
             'capability "snapshot"'
         )
 

@@ -258,7 +258,8 @@ class Config(Part):
             raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
         if OBJECTIVES[self.loss.objective].whole_groups and self.optim.minibatches > self.rollout.groups:
             raise ValueError(
-                f"loss.objective = {self.loss.objective!r} compares attempts at one task, so optimiser batches are cut "
+                f"loss.objective = {self.loss.objective!r} compares attempts at one task, so optimiser batches "
+                "are cut "
                 f"between groups: optim.minibatches must be at most rollout.groups, {self.rollout.groups}"
             )
         if self.correct is not None and OBJECTIVES[self.loss.objective].whole_groups:

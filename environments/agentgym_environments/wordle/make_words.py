@@ -14,6 +14,7 @@ from pathlib import Path
 ROMAN = re.compile(r"m*(cm|cd|d?c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})")
 MINI_LETTERS = set("aeiostrlndcm")
 UNKIND = re.compile(
+    ""
     "bitch|clit|cocks|cunts|dykes|enema|fagot|fucks|horny|kikes|pen[ei]s|pubic|pussy|raped|rapes|semen|sexed|shits|sluts"
     "|sperm|spics|whore"
 )

@@ -181,7 +181,8 @@ class Router:
                 raise answer
         if world.pool.registration.kind != "url" and _SESSION_ID.fullmatch(session_id):
             raise EpisodeLost(
-                f"no replica of {world.name} has this session: it ended, or was lost with its replica or the gateway's "
+                f"no replica of {world.name} has this session: it ended, or was lost with its replica or the "
+                "gateway's "
                 "restart; POST /reset without a session_id opens another"
             )
         raise UnknownSession(

@@ -62,7 +62,8 @@ def too_long(length: int, tokens: int, asked: int = 0) -> ApiError:
     more = f" and the reply may have {asked}" if asked else ""
     return ApiError(
         400,
-        f"this model's maximum context length is {length} tokens; the prompt has {tokens}{more}: shorten the messages, "
+        f"this model's maximum context length is {length} tokens; the prompt has {tokens}{more}: shorten the "
+        "messages, "
         "or lower max_tokens",
         code="context_length_exceeded",
         param="messages",

@@ -28,7 +28,8 @@ def summary(result: Result) -> str:
     lost = f" {branched.lost} were lost to failures." if branched.lost else ""
     chance = "each step taken again, for the world has chance; " if branched.chance else ""
     return (
-        f"{result.world}: {len(trajectories)} episodes of {result.options.groups} tasks, {won:.0%} won, {turns} turns. "
+        f"{result.world}: {len(trajectories)} episodes of {result.options.groups} tasks, {won:.0%} won, {turns} "
+        "turns. "
         f"True advantages from {branched.played:,} continuations ({chance}{branched.turns:,} turns played), standard "
         f"error {np.mean(result.truth.error_N[known]):.3f} on average; {result.reliability:.0%} of their variance is "
         f"signal, {result.irrelevant:.0%} of turns are within noise of 0.{lost}"

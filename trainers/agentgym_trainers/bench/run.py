@@ -158,7 +158,8 @@ async def _measure(
     if not (np.abs(np.nan_to_num(truth.advantage_N)) > WITHIN * np.nan_to_num(truth.advantage_se_N)).any():
         won = success_rate(list(scene.trajectories))
         raise ConfigError(
-            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations could "
+            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations "
+            "could "
             f"see ({won:.0%} of the episodes were won), so there is nothing to compare with: take a policy that wins "
             "sometimes (--policy, --recipe, or a longer warm-up)"
         )

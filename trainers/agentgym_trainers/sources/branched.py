@@ -250,7 +250,8 @@ class _Resumed(_Wrapped):
         for action, told in zip([*self.mark.actions, None], self.mark.steps, strict=True):
             if text_of(step.observation) != text_of(told.observation) or step.reward != told.reward:
                 raise EnvironmentCrashed(
-                    f"{self.spec.id} cannot be branched: it has no snapshots, and the same actions after the same seed "
+                    f"{self.spec.id} cannot be branched: it has no snapshots, and the same actions after the same "
+                    "seed "
                     f"gave {text_of(step.observation)!r} instead of {text_of(told.observation)!r}"
                 )
             if action is not None:
