@@ -1,0 +1,90 @@
+"""BM25 over documents, by tantivy: in memory, accents folded, equal scores in the order of the documents.
+
+`Retriever` is what a world asks; `bm25`, a dense model and a remote server all are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from agentgym.errors import MissingDependency
+from agentgym_environments.search.passages import Document
+
+TITLE_WEIGHT = 2.0
+"""A word of the title counts so many times as one of the text."""
+
+LONGEST_QUERY = 48
+"""Words of a query that are looked at."""
+
+SPARE = 16
+"""Hits fetched beyond those asked for, so that a tie at the cut is broken by the documents' order alone."""
+
+
+class Hit(NamedTuple):
+    document: Document
+    score: float
+
+
+class Retriever(Protocol):
+    def search(self, query: str, count: int) -> list[Hit]:
+        """At most `count` hits, best first."""
+        ...
+
+
+class Bm25:
+    """An index over `documents`. Searching is safe from several threads."""
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        try:
+            import tantivy
+        except ModuleNotFoundError as error:
+            raise MissingDependency("search worlds need tantivy: pip install 'agentgym[search]'") from error
+        self._tantivy = tantivy
+        self.documents: list[Document] = list(documents)
+        fields = tantivy.SchemaBuilder()
+        for name in ("title", "text"):
+            fields = fields.add_text_field(name, tokenizer_name="folded", index_option="freq")
+        self._schema = fields.add_unsigned_field("number", fast=True).build()
+        self._analyzer = _analyzer(tantivy)
+        index = tantivy.Index(self._schema)
+        index.register_tokenizer("folded", self._analyzer)
+        writer = index.writer(heap_size=256_000_000, num_threads=1)  # one thread: always the same segments
+        for number, document in enumerate(self.documents):
+            one = tantivy.Document()
+            one.add_text("title", document.title)
+            one.add_text("text", document.text)
+            one.add_unsigned("number", number)
+            writer.add_document(one)
+        writer.commit()
+        writer.wait_merging_threads()
+        index.reload()
+        self._searcher = index.searcher()
+
+    def search(self, query: str, count: int) -> list[Hit]:
+        words = list(dict.fromkeys(self._analyzer.analyze(query)))[:LONGEST_QUERY]
+        if not words or count < 1:
+            return []
+        found = self._searcher.search(self._query(words), count + SPARE, count=False).hits
+        numbers: list[Any] = self._searcher.fast_field_values("number", [address for _, address in found])
+        ranked = sorted((-round(score, 4), number) for (score, _), number in zip(found, numbers))
+        return [Hit(self.documents[number], -score) for score, number in ranked[:count]]
+
+    def _query(self, words: Sequence[str]) -> Any:
+        kind, should = self._tantivy.Query, self._tantivy.Occur.Should
+        parts = []
+        for word in words:
+            parts.append((should, kind.boost_query(kind.term_query(self._schema, "title", word, "freq"), TITLE_WEIGHT)))
+            parts.append((should, kind.term_query(self._schema, "text", word, "freq")))
+        return kind.boolean_query(parts)
+
+
+def _analyzer(tantivy: Any) -> Any:
+    kind = tantivy.Filter
+    return (
+        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+        .filter(kind.remove_long(40))
+        .filter(kind.ascii_fold())
+        .filter(kind.lowercase())
+        .build()
+    )

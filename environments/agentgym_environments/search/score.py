@@ -1,0 +1,36 @@
+"""Whether an answer is right, as SQuAD counts it: lower case, no punctuation, no articles, single spaces.
+
+Two things beyond SQuAD: accents are folded, since the corpus spells names as their countries do, and a point or comma
+inside a number goes without leaving a space, as all punctuation does ("1,234" is "1234").
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    plain = "".join(char for char in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(char))
+    return " ".join(ARTICLES.sub(" ", plain.translate(PUNCTUATION)).split())
+
+
+def exact_match(said: str, answers: Sequence[str]) -> bool:
+    """Whether `said` is one of `answers` once both are normalised; an empty answer never is."""
+    return bool(normalise(said)) and normalise(said) in map(normalise, answers)
+
+
+def f1(said: str, answers: Sequence[str]) -> float:
+    """The best harmonic mean of precision and recall over words, of `said` against each of `answers`; in [0, 1]."""
+    return max((_f1(normalise(said).split(), normalise(answer).split()) for answer in answers), default=0.0)
+
+
+def _f1(said: list[str], answer: list[str]) -> float:
+    shared = sum((Counter(said) & Counter(answer)).values())
+    return 2 * shared / (len(said) + len(answer)) if shared else 0.0
