@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from agentgym_environments.search.atlas import Airport, Atlas, City, Country, Entity, fold
@@ -157,10 +158,10 @@ class Chains:
         bridges = [fold(thing.name) for thing in things[1:]]
         if any(within(name, question) for name in [*bridges, fold(chain.answers[0])]):
             return False
-        for here, there in zip(things, things[1:]):  # a country's document names its capital: it tells the country too
-            if isinstance(here, City) and isinstance(there, Country):
-                if within(fold(here.name), fold(self.documents[there.id].contents)):
-                    return False
+        for here, there in pairwise(things):  # a country's document names its capital, and so tells the country too
+            upward = isinstance(here, City) and isinstance(there, Country)
+            if upward and within(fold(here.name), fold(self.documents[there.id].contents)):
+                return False
         earlier = " | ".join(fold(self.documents[one].contents) for one in chain.gold[:-1])
         return not within(fold(chain.answers[0]), earlier)
 

@@ -1,18 +1,17 @@
-"""BM25 over documents, by tantivy: in memory, accents folded, equal scores in the order of the documents.
+"""BM25 over documents, by tantivy, in memory: accents folded, words stemmed, equal scores in the documents' order.
 
 `Retriever` is what a world asks; `bm25`, a dense model and a remote server all are one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from agentgym.errors import MissingDependency
 from agentgym_environments.search.passages import Document
 
-TITLE_WEIGHT = 2.0
-"""A word of the title counts so many times as one of the text."""
+FIELDS = ("title", "text")
 
 LONGEST_QUERY = 48
 """Words of a query that are looked at."""
@@ -43,7 +42,7 @@ class Bm25:
         self._tantivy = tantivy
         self.documents: list[Document] = list(documents)
         fields = tantivy.SchemaBuilder()
-        for name in ("title", "text"):
+        for name in FIELDS:
             fields = fields.add_text_field(name, tokenizer_name="folded", index_option="freq")
         self._schema = fields.add_unsigned_field("number", fast=True).build()
         self._analyzer = _analyzer(tantivy)
@@ -70,13 +69,11 @@ class Bm25:
         ranked = sorted((-round(score, 4), number) for (score, _), number in zip(found, numbers))
         return [Hit(self.documents[number], -score) for score, number in ranked[:count]]
 
-    def _query(self, words: Sequence[str]) -> Any:
+    def _query(self, words: Iterable[str]) -> Any:
+        """Each word counts where it tells most: in the title or in the text, not twice."""
         kind, should = self._tantivy.Query, self._tantivy.Occur.Should
-        parts = []
-        for word in words:
-            parts.append((should, kind.boost_query(kind.term_query(self._schema, "title", word, "freq"), TITLE_WEIGHT)))
-            parts.append((should, kind.term_query(self._schema, "text", word, "freq")))
-        return kind.boolean_query(parts)
+        each = [[kind.term_query(self._schema, name, word, "freq") for name in FIELDS] for word in words]
+        return kind.boolean_query([(should, kind.disjunction_max_query(both)) for both in each])
 
 
 def _analyzer(tantivy: Any) -> Any:
@@ -86,5 +83,6 @@ def _analyzer(tantivy: Any) -> Any:
         .filter(kind.remove_long(40))
         .filter(kind.ascii_fold())
         .filter(kind.lowercase())
+        .filter(kind.stemmer("english"))
         .build()
     )

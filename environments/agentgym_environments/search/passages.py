@@ -79,7 +79,6 @@ AIRPORT = {
 
 KEYWORDS = {
     **{key: key for key in ("population", "capital", "area", "elevation", "region")},
-    "country": "",
     "zone": "time zone",
     "second": "second most populous",
     "currency": "currency code",
@@ -89,7 +88,7 @@ KEYWORDS = {
     "iata": "iata code",
     "icao": "icao code",
 }
-"""Words that every wording of a fact contains: what to `find` it by."""
+"""Words that every wording of a fact contains: what to `find` it by, where the first sentence does not tell it."""
 
 
 def documents(atlas: Atlas) -> Iterator[Document]:

@@ -18,6 +18,13 @@ ABOUT = {
     "icao": "the ICAO code",
 }
 
+COMMON = {
+    "airport": "iata icao elevation feet coordinates",
+    "city": "population time zone coordinates",
+    "country": "capital currency calling code area",
+}
+"""Words that all or most documents of a kind have, whatever their wording."""
+
 
 def next_action(world: Search) -> str:
     """The facts of the chain in order; nothing is used before the document that tells it was shown.
@@ -33,16 +40,16 @@ def next_action(world: Search) -> str:
             return f"find {KEYWORDS[key]}"
         if name in world.known:
             return f"open {name}"
-        return f"search {_other(query, key, world)}"
+        return f"search {_other(query, name, world)}"
     cited = " ".join(f"[{name}]" for name in chain.gold)
     return f"answer {chain.answers[0]} {cited}"
 
 
-def _other(query: str, key: str, world: Search) -> str:
-    """The query; where its results are in view and did not help, it is worded otherwise."""
-    wordings = [" ".join(one.lower().split()) for one in (query, f"{query} {KEYWORDS[key]}", query.split()[0])]
-    tried = wordings.index(world.view[1]) + 1 if world.view[0] == "results" and world.view[1] in wordings else 0
-    return wordings[tried % len(wordings)]
+def _other(query: str, name: str, world: Search) -> str:
+    """The query; where its results are in view and did not help, with words that documents of the right kind have."""
+    wordings = [" ".join(one.lower().split()) for one in (query, f"{query} {COMMON[name.partition('-')[0]]}")]
+    helpless = world.view[0] == "results" and world.view[1] == wordings[0]
+    return wordings[helpless]
 
 
 def hint(world: Search) -> str:
