@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentgym.errors import ConfigError, MissingDependency
@@ -21,6 +21,12 @@ SIZES = (500, 1000, 5000, 15000)
 
 NEAR_KM = 80.0
 """An airport farther from a city than this does not serve it, whatever the names."""
+
+
+MOST_NAMES = 4
+"""Other names kept of a city."""
+
+WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,10 @@ class Atlas:
 
 def fold(text: str) -> str:
     """Lower case, no accents, letters and digits alone, single spaces: names are compared so."""
-    plain = "".join(char for char in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(char))
-    return " ".join(re.findall(r"[^\W_]+", plain))
+    plain = text.lower()
+    if not plain.isascii():
+        plain = "".join(char for char in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(char))
+    return " ".join(WORD.findall(plain))
 
 
 def read_atlas(smallest: int = 15000) -> Atlas:
@@ -140,6 +148,8 @@ def read_atlas(smallest: int = 15000) -> Atlas:
 def _city(one: dict[str, Any]) -> City:
     seen, others = {fold(one["name"])}, []
     for other in one["alternatenames"]:
+        if len(others) == MOST_NAMES:
+            break
         if other.isascii() and other.replace(" ", "").isalpha() and fold(other) not in seen and len(other) > 3:
             seen.add(fold(other))
             others.append(other)
@@ -150,7 +160,7 @@ def _city(one: dict[str, Any]) -> City:
         population=one["population"],
         zone=one["timezone"],
         place=(one["latitude"], one["longitude"]),
-        others=tuple(others[:4]),
+        others=tuple(others),
     )
 
 
@@ -209,7 +219,7 @@ def _with_airports(cities: dict[str, City], airports: dict[str, Airport]) -> dic
     for airport in airports.values():
         serving[fold(airport.city_name)].append(airport)
     only = {some[0].city: some[0].id for some in serving.values() if len(some) == 1 and some[0].city}
-    return {key: City(**{**vars(city), "airport": only[key]}) if key in only else city for key, city in cities.items()}
+    return {key: replace(city, airport=only[key]) if key in only else city for key, city in cities.items()}
 
 
 def distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
