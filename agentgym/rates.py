@@ -23,7 +23,7 @@ from agentgym.spec import EnvSpec
 from agentgym.stats import Interval, wilson
 
 OPENINGS = 8
-"""Training tasks whose openings show a format policy what actions look like, where the spec does not list them."""
+"""Training tasks that show a format policy what actions look like, where the spec does not list them."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +101,22 @@ def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
 
 
 async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -> tuple[str, ...]:
-    """Actions as they are written: the spec's, else those that the openings of a few training tasks offer, else those
-    that the expert takes in them."""
+    """Actions as they are written: the spec's, else those that the openings of a few training tasks offer and those that
+    the expert takes in them."""
     if spec.actions or spec.tools:
         return spec.actions
     split, size = next(iter(spec.splits.items()))
     openings = [Episode(spec.id, split, i * size // OPENINGS) for i in range(min(size, OPENINGS))]
+    said: dict[str, None] = {}
     if "available_actions" in spec.info_keys:
         session = await open_session()
         steps = [await session.reset(seed=0, options={"split": split, "task": opening.task}) for opening in openings]
         await session.close()
-        return tuple(dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ()))
-    if "expert" not in spec.capabilities:
-        return ()
-    played = await Runner(open_session, Harness(), Limits(), 1).run(ExpertPolicy(), openings)
-    return tuple(dict.fromkeys(turn.reply for trajectory in played for turn in trajectory.turns))
+        said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
+    if "expert" in spec.capabilities:
+        played = await Runner(open_session, Harness(), Limits(), 1).run(ExpertPolicy(), openings)
+        said |= dict.fromkeys(turn.reply for trajectory in played for turn in trajectory.turns)
+    return tuple(said)
 
 
 async def rates(

@@ -50,8 +50,7 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
     "--judge-key", envvar="AGENTGYM_JUDGE_KEY", show_envvar=True, help="API key of the server of a [signals.judge]."
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; "
-    "and stop."
+    "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; and stop."
 )
 def train(
     recipe: str | None,
