@@ -101,8 +101,8 @@ def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
 
 
 async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -> tuple[str, ...]:
-    """Actions as they are written: the spec's, else those that the openings of a few training tasks offer and those that
-    the expert takes in them."""
+    """Actions as they are written: the spec's, else those that the openings of a few training tasks offer and those
+    that the expert takes in them."""
     if spec.actions or spec.tools:
         return spec.actions
     split, size = next(iter(spec.splits.items()))
