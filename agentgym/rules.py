@@ -40,6 +40,8 @@ INFO_TYPES: dict[str, Callable[[Any], bool]] = {
     "state_key": lambda value: isinstance(value, str),
     "progress": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1,
     "available_actions": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    "role": lambda value: value in (0, 1) and not isinstance(value, bool | float),
+    "rewards": lambda value: isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value),
 }
 
 INFO_SAYS = {
@@ -48,7 +50,13 @@ INFO_SAYS = {
     "state_key": "a string",
     "progress": "a number from 0 to 1",
     "available_actions": "a list of strings",
+    "role": "0 or 1",
+    "rewards": "two numbers",
 }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 async def spec_is_complete(probe: Probe) -> None:
@@ -324,6 +332,22 @@ async def snapshot_continues(probe: Probe) -> None:
                 require_same(rest.steps[1:], steps, f"task {task} restored on the instance it was taken from", cause)
 
 
+async def players_take_turns(probe: Probe) -> None:
+    """a world of two players says who is asked and what each step gave to both; reward is the acting role's"""
+    require_capability(probe, "two_player")
+    if not {"role", "rewards"} <= set(probe.spec.info_keys):
+        raise Broken('two_player without "role" and "rewards" in info_keys: nobody can tell whose turn it is')
+    asked: set[int] = set()
+    async for task, episode in episodes(probe):
+        for turn, (before, after) in enumerate(zip(episode.steps, episode.steps[1:])):
+            role, rewards = before.info["role"], after.info["rewards"]
+            asked.add(role)
+            if after.reward != rewards[role]:
+                raise Broken(f"task {task}, turn {turn}: role {role} acted, reward is {after.reward:g}, rewards {rewards}")
+    if asked != {0, 1}:
+        raise Broken(f"only role {asked} was ever asked. info['role'] is who is to act next, not who acted")
+
+
 async def hints_are_text(probe: Probe) -> None:
     """a hint is a sentence"""
     require_capability(probe, "hint")
@@ -371,6 +395,7 @@ RULES: tuple[Callable[[Probe], Awaitable[None]], ...] = (
     available_actions_are_valid,
     state_key_is_no_clock,
     snapshot_continues,
+    players_take_turns,
     hints_are_text,
     expert_wins,
 )

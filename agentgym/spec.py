@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agentgym.errors import ConfigError
 
 Capability = Literal["snapshot", "expert", "hint", "image", "two_player"]
-InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions"]
+InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions", "role", "rewards"]
 
 
 class ToolSpec(BaseModel):
