@@ -105,6 +105,9 @@ class _Play:
 
     async def run(self) -> StopReason:
         await self.begin()
+        assert self.step is not None
+        if self.step.terminated or self.step.truncated:  # a match that was over before this role was asked
+            return StopReason.TERMINATED if self.step.terminated else StopReason.TRUNCATED
         limit = self.session.spec.max_turns if self.limits.max_turns is None else self.limits.max_turns
         while len(self.turns) < limit:
             try:
@@ -142,6 +145,7 @@ class _Play:
                 penalty=0.0 if parsed.action is not None else self.harness.invalid_penalty,
                 info=after.info,
                 state_key=before.info.get("state_key"),
+                role=before.info.get("role", 0),
                 span=reply.span,
                 finish=reply.finish,
                 policy_s=policy_s,
@@ -166,8 +170,11 @@ class _Play:
         return told if isinstance(self.seen, str) else {"text": told, "image": self.seen["image"]}
 
     def messages(self) -> list[dict]:
+        """The prompt. Where one actor plays both roles of a world, neither is shown what the other saw and said."""
         assert self.step is not None
-        return self.harness.messages(self.session.spec, self.history, self.step.observation)
+        asked = self.step.info.get("role", 0)
+        own = [told for turn, told in zip(self.turns, self.history, strict=True) if turn.role == asked]
+        return self.harness.messages(self.session.spec, own, self.step.observation)
 
     def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
         return Trajectory(

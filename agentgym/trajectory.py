@@ -98,6 +98,8 @@ class Turn:
     """The world's info after the step: success, valid_action, state_key, progress, available_actions."""
     state_key: str | None = None
     """The world's state *before* the reply, where the world names it: the anchor of step-level groups."""
+    role: int = 0
+    """Who replied, where a world has two players: its info["role"] before the reply."""
     span: Span | None = None
     """The turn's sampled tokens, when a token policy acted."""
     finish: str = "stop"

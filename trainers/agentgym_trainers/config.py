@@ -243,6 +243,16 @@ class Config(Part):
                 f"credit.assigner = {self.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
                 "(value= removes it)"
             )
+        if self.source.kind == "selfplay" and self.rollout.groups % 2:
+            raise ValueError(
+                "source.kind = 'selfplay' makes a group for each role of a task: rollout.groups must be even, not "
+                f"{self.rollout.groups}"
+            )
+        if self.source.kind == "selfplay" and self.source.opponent == "past" and self.rollout.lockstep:
+            raise ValueError(
+                "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
+                'source.opponent = "past" it must be false'
+            )
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:
             raise ValueError(

@@ -131,6 +131,11 @@ def check_world(config: Config, world: Connection) -> Connection:
         raise ConfigError(
             f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
         )
+    if "two_player" in world.spec.capabilities and config.source.kind != "selfplay":
+        raise ConfigError(
+            f"{world.spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
+            '"selfplay", or train against an opponent of the world\'s own'
+        )
     return world
 
 

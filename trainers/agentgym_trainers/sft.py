@@ -43,9 +43,10 @@ def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: 
     """The same episode with token branches, as if its replies had been sampled and stopped."""
     tools = harness.tools(spec)
     transcript = Transcript(template, template.stop_ids(), tools)
-    history: list[tuple[Any, str]] = []
+    histories: dict[int, list[tuple[Any, str]]] = {}
     turns = []
     for turn in trajectory.turns:
+        history = histories.setdefault(turn.role, [])
         messages = harness.messages(spec, history, turn.observation)
         transcript.prompt(messages)
         ids = template.write(messages, turn.reply, tools)

@@ -108,9 +108,8 @@ def rated(position: Position, depth: int) -> list[tuple[int, int]]:
 
 def ordered(position: Position, cells: int) -> list[int]:
     """The cells, one a column, from the middle outward."""
-    up, middle = position.rows + 1, (position.columns - 1) / 2
+    middle = (position.columns - 1) / 2
     found = [position.cell(column) & cells for column in sorted(range(position.columns), key=lambda c: abs(c - middle))]
-    assert up
     return [cell for cell in found if cell]
 
 

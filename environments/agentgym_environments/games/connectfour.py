@@ -9,7 +9,7 @@ import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.games.bitboard import Position, rated
+from agentgym_environments.games.bitboard import WIN, Position, rated
 from agentgym_environments.games.env import Game
 from agentgym_environments.games.rules import Scores
 from agentgym_environments.turns import split_of, task_random
@@ -18,7 +18,7 @@ MARKS = "xo"
 
 
 class Rules:
-    """Role 0, x, moved first on the empty board; an episode begins after two to six random stones, neither player able
+    """Role 0, x, moved first on the empty board; an episode begins after two to five random stones, neither player able
     to win at once."""
 
     def __init__(self, columns: int, rows: int) -> None:
@@ -32,7 +32,7 @@ class Rules:
         random = task_random("connect-four", self.columns, self.rows, split, task, "any" if side is None else side)
         while True:
             position = Position(self.columns, self.rows)
-            for _ in range(random.choice([n for n in range(2, 7) if side in (None, n % 2)])):
+            for _ in range(random.choice([n for n in range(2, 6) if side in (None, n % 2)])):
                 cells = [position.cell(column) for column in range(self.columns)]
                 position = position.put(random.choice([cell for cell in cells if cell]))
             threats = position.completes(position.mine) | position.completes(position.theirs)
@@ -90,7 +90,8 @@ class Rules:
 
 
 class ConnectFour(Game):
-    """opponent: "random"; "minimax", alpha-beta two moves ahead; "expert", `depth` moves ahead; "self".
+    """opponent: "random"; "minimax", which wins or blocks within two moves and is random otherwise; "expert", alpha-beta
+    `depth` moves ahead; "self".
     columns, rows: of the board, 4 to 9 each. depth: moves that the expert looks ahead."""
 
     name = "connect-four"
@@ -109,7 +110,7 @@ class ConnectFour(Game):
         if not (4 <= columns <= 9 and 4 <= rows <= 9 and 1 <= depth <= 10):
             raise ConfigError(f"connect-four: columns and rows are 4 to 9, depth 1 to 10, not {columns}, {rows}, {depth}")
         self.depth = depth
-        opponents = {"random": at_random, "minimax": partial(ahead, 2), "expert": partial(ahead, depth)}
+        opponents = {"random": at_random, "minimax": glance, "expert": partial(ahead, depth)}
         super().__init__(spec, Rules(columns, rows), opponents, opponent, side)
 
     def seat(self, task: int) -> int:
@@ -123,6 +124,13 @@ class ConnectFour(Game):
 def at_random(state: Position, random: np.random.Generator) -> str:
     cells = [cell for column in range(state.columns) if (cell := state.cell(column))]
     return action_of(state, cells[int(random.integers(len(cells)))])
+
+
+def glance(state: Position, random: np.random.Generator) -> str:
+    """A move that wins or, failing that, does not lose at once."""
+    found = [(worth if abs(worth) > WIN // 2 else 0, cell) for worth, cell in rated(state, 1)]
+    best = [cell for worth, cell in found if worth == max(found)[0]]
+    return action_of(state, best[int(random.integers(len(best)))])
 
 
 def ahead(depth: int, state: Position, random: np.random.Generator) -> str:

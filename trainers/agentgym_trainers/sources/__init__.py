@@ -17,6 +17,7 @@ from agentgym.trajectory import Group
 from agentgym_trainers.sources.branched import Branched, BranchedSource
 from agentgym_trainers.sources.offline import Offline, OfflineSource
 from agentgym_trainers.sources.online import Online, OnlineSource
+from agentgym_trainers.sources.selfplay import SelfPlay, SelfPlaySource
 
 if TYPE_CHECKING:
     from agentgym_trainers.train import Trainer
@@ -37,7 +38,7 @@ class SourceKind:
     options: type[BaseModel]
     build: Callable[[Any], Source]
     needs: Callable[[Any], frozenset[str]] = lambda options: frozenset()
-    """Capabilities that the world must have ("snapshot", "expert"), by the options."""
+    """Capabilities that the world must have ("expert", "two_player"), by the options."""
 
     @property
     def description(self) -> str:
@@ -48,6 +49,11 @@ SOURCES: dict[str, SourceKind] = {
     "online": SourceKind(Online, OnlineSource),
     "offline": SourceKind(Offline, OfflineSource, lambda options: frozenset({"expert"} if options.expert else ())),
     "branched": SourceKind(Branched, BranchedSource),
+    "selfplay": SourceKind(
+        SelfPlay,
+        SelfPlaySource,
+        lambda options: frozenset({"two_player"} | ({"expert"} if options.opponent == "expert" else set())),
+    ),
 }
-AnySource = Annotated[Online | Offline | Branched, Field(discriminator="kind")]
+AnySource = Annotated[Online | Offline | Branched | SelfPlay, Field(discriminator="kind")]
 """The options of any of them, told apart by `kind`."""
