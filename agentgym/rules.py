@@ -343,7 +343,9 @@ async def players_take_turns(probe: Probe) -> None:
             role, rewards = before.info["role"], after.info["rewards"]
             asked.add(role)
             if after.reward != rewards[role]:
-                raise Broken(f"task {task}, turn {turn}: role {role} acted, reward is {after.reward:g}, rewards {rewards}")
+                raise Broken(
+                    f"task {task}, turn {turn}: role {role} acted, reward is {after.reward:g}, rewards {rewards}"
+                )
     if asked != {0, 1}:
         raise Broken(f"only role {asked} was ever asked. info['role'] is who is to act next, not who acted")
 

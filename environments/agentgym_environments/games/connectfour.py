@@ -23,10 +23,10 @@ class Rules:
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
-        self.actions = tuple(str(column + 1) for column in range(columns))
+        self.actions: tuple[str, ...] = tuple(str(column + 1) for column in range(columns))
         cells = columns * rows
-        self.moves = ((cells - 2 + 1) // 2, (cells - 2 + 1) // 2)
-        self.reward_range = (-1.0, 1.0)
+        self.moves: tuple[int, int] = ((cells - 2 + 1) // 2, (cells - 2 + 1) // 2)
+        self.reward_range: tuple[float, float] = (-1.0, 1.0)
 
     def start(self, split: str, task: int, side: int | None) -> Position:
         random = task_random("connect-four", self.columns, self.rows, split, task, "any" if side is None else side)
@@ -90,8 +90,8 @@ class Rules:
 
 
 class ConnectFour(Game):
-    """opponent: "random"; "minimax", which wins or blocks within two moves and is random otherwise; "expert", alpha-beta
-    `depth` moves ahead; "self".
+    """opponent: "random"; "minimax", which wins or blocks within two moves and is random otherwise; "expert",
+    alpha-beta `depth` moves ahead; "self".
     columns, rows: of the board, 4 to 9 each. depth: moves that the expert looks ahead."""
 
     name = "connect-four"
@@ -108,7 +108,9 @@ class ConnectFour(Game):
         depth: int = 6,
     ) -> None:
         if not (4 <= columns <= 9 and 4 <= rows <= 9 and 1 <= depth <= 10):
-            raise ConfigError(f"connect-four: columns and rows are 4 to 9, depth 1 to 10, not {columns}, {rows}, {depth}")
+            raise ConfigError(
+                f"connect-four: columns and rows are 4 to 9, depth 1 to 10, not {columns}, {rows}, {depth}"
+            )
         self.depth = depth
         opponents = {"random": at_random, "minimax": glance, "expert": partial(ahead, depth)}
         super().__init__(spec, Rules(columns, rows), opponents, opponent, side)

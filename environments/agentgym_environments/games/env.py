@@ -22,7 +22,7 @@ Choose = Callable[[Any, np.random.Generator], str]
 """(state, randomness) -> the action of whoever is to move."""
 
 PATIENCE = 3
-"""The illegal move of one role that loses its game. Were they only refused, whoever is losing would never move again."""
+"""The illegal move of one role that loses its game. Were they only refused, a loser would never move again."""
 
 
 class Game(TurnEnv):

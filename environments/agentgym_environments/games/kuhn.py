@@ -42,12 +42,12 @@ class Rules:
     """`hands` in a row, role 0 first in each. One hand is the game of the literature; it has six deals in all, which
     leaves none to hold out, so that all its tasks are for training."""
 
-    actions = ("pass", "bet")
+    actions: tuple[str, ...] = ("pass", "bet")
 
     def __init__(self, hands: int) -> None:
         self.hands = hands
-        self.moves = (2 * hands, hands)
-        self.reward_range = (-2.0 * hands, 2.0 * hands)
+        self.moves: tuple[int, int] = (2 * hands, hands)
+        self.reward_range: tuple[float, float] = (-2.0 * hands, 2.0 * hands)
 
     def start(self, split: str, task: int, side: int | None) -> Hand:
         if self.hands == 1:

@@ -42,9 +42,9 @@ class Table:
 
 
 class Rules:
-    actions = ()
-    moves = (ROUNDS, ROUNDS)
-    reward_range = (0.0, 1.0)
+    actions: tuple[str, ...] = ()
+    moves: tuple[int, int] = (ROUNDS, ROUNDS)
+    reward_range: tuple[float, float] = (0.0, 1.0)
 
     def start(self, split: str, task: int, side: int | None) -> Table:
         random = task_random("negotiation", split, task)
@@ -54,7 +54,9 @@ class Rules:
             if not worths:  # as for 3, 3 and 3: no whole points add up
                 continue
             table = Table(counts, (random.choice(worths), random.choice(worths)))
-            both = any(min(points(table, 0, kept), points(table, 1, rest(counts, kept))) >= LEAST for kept in shares(counts))
+            both = any(
+                min(points(table, 0, kept), points(table, 1, rest(counts, kept))) >= LEAST for kept in shares(counts)
+            )
             if both and table.worth[0] != table.worth[1] and split_of(f"negotiation {counts} {table.worth}") == split:
                 return table
 
@@ -113,12 +115,14 @@ class Rules:
 
     def load(self, saved: Any) -> Table:
         first, second = map(tuple, saved["worth"])
-        return Table(tuple(saved["counts"]), (first, second), saved["moves"], tuple(saved["offer"]), tuple(saved["deal"]))
+        return Table(
+            tuple(saved["counts"]), (first, second), saved["moves"], tuple(saved["offer"]), tuple(saved["deal"])
+        )
 
 
 class Negotiation(Game):
-    """opponent: "random", which accepts every other offer that gives it anything; "expert", which gives in slowly from all
-    of its points to half of them, and does not know what things are worth to you; "self"."""
+    """opponent: "random", which accepts every other offer that gives it anything; "expert", which gives in slowly from
+    all of its points to half of them, and does not know what things are worth to you; "self"."""
 
     name = "negotiation"
     beatable = ("random", "expert")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,12 @@ from agentgym_environments.turns import split_of, task_random
 
 MARKS = "xo"
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
-TURNS = ((0, 1, 2, 3, 4, 5, 6, 7, 8), (2, 5, 8, 1, 4, 7, 0, 3, 6), (8, 7, 6, 5, 4, 3, 2, 1, 0), (6, 3, 0, 7, 4, 1, 8, 5, 2))
+TURNS = (
+    (0, 1, 2, 3, 4, 5, 6, 7, 8),
+    (2, 5, 8, 1, 4, 7, 0, 3, 6),
+    (8, 7, 6, 5, 4, 3, 2, 1, 0),
+    (6, 3, 0, 7, 4, 1, 8, 5, 2),
+)
 MIRRORED = ((0, 1, 2, 3, 4, 5, 6, 7, 8), (2, 1, 0, 5, 4, 3, 8, 7, 6))
 EMPTY = "." * 9
 
@@ -22,9 +27,9 @@ EMPTY = "." * 9
 class Rules:
     """A state is nine characters, row by row: "x" (role 0, which moves first), "o" (role 1) or "."."""
 
-    actions = tuple("123456789")
-    moves = (5, 4)
-    reward_range = (-1.0, 1.0)
+    actions: tuple[str, ...] = tuple("123456789")
+    moves: tuple[int, int] = (5, 4)
+    reward_range: tuple[float, float] = (-1.0, 1.0)
 
     def start(self, split: str, task: int, side: int | None) -> str:
         return openings(side)[split][task]
@@ -71,14 +76,18 @@ class Rules:
 
 
 class TicTacToe(Game):
-    """opponent: "random"; "minimax", which wins or blocks where one move does it and is random otherwise; "expert", which
-    plays perfectly; "self"."""
+    """opponent: "random"; "minimax", which wins or blocks where one move does it and is random otherwise; "expert",
+    which plays perfectly; "self"."""
 
     name = "tic-tac-toe"
     beatable = ("random", "minimax", "expert")
 
-    def __init__(self, spec: EnvSpec | None = None, *, opponent: str = "minimax", side: int | str = "alternate") -> None:
-        tasks = {} if side == "alternate" else {"splits": {split: len(found) for split, found in openings(side).items()}}
+    def __init__(
+        self, spec: EnvSpec | None = None, *, opponent: str = "minimax", side: int | str = "alternate"
+    ) -> None:
+        tasks = (
+            {} if side == "alternate" else {"splits": {split: len(found) for split, found in openings(side).items()}}
+        )
         opponents = {"random": at_random, "minimax": glance, "expert": perfect}
         super().__init__(spec, Rules(), opponents, opponent, side, **tasks)
 
@@ -108,7 +117,7 @@ def winner(state: str) -> int | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def value(state: str) -> int:
     """What whoever is to move gets under perfect play: 1, 0 or −1."""
     if winner(state) is not None:
@@ -141,8 +150,8 @@ def perfect(state: str, random: np.random.Generator) -> str:
 
 @lru_cache
 def openings(side: int | str | None) -> dict[str, list[str]]:
-    """Of each split, in an order that is drawn once, the boards of up to four marks in which the game goes on and perfect
-    play draws; with `side`, those in which that role moves. A board and its reflections are in one split."""
+    """Of each split, in an order that is drawn once, the boards of up to four marks in which the game goes on and
+    perfect play draws; with `side`, those in which that role moves. A board and its reflections are in one split."""
     found, edge = {EMPTY}, [EMPTY]
     for _ in range(4):
         edge = sorted({put(board, cell) for board in edge for cell in free(board) if winner(board) is None})

@@ -1,7 +1,7 @@
 """Self-play: the policy sits at both sides of a two-player world, or across from a past self.
 
-    task (deal, opening) --> role 0's group: attempts 0 .. k-1        opponent "self": a game is an attempt of each group
-                         --> role 1's group: attempts k .. 2k-1       else: games of their own for each
+    task (deal, opening) --> role 0's group: attempts 0 .. k-1      opponent "self": a game is an attempt of each group
+                         --> role 1's group: attempts k .. 2k-1     else: games of their own for each
 
 Every role of every game is an episode of its own (`agentgym.match`): what the role saw, its turns with their `role`,
 its return. So any part of a recipe can be used; SPIRAL's is `credit.assigner = "rae"` with [signals.role].
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.errors import EnvironmentFailure
@@ -191,7 +191,5 @@ class _Shared:
 
 
 async def _close(session: Session) -> None:
-    try:
+    with suppress(EnvironmentFailure):  # the lease will end it
         await session.close()
-    except EnvironmentFailure:  # the lease will end it
-        pass
