@@ -41,6 +41,7 @@ WHEN = {
     "scaling-inter": "Long horizons: training begins with short ones.",
     "spa-rl": "Reward comes at the end of many turns; what each contributed is learned.",
     "spear": "Successes are rare at first: the policy's own are imitated for a while.",
+    "spiral": "A game of two players and no opponent worth playing: the policy is its own.",
     "vineppo": "The world has snapshots and continuations are cheap: the gold standard to compare with.",
 }
 
