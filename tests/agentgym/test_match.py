@@ -135,7 +135,7 @@ def test_over_http_it_is_the_same_match() -> None:
         assert [(t.observation, t.reply, t.reward, t.role, t.info) for t in one.turns] == [
             (t.observation, t.reply, t.reward, t.role, t.info) for t in other.turns
         ]
-        assert len(one.turns) > 3
+        assert len(one.turns) > 2
 
 
 def test_one_actor_at_both_roles_is_not_shown_the_others_cards() -> None:
