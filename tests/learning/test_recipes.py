@@ -40,6 +40,7 @@ SMALLER = {
     "refuel": ["rollout.groups=8", "rollout.group_size=2"],
     "oreo": ["source.groups=4", "source.refresh_every=1"],
     "a-lol": ["source.groups=6"],
+    "spiral": ["rollout.max_length=1024"],  # letter by letter to a tokenizer that knows the oracle's words
     "eto": ["source.groups=4", "source.refresh_every=1"],
     "archer": [f"signals.twin.{option}" for option in ("warmup=1", "updates=5", "pool=32", "actor_states=16")],
     "digiq": [
