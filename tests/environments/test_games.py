@@ -306,7 +306,7 @@ def naive_lines(state: Position, stones: int) -> bool:
 def test_lines_are_found_as_by_looking():
     random = np.random.default_rng(0)
     won = 0
-    for _ in range(150):
+    for _ in range(30):
         state = Position(*((7, 6) if random.random() < 0.5 else (5, 4)))
         while state.playable and not state.won():
             empty = [1 << c * (state.rows + 1) + r for c in range(state.columns) for r in range(state.rows)]
@@ -316,7 +316,7 @@ def test_lines_are_found_as_by_looking():
             state = state.put(cells[random.integers(len(cells))])
             assert state.won() == naive_lines(state, state.theirs)
         won += state.won()
-    assert won > 75
+    assert won > 15
 
 
 def test_alpha_beta_finds_what_plain_search_finds():
