@@ -28,7 +28,7 @@ from typing import Any
 
 WRITABLE = ("/work", "/tmp", "/dev/shm")
 LOOK_EVERY_S = 0.05
-STATE_BYTES = 256 * 1024
+STATE_BYTES = 96 * 1024
 STATE_FD = 9
 SHELL = """
 trap '{ pwd; declare -p; printf "\\0"; declare -f; } >&9 2>/dev/null' EXIT
@@ -74,7 +74,7 @@ class Sandbox:
         """A regular file's content in base64; None when there is none or it is larger than the disk."""
         try:
             handle = os.open(os.path.join("/work", path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+        except (OSError, ValueError):  # a ValueError is of a NUL in the name
             return None
         try:
             found = os.fstat(handle)
@@ -94,6 +94,8 @@ class Sandbox:
                 file.write(base64.b64decode(content))
         except OSError as error:
             return os.strerror(error.errno or 0)
+        except ValueError:
+            return "no such name can be"
         return ""
 
     def changes(self) -> dict[str, str | None]:
@@ -176,7 +178,7 @@ class Sandbox:
     def _watch(self, child: int, output: int, state: int, deadline: float) -> dict[str, Any]:
         """Collect output until the shell ends, the deadline passes, or a limit that the kernel does not hold is met."""
         said, kept, stopped, code = Output(self.limits["output_kb"] << 10), bytearray(), "", None
-        pipes = {output, state}
+        pipes, files = {output, state}, {path: count(path) for path in WRITABLE}
         while code is None:
             ready = select.select([0, WAKE, *pipes], [], [], LOOK_EVERY_S)[0]
             if 0 in ready:
@@ -192,7 +194,7 @@ class Sandbox:
             if WAKE in ready:
                 os.read(WAKE, 4096)
             code = reap(child)
-            if code is None and (stopped := self._too_much(deadline)):
+            if code is None and (stopped := self._too_much(deadline, files)):
                 end_all()
                 code = 124 if stopped.startswith("time") else 137
         for pipe in pipes:
@@ -201,12 +203,12 @@ class Sandbox:
             self._keep(kept)
         return {"output": said.text(), "code": code, "stopped": stopped}
 
-    def _too_much(self, deadline: float) -> str:
+    def _too_much(self, deadline: float, files: dict[str, int]) -> str:
+        """Which limit is passed; `files` are those before the command, so that one that removes some may go on."""
         if time.monotonic() > deadline:
             return "time"
         for path in WRITABLE:
-            found = os.statvfs(path)
-            if found.f_files - found.f_ffree > self.limits["files"]:
+            if count(path) > max(self.limits["files"], files[path]):
                 return f"more than {self.limits['files']} files in {path}"
         used = sum(resident(int(name)) for name in os.listdir("/proc") if name.isdigit())
         return f"memory: more than {self.limits['memory_mb']} MB" if used > self.limits["memory_mb"] << 20 else ""
@@ -265,12 +267,12 @@ def own(line: str) -> bool:
 
 def walk(root: str, most: int) -> Iterator[str]:
     """Paths below `root` in order, folders included, at most so many; links are not followed."""
-    count = 0
+    seen = 0
     for folder, folders, files in os.walk(root):
         folders.sort()
         for name in sorted([*folders, *files]):
-            count += 1
-            if count > most:
+            seen += 1
+            if seen > most:
                 return
             yield os.path.join(folder, name)
 
@@ -288,6 +290,12 @@ def empty(root: str) -> None:
     for folder, folders, _ in os.walk(root, topdown=False):
         for name in folders:
             os.rmdir(os.path.join(folder, name))
+
+
+def count(folder: str) -> int:
+    """Files and folders on the file system that is mounted there."""
+    found = os.statvfs(folder)
+    return found.f_files - found.f_ffree
 
 
 def resident(process: int) -> int:

@@ -85,7 +85,7 @@ def _text(action: str) -> Said | None:
     if verb == "submit" and not rest:
         return Submit()
     if verb == "view":
-        found = re.fullmatch(r"(\S+)(?:\s+(\d{1,7})-(\d{1,7}))?", rest.strip())
+        found = re.fullmatch(r"(\S+)(?:\s+(\d{1,7})-(\d{0,7}))?", rest.strip())
         if found:
             return View(found[1], int(found[2] or 1), int(found[3]) if found[3] else None)
     if verb == "edit":
@@ -104,8 +104,8 @@ def _call(name: object, given: object) -> Said | None:
     if not set(required) <= given.keys() <= known.keys():
         return None
     for key, value in given.items():
-        wanted = str if known[key] is _TEXT else int
-        if not isinstance(value, wanted) or isinstance(value, bool) or (wanted is int and not 0 <= value < 10**7):
+        line = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**7
+        if not (isinstance(value, str) if known[key] is _TEXT else line):
             return None
     if any(not given[key].strip() for key in ("command", "path") if key in given):
         return None
@@ -125,7 +125,9 @@ def as_text(said: Said) -> str:
     if isinstance(said, Run):
         return f"run {said.command}"
     if isinstance(said, View):
-        return f"view {said.path}" + (f" {said.first}-{said.last}" if said.last is not None else "")
+        return f"view {said.path}" + (
+            f" {said.first}-{said.last or ''}" if (said.first, said.last) != (1, None) else ""
+        )
     if isinstance(said, Edit):
         return f"edit {said.path} {said.first}-{said.last}\n{said.text}"
     return "submit"
