@@ -12,17 +12,24 @@ SMALL = Limits(memory_mb=128, processes=24, disk_mb=4, files=1000)
 
 SOCKETS = """
 import socket
-for family, address in ((socket.AF_INET, ("1.1.1.1", 53)), (socket.AF_INET, ("127.0.0.1", {port})), (socket.AF_UNIX, "/var/run/docker.sock")):
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        try:
-            one = socket.socket(family, kind); one.settimeout(1); one.connect(address); one.send(b"x"); print("OUT", address)
-        except OSError as error:
-            pass
+outside, machine, engine = ("1.1.1.1", 53), ("127.0.0.1", {port}), "/var/run/docker.sock"
+stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
+for kind, address in ((stream, outside), (datagram, outside), (stream, machine), (stream, engine)):
+    try:
+        one = socket.socket(socket.AF_UNIX if address == engine else socket.AF_INET, kind)
+        one.settimeout(1)
+        one.connect(address)
+        one.send(b"x")
+        print("OUT", address)
+    except OSError:
+        pass
 try:
-    socket.getaddrinfo("pypi.org", 443); print("OUT")
+    socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    socket.getaddrinfo("pypi.org", 443)
+    print("OUT")
 except OSError:
     print("no way")
-"""  # noqa: E501
+"""
 
 NAMESPACES = """
 import ctypes
@@ -66,7 +73,7 @@ def writing_outside(box: Sandbox) -> None:
 
 def reading_outside(box: Sandbox, secret: Path) -> None:
     assert (
-        box.run(f"cat {secret} /etc/shadow /root/.bashrc /proc/1/environ /proc/1/root{secret}").output.count("secret")
+        box.run(f"cat {secret} /etc/shadow /root/.bashrc /proc/1/environ /proc/1/root{secret}").output.count("treasure")
         == 0
     )
     assert box.read(str(secret)) is None
@@ -152,7 +159,7 @@ def attempt_all(make, tmp_path: Path, port: int) -> None:
     shown.mkdir()
     shown.chmod(0o777)
     (shown / "kept").write_text("kept")
-    secret.write_text("secret")
+    secret.write_text("treasure")
     with make() as neighbour:
         neighbour.run("echo mine > /work/mine; echo mine > /tmp/mine")
         for attempt in (

@@ -77,7 +77,7 @@ class Sandbox:
         self.limits = limits or Limits()  # pyright: ignore[reportCallIssue]
         self.backend = backends.choose(backend)
         self.name = f"agentgym-{uuid.uuid4().hex[:12]}"
-        program = ["-I", "-c", SUPERVISOR.read_text(encoding="utf-8")]
+        program = ["-I", "-S", "-c", SUPERVISOR.read_text(encoding="utf-8")]
         if self.backend == "docker":
             command, uid = backends.docker(self.limits, readonly or {}, program, self.name, image), None
         else:

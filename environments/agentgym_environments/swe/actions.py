@@ -121,6 +121,11 @@ def replace(content: str, edit: Edit) -> str | None:
     return "\n".join([*lines[: edit.first - 1], *new, *lines[edit.last :]])
 
 
+def text_of(lines: list[str]) -> str:
+    """The text of an edit that puts these lines; a last line that is empty needs a line end of its own."""
+    return "\n".join(lines) + ("\n" if lines and not lines[-1] else "")
+
+
 def as_text(said: Said) -> str:
     if isinstance(said, Run):
         return f"run {said.command}"

@@ -249,15 +249,15 @@ class Swe(Env):
             right = self.source.seen[path].decode().split("\n")
             found = self.box.read(path)
             if found is None:
-                return Edit(path, 1, 0, "\n".join(right))
+                return Edit(path, 1, 0, actions.text_of(right))
             now = found.decode(errors="replace").split("\n")
             if now == right:
                 continue
             first = next((i for i, (a, b) in enumerate(zip(now, right)) if a != b), min(len(now), len(right)))
             if len(now) == len(right):
                 end = next((i for i in range(first, len(now)) if now[i] == right[i]), len(now))
-                return Edit(path, first + 1, end, "\n".join(right[first:end]) + "\n")
-            return Edit(path, first + 1, len(now), "\n".join(right[first:]) + "\n")
+                return Edit(path, first + 1, end, actions.text_of(right[first:end]))
+            return Edit(path, first + 1, len(now), actions.text_of(right[first:]))
         return None
 
     def _line(self, path: str, line: int) -> str:
