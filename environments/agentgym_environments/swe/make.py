@@ -15,6 +15,7 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -35,14 +36,18 @@ SAMPLE = 8
 """Tests that a task names of those that pass with and without its bugs."""
 
 
-def baseline(package: Package, split: str, cache: Path) -> tuple[Suite, frozenset[str]]:
-    """The package's suite, and the tests that passed twice. Raises ConfigError when fewer than ten do."""
+def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[Suite, frozenset[str]]:
+    """The package's suite, and the tests that passed twice. Raises ConfigError when fewer than ten do.
+
+    without: pattern of tests that do not count, such as those that measure time.
+    """
     source = sources.unpack(package, cache)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     verdicts = [judge(source, {}, cache, timeout_s=300) for _ in range(2)]
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime) / 2
-    stable = verdicts[0].passed & verdicts[1].passed
+    both = verdicts[0].passed & verdicts[1].passed
+    stable = frozenset(test for test in both if not (without and re.search(without, test)))
     if len(stable) < 10 or not all(verdict.honest for verdict in verdicts):
         failed = next(iter(verdicts[0].failed.items()), "no test ran")
         raise ConfigError(
@@ -94,9 +99,11 @@ def task_of(
     return Task(package.name, edits, issue, failing, tuple(passing[:: len(passing) // SAMPLE + 1]))
 
 
-def make(package: Package, split: str, cache: Path, singles: int, pairs: int, seed: str) -> tuple[Suite, list[Task]]:
+def make(
+    package: Package, split: str, cache: Path, singles: int, pairs: int, seed: str, without: str = ""
+) -> tuple[Suite, list[Task]]:
     """Up to so many tasks with one bug and with two. A pair's bugs are in different functions, and tests find each."""
-    suite, stable = baseline(package, split, cache)
+    suite, stable = baseline(package, split, cache, without)
     click.echo(f"{package.name} {package.version}: {len(stable)} tests pass in {suite.seconds:g} s", err=True)
     source = sources.unpack(package, cache)
     limit = 60 + 20 * suite.seconds
@@ -110,22 +117,30 @@ def make(package: Package, split: str, cache: Path, singles: int, pairs: int, se
         click.echo(f"  {'kept' if task else 'left'} {edit.path}:{edit.line} {edit.kind} {edit.function}", err=True)
         if task:
             made.append(task)
-    both = []
-    for one, other in combinations(made, 2):
-        if len(both) == pairs:
-            break
-        if one.edits[0].function == other.edits[0].function or one.fail_to_pass & other.fail_to_pass:
-            continue
-        if any(one in pair and len(both) < 3 * pairs for pair, _ in both):
-            continue  # as many different bugs as there are
+    return suite, [*made, *pairs_of(package, source, stable, made, pairs, cache, limit)]
+
+
+def pairs_of(
+    package: Package, source: Source, stable: frozenset[str], made: list[Task], most: int, cache: Path, limit: float
+) -> list[Task]:
+    """Up to so many tasks of two bugs each; the first ones share none."""
+    apart = [
+        (one, other)
+        for one, other in combinations(made, 2)
+        if one.edits[0].function != other.edits[0].function and not one.fail_to_pass & other.fail_to_pass
+    ]
+    both: list[Task] = []
+    used: set[Edit] = set()
+    while apart and len(both) < most:
+        one, other = min(apart, key=lambda pair: sum(task.edits[0] in used for task in pair))
+        apart.remove((one, other))
         edits = (*one.edits, *other.edits)
-        draft = Task(package.name, edits, "", frozenset(), ())
-        verdict = judge(source, draft.broken(source), cache, timeout_s=limit)
-        task = task_of(package, source, edits, verdict, stable)
+        draft = Task(package.name, edits, f"1. {one.issue}\n2. {other.issue}", frozenset(), ())
+        task = task_of(package, source, edits, judge(source, draft.broken(source), cache, timeout_s=limit), stable)
         if task and one.fail_to_pass | other.fail_to_pass <= task.fail_to_pass:
-            issues = f"1. {one.issue}\n2. {other.issue}"
-            both.append(((one, other), Task(task.package, edits, issues, task.fail_to_pass, task.pass_to_pass)))
-    return suite, [*made, *(task for _, task in both)]
+            used.update(edits)
+            both.append(replace(task, issue=draft.issue))
+    return both
 
 
 def newest(name: str, cache: Path) -> Package:
@@ -147,15 +162,23 @@ def newest(name: str, cache: Path) -> Package:
 @click.option("--singles", default=10, show_default=True, help="Tasks with one bug, a package.")
 @click.option("--pairs", default=5, show_default=True, help="Tasks with two.")
 @click.option("--seed", default="0", show_default=True)
+@click.option("--without", default="", help="Pattern of tests that do not count: those that measure time, say.")
 @click.option("--cache", type=click.Path(path_type=Path), default=None, help="Where archives are kept.")
 def main(
-    packages: tuple[str, ...], out: Path, split: str, singles: int, pairs: int, seed: str, cache: Path | None
+    packages: tuple[str, ...],
+    out: Path,
+    split: str,
+    singles: int,
+    pairs: int,
+    seed: str,
+    without: str,
+    cache: Path | None,
 ) -> None:
     """Make tasks from PACKAGES and append them to packages.jsonl and tasks.jsonl."""
     cache = cache or sources.default_cache()
     out.mkdir(parents=True, exist_ok=True)
     for name in packages:
-        suite, made = make(newest(name, cache), split, cache, singles, pairs, seed)
+        suite, made = make(newest(name, cache), split, cache, singles, pairs, seed, without)
         with open(out / "packages.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(as_row(suite)) + "\n")
         with open(out / "tasks.jsonl", "a", encoding="utf-8") as file:
