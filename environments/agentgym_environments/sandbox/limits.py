@@ -1,0 +1,24 @@
+"""What a sandbox may use."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Limits(BaseModel):
+    """One session's share. Where each limit comes from, README.md says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_mb: int = Field(512, ge=32)
+    """Memory of each process and, together, of all of them."""
+    processes: int = Field(64, ge=2)
+    """Processes and threads at a time."""
+    cpus: float = Field(1.0, gt=0)
+    """Cores: held by Docker and by control groups, where those can be made."""
+    disk_mb: int = Field(64, ge=1)
+    """Size of /work, of /tmp and of the largest file; both folders are in memory."""
+    files: int = Field(20_000, ge=100)
+    """Files in each of them."""
+    output_kb: int = Field(64, ge=1)
+    """What is kept of a command's output: its first and its last half."""

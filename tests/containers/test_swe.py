@@ -1,0 +1,74 @@
+"""The software world's image, and sandboxes that are containers."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import socket
+from pathlib import Path
+
+import pytest
+
+from agentgym import load
+from agentgym.client import connect
+from agentgym_environments.sandbox import Sandbox, backends
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "environments" / "agentgym_environments" / "swe"
+NAMESPACES = ("--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined")
+ROOM = ("--memory", "2g", "--pids-limit", "400")
+
+here = importlib.util.spec_from_file_location("escapes", ROOT / "tests" / "environments" / "escapes.py")
+assert here is not None
+assert here.loader is not None
+escapes = importlib.util.module_from_spec(here)
+here.loader.exec_module(escapes)
+
+
+def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, run, kit):
+    images("base")
+    image = kit.build(FOLDER, "agentgym/swe")
+    container = run(image, options=(*NAMESPACES, *ROOM))
+    assert kit.docker("exec", container.name, "id", "-u") == "10001"
+
+    async def mend(name: str) -> list[str]:
+        async with connect(f"{container.url}/envs/{name}") as world:
+            session, said = world.session(), []
+            step = await session.reset(seed=0, options={"split": "test", "task": 0})
+            said.append((await session.step("run touch /usr/x /tmp/x; id -u; ls /proc | grep -c ^[0-9]")).observation)
+            while not (step.terminated or step.truncated):
+                step = await session.step(await session.expert())
+            assert step.info["success"] is True
+            await session.close()
+            return said
+
+    for name in ("swe", "swe-hard"):
+        (said,) = asyncio.run(mend(name))
+        assert "Read-only file system" in said
+
+
+def test_nothing_gets_out_of_a_container_that_is_a_sandbox(tmp_path, kit):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        tmp_path.chmod(0o755)
+        escapes.attempt_all(lambda **more: Sandbox(backend="docker", **more), tmp_path, port)
+    assert kit.docker("ps", "--all", "--quiet", "--filter", "label=agentgym.sandbox") == ""
+
+
+def test_a_bug_is_mended_in_containers(kit):
+    world = load.make("swe", sandbox="docker")
+    world.reset(seed=0, options={"split": "test", "task": 0})
+    assert world.box.backend == "docker"
+    assert "passed" in world.step("run echo 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]
+    while not world.over:
+        world.step(world.expert())
+    assert world.success
+    world.close()
+    assert kit.docker("ps", "--all", "--quiet", "--filter", "label=agentgym.sandbox") == ""
+
+
+def test_docker_is_chosen_where_bubblewrap_is_not(monkeypatch):
+    monkeypatch.setattr(backends, "bubblewrap_problem", lambda: "a sandbox needs bubblewrap")
+    assert backends.choose("auto") == "docker"

@@ -1,0 +1,332 @@
+"""swe: the tasks, the actions, an episode, and the world's contract."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agentgym import load
+from agentgym.check import check_env
+from agentgym.errors import BadRequest, ConfigError, MissingDependency
+from agentgym_environments.swe import actions, source
+from agentgym_environments.swe import env as swe_env
+from agentgym_environments.swe.actions import Edit, Run, Submit, View, understand
+from agentgym_environments.swe.issue import symptom
+from agentgym_environments.swe.judge import judge
+from agentgym_environments.swe.make import bugs
+from agentgym_environments.swe.mutate import apply, mutations
+from agentgym_environments.swe.tasks import SPLITS, of_split, suites, tasks
+
+SAMPLE = 6
+"""Tasks that are verified both ways by default; `-m worlds` verifies all."""
+
+
+def test_there_are_enough_tasks_of_enough_packages_and_no_package_is_in_two_splits():
+    assert len(tasks()) >= 60
+    assert len(suites()) >= 8
+    assert {task.package for task in tasks()} == suites().keys()
+    for split in SPLITS:
+        for count in (1, 2):
+            assert len(of_split(split, count)) >= 5
+    assert sum(len(of_split(split, count)) for split in SPLITS for count in (1, 2)) == len(tasks())
+    assert len({(task.package, task.edits) for task in tasks()}) == len(tasks())
+    assert all(task.issue and task.fail_to_pass and task.pass_to_pass for task in tasks())
+
+
+def both_ways(task):
+    """Broken: the tests that should fail do, and no other. Fixed: all pass."""
+    suite, cache = suites()[task.package], source.default_cache()
+    package = source.unpack(suite.package, cache)
+    broken = task.broken(package)
+    verdict = judge(package, broken, cache, timeout_s=150)
+    assert verdict.honest
+    assert verdict.failed.keys() - suite.unstable == task.fail_to_pass, (task.package, task.edits)
+    assert len(verdict.passed - suite.unstable) == suite.passing - len(task.fail_to_pass)
+    assert set(task.pass_to_pass) <= verdict.passed
+    assert not verdict.solved(task.fail_to_pass, suite.passing, suite.unstable)
+    fixed = {
+        path: apply(content, [e for e in task.edits if e.path == path], fix=True) for path, content in broken.items()
+    }
+    assert fixed == {path: package.seen[path] for path in broken}  # so that one run of the package fixes all its tasks
+
+
+def passes(name):
+    suite, cache = suites()[name], source.default_cache()
+    verdict = judge(source.unpack(suite.package, cache), {}, cache, timeout_s=150)
+    assert verdict.solved(frozenset(), suite.passing, suite.unstable)
+
+
+SOME = tasks()[:: len(tasks()) // SAMPLE + 1]
+
+
+@pytest.mark.parametrize("task", SOME, ids=lambda task: f"{task.package}-{task.edits[0].line}")
+def test_a_sample_of_tasks_is_verified_both_ways(task):
+    both_ways(task)
+    passes(task.package)
+
+
+@pytest.mark.worlds
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(suites()))
+def test_every_task_is_verified_both_ways(name):
+    passes(name)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        assert list(threads.map(both_ways, [task for task in tasks() if task.package == name]))
+
+
+@pytest.mark.worlds
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["swe", "swe-hard"])
+def test_the_expert_solves_every_task_and_submitting_at_once_none(name):
+    env = load.make(name)
+    for split, size in env.env_spec.splits.items():
+        for task in range(size):
+            assert play(env, split, task)[-1][4]["success"], (split, task)
+            env.reset(seed=0, options={"split": split, "task": task})
+            assert env.step("submit")[1] == 0
+    env.close()
+
+
+def play(env, split, task):
+    env.reset(seed=0, options={"split": split, "task": task})
+    steps = []
+    while not env.over:
+        steps.append(env.step(env.expert()))
+    return steps
+
+
+# The actions.
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("run ls -l", Run("ls -l")),
+        (" RUN python - <<E\nprint(1)\nE", Run("python - <<E\nprint(1)\nE")),
+        ("view a/b.py", View("a/b.py")),
+        ("view a.py 3-9", View("a.py", 3, 9)),
+        ("edit a.py 3-4\n    x = 1\n\n    y", Edit("a.py", 3, 4, "    x = 1\n\n    y")),
+        ("edit a.py 3-3", Edit("a.py", 3, 3, "")),
+        ("submit\n", Submit()),
+        *[
+            (said, None)
+            for said in ("", "run", "run  ", "view", "view a b", "edit a", "edit a 1", "submit now", "ls", "\ud800")
+        ],
+        ({"name": "run", "arguments": {"command": "ls"}}, Run("ls")),
+        ({"name": "view", "arguments": {"path": "a", "first": 2}}, View("a", 2)),
+        ({"name": "edit", "arguments": {"path": "a", "first": 1, "last": 0, "text": "x"}}, Edit("a", 1, 0, "x")),
+        ({"name": "submit", "arguments": {}}, Submit()),
+        ({"name": "submit", "arguments": {"x": 1}}, None),
+        ({"name": "view", "arguments": {"path": "a", "first": True}}, None),
+        ({"name": "view", "arguments": {"path": 3}}, None),
+        ({"name": "run", "arguments": {}}, None),
+        ({"name": "fly", "arguments": {}}, None),
+    ],
+)
+def test_what_is_said_is_understood_or_not(said, meant):
+    assert understand(said) == meant
+    if meant is not None:
+        assert understand(actions.as_text(meant)) == understand(actions.as_call(meant)) == meant
+
+
+def test_edits_replace_insert_and_delete_lines():
+    def edited(first, last, text):
+        return actions.replace("a\nb\nc\n", Edit("f", first, last, text))
+
+    assert edited(2, 2, "B\nBB") == "a\nB\nBB\nc\n"
+    assert edited(2, 1, "new") == "a\nnew\nb\nc\n"
+    assert edited(1, 3, "") == ""
+    assert edited(2, 2, "\n") == "a\n\nc\n"
+    assert [edited(*lines, "x") for lines in ((0, 0), (6, 6), (3, 1), (2, 9))] == [None] * 4
+
+
+# Making tasks.
+
+CODE = b"""
+def clamp(value, low, high):
+    '''Hold < this.'''
+    if not value:
+        return low
+    while value < 3:
+        value += 1
+    items.append(value)
+    return min(max(value, low), high) if low <= value and value != 1 else helper(low, high)
+"""
+
+
+def test_bugs_are_of_one_line_and_leave_python():
+    found = list(mutations("a.py", CODE))
+    kinds = {edit.kind for edit in found}
+    assert kinds == {"operator", "name", "constant", "condition", "arguments", "statement"}
+    assert {edit.function for edit in found} == {"clamp"}
+    assert not [edit for edit in found if "while" in edit.fixed or "Hold" in edit.fixed]
+    for edit in found:
+        assert edit.fixed != edit.broken
+        assert apply(apply(CODE, [edit]), [edit], fix=True) == CODE
+    with pytest.raises(ValueError, match="line"):
+        apply(apply(CODE, [found[0]]), [found[0]])
+    package = source.Source({"a.py": CODE}, {}, "", "a.py")
+    one, other = [[e.broken for e in bugs(package, "a", random.Random(3))] for _ in "ab"]
+    assert one == other
+
+
+def test_an_issue_has_the_failing_line_and_what_came_of_it_but_not_the_place():
+    said = symptom(
+        "tests.test_a::test_pop_item[1]",
+        "tests/test_a.py:12: in test_pop_item\n    assert cache.pop(1) == 2\n"
+        "src/a/__init__.py:3: in pop\n    raise KeyError(1)\n"
+        "E   KeyError: 1",
+        "src",
+    )
+    assert said == "pop item: this should hold\n    assert cache.pop(1) == 2\nbut what comes of it is\n    KeyError: 1"
+
+
+# Where packages come from.
+
+
+def test_an_archive_that_is_not_the_one_meant_is_refused(tmp_path, monkeypatch):
+    archive = tmp_path / "sdists" / "thing-1.0.tar.gz"
+    archive.parent.mkdir()
+    (tmp_path / "x.py").write_text("x")
+    with tarfile.open(archive, "w:gz") as made:
+        made.add(tmp_path / "x.py", "thing-1.0/thing.py")
+    right = hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert source.fetch(source.Package("thing", "1.0", right), tmp_path) == archive
+    with pytest.raises(ConfigError, match="has no tests"):
+        source.unpack(source.Package("thing", "1.0", right), tmp_path)
+    monkeypatch.setattr(source, "download", lambda *_: archive)
+    with pytest.raises(ConfigError, match="its tasks are made from another"):
+        source.fetch(source.Package("thing", "1.0", "0" * 64), tmp_path)
+
+
+def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    env = load.make("swe", cache=str(tmp_path))
+    with pytest.raises(MissingDependency, match=r"need its source distribution, once, from PyPI: `pip download"):
+        env.reset(seed=0)
+
+
+# The world.
+
+
+@pytest.fixture(scope="module")
+def env():
+    env = load.make("swe")
+    yield env
+    env.close()
+
+
+def test_an_expert_looks_mends_and_submits(env):
+    looked, edited, submitted = play(env, "test", 0)
+    assert looked[4]["valid_action"]
+    assert env.task.edits[0].broken[:200] in looked[0]
+    assert env.task.edits[0].fixed[:200] in edited[0]
+    assert submitted[:4] == ("solved: every hidden test passes", 1.0, True, False)
+    with pytest.raises(BadRequest, match="is over"):
+        env.step("submit")
+
+
+def test_hints_say_more_each_time_and_see_what_is_mended(env):
+    env.reset(options={"split": "test", "task": 1})
+    edit = env.task.edits[0]
+    told = [env.hint() for _ in range(4)]
+    assert edit.path in told[0]
+    assert edit.function in told[1]
+    assert edit.function not in told[0]
+    assert "line" in told[2]
+    assert told[2] == told[3]
+    env.step(env.expert())
+    env.step(env.expert())
+    assert env.hint() == "Nothing is left to mend: submit."
+
+
+def test_an_expert_mends_what_others_have_spoilt(env):
+    env.reset(options={"split": "train", "task": 3})
+    path = env.task.edits[0].path
+    env.step(f"edit {path} 1-20")
+    env.step("run echo 'x = 1' > " + next(p for p in sorted(env.source.seen) if env.source.is_code(p) and p != path))
+    while not env.over:
+        reward = env.step(env.expert())[1]
+    assert reward == 1.0
+
+
+def test_the_episode_of_the_readme_is_what_the_expert_plays(env):
+    readme = Path(swe_env.__file__).with_name("README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- episode: swe (\w+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
+    assert found is not None
+    said = [env.reset(seed=0, options={"split": found[1], "task": int(found[2])})[0]]
+    while not env.over:
+        action = env.expert()
+        observation, reward, *_ = env.step(action)
+        said += [f"> {action}", observation]
+    assert "\n".join([*said, f"reward {reward:g}"]) == found[3]
+
+
+def test_a_wrong_fix_and_no_fix_are_told(env):
+    env.reset(options={"split": "test", "task": 0})
+    path = env.task.edits[0].path
+    env.step(f"edit {path} 1-0\n# nothing")
+    assert env.step("submit")[0].startswith("not solved: 0 of the ")
+    env.reset(options={"split": "test", "task": 0})
+    assert env.step("submit")[0] == "no file of the package has changed: not solved"
+
+
+def test_the_shell_shows_what_it_did(env):
+    env.reset(options={"split": "train", "task": 0})
+    assert env.step("run cd /tmp; false")[0] == "[exit code 1]"
+    assert env.step("run pwd")[0] == "/tmp"
+    assert env.step("run true")[0] == "[no output]"
+    assert "passed" in env.step("run printf 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]
+    assert "there is no file none" in env.step("view none")[0]
+    assert "lines 1 to" in env.step("edit /tmp/test_a.py 7-9\nx")[0]
+    assert "was not written: Read-only file system" in env.step("edit /usr/x 1-0\nx")[0]
+    assert env.step("dance")[0].startswith("not an action; say `run COMMAND`")
+
+
+def test_a_snapshot_holds_files_shell_and_hints(env):
+    env.reset(seed=1, options={"split": "train", "task": 1})
+    env.step("run x=7; cd /tmp; echo hi > f")
+    env.hint()
+    state = env.snapshot()
+    other = load.make("swe")
+    other.restore(state)
+    assert [one.step("run echo $x; cat f")[0] for one in (env, other)] == ["7\nhi"] * 2
+    assert env.hint() == other.hint()
+    hard = load.make("swe-hard")
+    for bad in (b"", b"[]", b'{"id": "swe", "bugs": 1}'):
+        with pytest.raises(BadRequest, match="not a snapshot"):
+            other.restore(bad)
+    with pytest.raises(BadRequest, match="is of swe, not of swe-hard"):
+        hard.restore(state)
+    other.close()
+
+
+def test_tools_are_the_same_actions(env):
+    tools = load.make("swe:interface=tools")
+    assert [tool.name for tool in tools.env_spec.tools] == ["run", "view", "edit", "submit"]
+    tools.reset(options={"split": "test", "task": 0})
+    call = tools.expert()
+    assert call["name"] == "view"
+    assert json.dumps(call)
+    while not tools.over:
+        step = tools.step(tools.expert())
+    assert step[1] == 1.0
+    tools.close()
+    with pytest.raises(ConfigError, match="text or tools"):
+        load.make("swe:interface=voice")
+
+
+@pytest.mark.worlds
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
+def test_it_keeps_the_contract(name):
+    assert [str(finding) for finding in check_env(load.maker(name), tasks=3) if not finding.ok] == []
