@@ -29,7 +29,7 @@ class Navigation(TurnEnv):
         spec = spec or EnvSpec.load(Path(__file__).with_name("navigation.toml"))
         if not 2 <= rooms <= len(ROOMS) or not 1 <= goals <= 3:
             raise ConfigError(f"navigation: rooms is 2 to {len(ROOMS)}, goals 1 to 3; not {rooms} and {goals}")
-        turns = max(spec.max_turns, goals * (4 * rooms + 4) + 3 * rooms * closed)
+        turns = max(spec.max_turns, goals * (2 * rooms + 4) + 3 * rooms * closed)
         super().__init__(spec.model_copy(update={"max_turns": turns}))
         self.rooms, self.goals, self.closed = rooms, goals, closed
         self.task: tuple[str, int] = ("", 0)
