@@ -61,7 +61,8 @@ class Engine:
             pipe = subprocess.PIPE
             process = subprocess.Popen([*guard, self.path], stdin=pipe, stdout=pipe, text=True, bufsize=1)
             self.process, self._end = process, weakref.finalize(self, _end, process)
-            self._say(process, "uci", "setoption name Threads value 1", f"setoption name Hash value {self.memory_mb}")
+            # Its network does not know how to drive a lone king to the edge; its older evaluation does, and is faster.
+            self._say(process, "uci", "setoption name Use NNUE value false", f"setoption name Hash value {self.memory_mb}")
             self._say(process, "isready")
             self._until(process, "readyok")
         return self.process

@@ -12,7 +12,7 @@ from agentgym_environments.text.chess_endgames.tasks import kinds, position
 class Endgames(ChessEnv):
     """The only reward is 1 for mate. A draw, or no mate within `max_turns`, is a loss.
 
-    pieces: kinds of endgames, names joined by "+", of KQK, KRK, KRRK, KQRK, KBBK and KPK.
+    pieces: kinds of endgames, names joined by "+", of KQK, KRK, KRRK, KQRK, KBBK, KPK, KQKB and KQKN.
     """
 
     out_of_turns_terminates = True
@@ -23,7 +23,7 @@ class Endgames(ChessEnv):
         *,
         pieces: str = "KQK+KRK+KRRK+KQRK",
         nodes: int = 1000,
-        strong: int = 50_000,
+        strong: int = 100_000,
         engine: str = "stockfish",
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("chess-endgames.toml"))

@@ -9,14 +9,14 @@ from agentgym.errors import ConfigError
 from agentgym_environments.text.chess.board import chess
 from agentgym_environments.turns import split_of, task_random
 
-KINDS = {"KQK": "Q", "KRK": "R", "KRRK": "RR", "KQRK": "QR", "KBBK": "BB", "KPK": "P"}
-"""Kind -> the stronger side's pieces beside the king."""
+KINDS = ("KQK", "KRK", "KRRK", "KQRK", "KBBK", "KPK", "KQKB", "KQKN")
+"""The stronger side's pieces, then the weaker side's; each begins with the king."""
 
 
 def kinds(text: str) -> tuple[str, ...]:
     """Names joined by "+". Raises ConfigError."""
     names = tuple(text.split("+"))
-    if not set(names) <= KINDS.keys():
+    if not set(names) <= set(KINDS):
         raise ConfigError(f"chess-endgames: pieces is some of {'+'.join(KINDS)}, not {text!r}")
     return names
 
@@ -33,14 +33,14 @@ def position(names: tuple[str, ...], split: str, task: int) -> str:
 
 
 def _attempt(random: Random, kind: str, colour: chess.Color) -> chess.Board | None:
+    own, its = kind[: kind.rindex("K")], kind[kind.rindex("K") :]
     board = chess.Board(None)
     board.turn = colour
-    strong, weak, *others = random.sample(range(64), 2 + len(KINDS[kind]))
-    board.set_piece_at(strong, chess.Piece(chess.KING, colour))
-    board.set_piece_at(weak, chess.Piece(chess.KING, not colour))
-    for symbol, square in zip(KINDS[kind], others):
-        board.set_piece_at(square, chess.Piece(chess.Piece.from_symbol(symbol).piece_type, colour))
-    if not board.is_valid() or board.is_game_over() or not _won(board, kind, strong, others):
+    squares = random.sample(range(64), len(kind))
+    for symbol, side, square in zip(kind, [colour] * len(own) + [not colour] * len(its), squares):
+        board.set_piece_at(square, chess.Piece(chess.Piece.from_symbol(symbol).piece_type, side))
+    king, others = squares[0], squares[1 : len(own)]
+    if not board.is_valid() or board.is_game_over() or not _won(board, kind, king, others):
         return None
     board.push(chess.Move.null())  # the weaker side to move: nothing may hang, nor may it be mate or stalemate already
     quiet = not board.is_game_over() and not any(board.is_capture(move) for move in board.legal_moves)
