@@ -104,7 +104,9 @@ class Guessing(TurnEnv):
 
     def act(self, action: str) -> Outcome | None:
         text = plain(action)
-        guess = next((rest for start in ("guess ", "is it ", "") if (rest := _after(start, text)) in self.table.column), "")
+        guess = next(
+            (rest for start in ("guess ", "is it ", "") if (rest := _after(start, text)) in self.table.column), ""
+        )
         if guess:
             if guess == self.secret:
                 return Outcome(1.0, ended=True, success=True)

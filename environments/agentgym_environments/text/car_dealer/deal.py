@@ -31,7 +31,9 @@ class Persona:
 
 PERSONAS = {
     "frank": Persona("Good morning. I say what I think.", 4, 0.9, 1.0),
-    "dreamer": Persona("Hello! I want a car to fall in love with. Tell me what is good about it!", 4, 0.9, 1.0, charm=0.05),
+    "dreamer": Persona(
+        "Hello! I want a car to fall in love with. Tell me what is good about it!", 4, 0.9, 1.0, charm=0.05
+    ),
     "coy": Persona("Hello. What I can spend is my own affair.", 4, 0.85, 0.0),
     "haggler": Persona("Well, well. Nobody ever got the first price out of me.", 5, 0.75, 0.8, haggles=True),
     "hurried": Persona("I have ten minutes. Do not waste them.", 2, 0.95, 1.0),

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.text.car_dealer.deal import FEATURES, KINDS, NAMES, PERSONAS, Car, Deal
+from agentgym_environments.text.car_dealer.deal import FEATURES, NAMES, PERSONAS, Car, Deal
 from agentgym_environments.text.car_dealer.seller import Known, next_action
 from agentgym_environments.text.car_dealer.tasks import deal
 from agentgym_environments.turns import Outcome, TurnEnv

@@ -21,14 +21,16 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 class ChessEnv(TurnEnv):
     """The agent plays one side, the engine the other. A subclass begins with `self.open(fen, colour)`.
 
-    nodes: what the engine may search for each of its moves. slips: the probability that it plays any legal move instead.
+    nodes: what the engine may search for each of its moves. slips: the probability of any legal move instead.
     strong: the nodes of the expert. engine: a program that speaks UCI.
     """
 
     def __init__(self, spec: EnvSpec, *, nodes: int, slips: float, strong: int, engine: str) -> None:
         super().__init__(spec)
         if min(nodes, strong) < 1 or not 0 <= slips <= 1:
-            raise ConfigError(f"{spec.id}: nodes and strong are 1 or more, slips 0 to 1; not {nodes}, {strong}, {slips}")
+            raise ConfigError(
+                f"{spec.id}: nodes and strong are 1 or more, slips 0 to 1; not {nodes}, {strong}, {slips}"
+            )
         self.nodes, self.slips, self.strong = nodes, slips, strong
         self.engine = Engine(program(engine))
         self.board = chess.Board()

@@ -1,4 +1,4 @@
-"""Stockfish over UCI: one process, one thread, and every search a function of the position and the number of nodes.
+"""Stockfish over UCI: one process, one thread, and a search follows from position and nodes alone.
 
 python-chess has an engine client too, but its thread keeps a process alive whose owner forgot to close, and nothing ends
 the engine when the process is killed.
@@ -22,7 +22,9 @@ def program(name: str) -> str:
     """The path of an engine. Raises MissingDependency."""
     found = shutil.which(name) or (USUAL if name == "stockfish" and shutil.which(USUAL) else None)
     if found is None:
-        raise MissingDependency(f"the chess worlds need the engine {name!r}, which is not here: apt-get install stockfish")
+        raise MissingDependency(
+            f"the chess worlds need the engine {name!r}, which is not here: apt-get install stockfish"
+        )
     return found
 
 
@@ -62,7 +64,9 @@ class Engine:
             process = subprocess.Popen([*guard, self.path], stdin=pipe, stdout=pipe, text=True, bufsize=1)
             self.process, self._end = process, weakref.finalize(self, _end, process)
             # Its network does not know how to drive a lone king to the edge; its older evaluation does, and is faster.
-            self._say(process, "uci", "setoption name Use NNUE value false", f"setoption name Hash value {self.memory_mb}")
+            self._say(
+                process, "uci", "setoption name Use NNUE value false", f"setoption name Hash value {self.memory_mb}"
+            )
             self._say(process, "isready")
             self._until(process, "readyok")
         return self.process

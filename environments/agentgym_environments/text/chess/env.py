@@ -20,7 +20,7 @@ class Chess(ChessEnv):
         *,
         nodes: int = 1,
         slips: float = 0.3,
-        strong: int = 30_000,
+        strong: int = 10_000,
         engine: str = "stockfish",
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("chess.toml"))
@@ -39,7 +39,8 @@ class Chess(ChessEnv):
     def progress(self) -> float:
         """The agent's share of the pieces' value (pawn 1, knight and bishop 3, rook 5, queen 9)."""
         white, black = (
-            sum(value * len(self.board.pieces(piece, colour)) for piece, value in VALUE.items()) for colour in (True, False)
+            sum(value * len(self.board.pieces(piece, colour)) for piece, value in VALUE.items())
+            for colour in (True, False)
         )
         own = white if self.colour == chess.WHITE else black
         return own / (white + black) if white + black else 0.5

@@ -1,6 +1,6 @@
 """Makes openings.txt: eight random legal moves after which the engine sees neither side ahead.
 
-    python -m agentgym_environments.text.chess.make_openings
+python -m agentgym_environments.text.chess.make_openings
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ def cities(few: bool) -> tuple[City, ...]:
     """few: only those that are marked with a star."""
     found = []
     for line in (Path(__file__).parent / "cities.txt").read_text(encoding="utf-8").splitlines():
-        name, country, continent, language, latitude, longitude, people, marks = (part.strip() for part in line.split("|"))
+        name, country, continent, language, latitude, longitude, people, marks = (
+            part.strip() for part in line.split("|")
+        )
         if name.startswith("*") or not few:
             where = float(latitude), float(longitude), float(people)
             found.append(City(name.lstrip("*"), country, continent, language, *where, frozenset(marks.split())))
@@ -43,7 +45,8 @@ def cities(few: bool) -> tuple[City, ...]:
 
 @lru_cache
 def table(few: bool, which: bool) -> Table:
-    """which: also questions that are answered by more than yes or no. One answer for all: the question is left out."""
+    """which: also questions that are answered by more than yes or no. Questions with one answer for all are not
+    offered, nor comparisons with cities that are not in the mini game: they would be too many to send."""
     known = cities(few)
 
     def yes(told: list[bool]) -> tuple[str, ...]:
@@ -65,13 +68,10 @@ def table(few: bool, which: bool) -> Table:
         answers[f"is it east of {other.name}"] = yes([city.longitude > other.longitude for city in known])
         if which:
             answers[f"how far is it from {other.name}"] = tuple(far(city, other) for city in known)
-    answers = {asked: row for asked, row in answers.items() if len(set(row)) > 1}
     small = {city.name for city in known} - {city.name for city in cities(few=True)}
-    return Table(
-        [city.name for city in known],
-        answers,
-        [asked for asked in answers if not any(asked.endswith((f"than {name}", f" of {name}", f"from {name}")) for name in small)],
-    )
+    ends = tuple(f" {word} {name}" for word in ("than", "of", "from") for name in small)
+    offered = [asked for asked, row in answers.items() if len(set(row)) > 1 and not asked.endswith(ends)]
+    return Table([city.name for city in known], answers, offered)
 
 
 def far(one: City, other: City) -> str:

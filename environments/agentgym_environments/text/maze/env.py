@@ -22,9 +22,7 @@ class Maze(TurnEnv):
     view: "map" shows the whole maze; "compass" the open ways and where the exit lies; "ways" the open ways alone.
     """
 
-    def __init__(
-        self, spec: EnvSpec | None = None, *, size: int = 6, loops: int = 2, view: str = "compass"
-    ) -> None:
+    def __init__(self, spec: EnvSpec | None = None, *, size: int = 6, loops: int = 2, view: str = "compass") -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("maze.toml"))
         if not 3 <= size <= 20 or view not in VIEWS:
             raise ConfigError(f"maze: size is 3 to 20, view {', '.join(VIEWS)}; not size={size}, view={view!r}")
@@ -69,7 +67,7 @@ class Maze(TurnEnv):
         return self.plan.draw(self.here)
 
     def describe(self) -> dict[str, Any]:
-        """`progress` is nearness to the exit, as a share of the way from the start; `available_actions` go somewhere."""
+        """`progress` is the share of the way that is behind; `available_actions` go somewhere."""
         steps = self.plan.to_exit
         doing = [] if self.here == self.plan.exit else [f"go {way}" for way in self.plan.ways(self.here)]
         return {

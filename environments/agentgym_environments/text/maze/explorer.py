@@ -1,4 +1,4 @@
-"""The expert where the walls are not shown: it knows only the cells it has been to, and walks to the nearest unknown."""
+"""The expert where the walls are not shown: it walks to the nearest cell that it does not know."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ class Navigation(TurnEnv):
     rooms: 2 to 9. goals: things to bring, 1 to 3. closed: things to bring are in furniture that must be opened.
     """
 
-    def __init__(
-        self, spec: EnvSpec | None = None, *, rooms: int = 4, goals: int = 1, closed: bool = False
-    ) -> None:
+    def __init__(self, spec: EnvSpec | None = None, *, rooms: int = 4, goals: int = 1, closed: bool = False) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("navigation.toml"))
         if not 2 <= rooms <= len(ROOMS) or not 1 <= goals <= 3:
             raise ConfigError(f"navigation: rooms is 2 to {len(ROOMS)}, goals 1 to 3; not {rooms} and {goals}")
@@ -102,7 +100,9 @@ class Navigation(TurnEnv):
         return doing
 
     def key(self) -> str:
-        things = [f"{thing} {'carried' if spot is None else ' '.join(spot)}" for thing, spot in self.state.things.items()]
+        things = [
+            f"{thing} {'carried' if spot is None else ' '.join(spot)}" for thing, spot in self.state.things.items()
+        ]
         opened = " ".join(map("-".join, sorted(self.state.open)))
         return f"{self.house.text}; now {self.state.here}; {', '.join(things)}; open {opened}"
 
@@ -110,7 +110,10 @@ class Navigation(TurnEnv):
         """`progress` counts 1 for a thing in its place and 1/2 for one in hand, over the goals."""
         wanted = {thing for thing, _ in self.house.goals}
         got = self._placed() + 0.5 * (self.state.carried in wanted)
-        return {"progress": got / len(wanted), "available_actions": [] if self._placed() == len(wanted) else self._doing()}
+        return {
+            "progress": got / len(wanted),
+            "available_actions": [] if self._placed() == len(wanted) else self._doing(),
+        }
 
     def expert(self) -> str:
         """Whatever a helper does who knows only what was seen; "go north" when all is done."""

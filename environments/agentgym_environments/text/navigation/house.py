@@ -21,7 +21,22 @@ ROOMS = {
     "nursery": ("bed", "stool", "box", "wardrobe"),
     "hall": ("stool", "bench", "wardrobe", "chest"),
 }
-THINGS = ("apple", "book", "coin", "cup", "hat", "key", "lamp", "knife", "letter", "map", "ring", "rope", "towel", "vase")
+THINGS = (
+    "apple",
+    "book",
+    "coin",
+    "cup",
+    "hat",
+    "key",
+    "lamp",
+    "knife",
+    "letter",
+    "map",
+    "ring",
+    "rope",
+    "towel",
+    "vase",
+)
 
 Spot = tuple[str, str]
 """(room, furniture)"""

@@ -11,7 +11,7 @@ from agentgym_environments.text.twenty_questions import knowledge
 
 
 class TwentyQuestions(Guessing):
-    """guesses: how many the agent has; a wrong one costs a turn like a question. few: only the things of the mini game."""
+    """guesses: how many the agent has; each costs a turn. few: only the things of the mini game."""
 
     thing = "thing"
 

@@ -31,13 +31,13 @@ def things(few: bool) -> dict[str, frozenset[str]]:
 
 @lru_cache
 def table(few: bool) -> Table:
-    """Answers yes or no; questions with one answer for all are left out."""
+    """Answers yes or no; questions with one answer for all are answered and not offered."""
     known = things(few)
     answers = {
         said[0]: tuple("yes" if attribute in has else "no" for has in known.values())
         for attribute, said in questions().items()
     }
-    return Table(tuple(known), {asked: row for asked, row in answers.items() if len(set(row)) == 2})
+    return Table(tuple(known), answers, [asked for asked, row in answers.items() if len(set(row)) == 2])
 
 
 @lru_cache
