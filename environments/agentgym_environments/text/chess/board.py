@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from agentgym.errors import ConfigError, MissingDependency
@@ -14,8 +13,6 @@ try:
     import chess
 except ModuleNotFoundError as error:
     raise MissingDependency("the chess worlds need python-chess: pip install 'agentgym[chess]'") from error
-
-_UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class ChessEnv(TurnEnv):
@@ -56,12 +53,9 @@ class ChessEnv(TurnEnv):
         return f"not a legal move; say one of {' '.join(self._legal())}\n{self.observe()}"
 
     def act(self, action: str) -> Outcome | None:
-        if not _UCI.fullmatch(action):
+        if action not in self._legal():
             return None
-        move = chess.Move.from_uci(action)
-        if move not in self.board.legal_moves:
-            return None
-        self.board.push(move)
+        self.board.push_uci(action)
         if self._decided() is None:
             self._answer()
         result = self._decided()
