@@ -24,10 +24,10 @@ def test_endgames_and_a_maze_are_played_over_http(images, run, kit):
                 done = reply["done"]
             assert reply["info"]["success"] is True
             if world == "chess-endgames":
-                assert "stockfish" in kit.docker("top", container.name, "-eo", "user,comm")
+                assert "stockfish" in kit.docker("top", container.name, "-eo", "pid,user,comm")
             assert http.post("/close", json=session).json()["closed"] is True
     for _ in range(50):
-        if "stockfish" not in (running := kit.docker("top", container.name, "-eo", "comm")):
+        if "stockfish" not in (running := kit.docker("top", container.name, "-eo", "pid,comm")):
             break
         time.sleep(0.2)
     assert "stockfish" not in running

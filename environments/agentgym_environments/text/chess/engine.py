@@ -1,6 +1,6 @@
 """Stockfish over UCI: one process, one thread, and a search follows from position and nodes alone.
 
-python-chess has an engine client too, but its thread keeps a process alive whose owner forgot to close, and nothing ends
+python-chess has an engine client too; its thread keeps a process alive whose owner forgot to close, and nothing ends
 the engine when the process is killed.
 """
 
