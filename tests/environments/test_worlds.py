@@ -15,8 +15,9 @@ from agentgym import load
 from agentgym.errors import BadRequest
 from agentgym_environments.turns import TurnEnv
 
-FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext")
-WORLDS = [name for name, target in load.names().items() if target.split(".")[1] in FOLDERS]
+TEXT = ("maze", "navigation", "twenty_questions", "guess_city", "car_dealer")
+FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext", *(f"text/{name}" for name in TEXT))
+WORLDS = [name for name, target in load.names().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
 EXPERTS = [name for name in WORLDS if "expert" in load.spec(name).capabilities]
 
 
@@ -60,7 +61,9 @@ def test_the_spec_says_what_the_class_does(name):
         assert list(spec.splits) == ["train", "validation", "test"]
 
 
-@pytest.mark.parametrize("name", ["oracle", "keydoor", "wordle", "sokoban", "frozenlake"])
+@pytest.mark.parametrize(
+    "name", ["oracle", "keydoor", "wordle", "sokoban", "frozenlake", "maze", "navigation", "car-dealer"]
+)
 def test_a_class_without_a_spec_loads_its_default(name):
     cls = type(load.make(name))
     assert cls().env_spec == load.spec(name)
@@ -110,7 +113,8 @@ def test_nonsense_costs_a_turn_changes_nothing_and_says_what_is_legal(name):
     assert reward == env.invalid_reward
     assert env.turn == 1
     legal = before.get("available_actions") or ["letters"]
-    assert all(action in observation for action in legal)
+    told = [action in observation for action in legal]
+    assert all(told) or (len(told) > 12 and any(told))  # of very many, an example
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -201,11 +205,18 @@ def test_every_shipped_world_of_turns_is_a_turn_env():
     assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
 
 
+ROOT = Path(agentgym_environments.__file__).parent
+
+
+def folder(path):
+    return path.parent.relative_to(ROOT).as_posix()
+
+
 READMES = [
     (path, match)
-    for path in sorted(Path(agentgym_environments.__file__).parent.glob("*/README.md"))
+    for path in sorted(ROOT.glob("**/README.md"))
     for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
-    if path.parent.name in FOLDERS
+    if folder(path) in FOLDERS
 ]
 
 
@@ -225,4 +236,4 @@ def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(path, match):
 
 
 def test_every_folder_prints_an_episode():
-    assert {path.parent.name for path, _ in READMES} == set(FOLDERS)
+    assert {folder(path) for path, _ in READMES} == set(FOLDERS)

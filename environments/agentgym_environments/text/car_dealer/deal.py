@@ -1,0 +1,98 @@
+"""A deal: the cars on the yard, and a buyer with wishes, a budget and a manner. All prices are in euros.
+
+What she would pay for a car is its value to her or her budget, whichever is less. A car of another kind than she wants
+is worth nothing to her.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+KINDS = ("hatchback", "estate", "suv", "van", "roadster", "pickup")
+FEATURES = ("sunroof", "towbar", "camera", "navigation", "leather", "heating", "autopilot", "stereo")
+NAMES = ("falcon", "heron", "otter", "lynx", "badger", "marten", "plover", "curlew", "bison", "gecko", "viper", "ibex")
+
+
+@dataclass(frozen=True)
+class Persona:
+    greeting: str
+    patience: int
+    """Offers that she refuses before she leaves."""
+    counter: float
+    """What she offers herself, as a share of what she would pay."""
+    tells: float
+    """The budget that she names, as a share of the true one; 0: she names none."""
+    charm: float = 0.0
+    """A feature that she wishes and that was praised adds this share of the list price to the value."""
+    haggles: bool = False
+    """The first price is too much, whatever it is."""
+
+
+PERSONAS = {
+    "frank": Persona("Good morning. I say what I think.", 4, 0.9, 1.0),
+    "dreamer": Persona(
+        "Hello! I want a car to fall in love with. Tell me what is good about it!", 4, 0.9, 1.0, charm=0.05
+    ),
+    "coy": Persona("Hello. What I can spend is my own affair.", 4, 0.85, 0.0),
+    "haggler": Persona("Well, well. Nobody ever got the first price out of me.", 5, 0.75, 0.8, haggles=True),
+    "hurried": Persona("I have ten minutes. Do not waste them.", 2, 0.95, 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Car:
+    name: str
+    kind: str
+    features: tuple[str, ...]
+    price: int
+    """List price."""
+    cost: int
+    """What the house paid; it sells nothing for less."""
+
+    def line(self) -> str:
+        return f"{self.name}: {self.kind}, {', '.join(self.features)}; list {self.price}, cost {self.cost}"
+
+
+@dataclass(frozen=True)
+class Deal:
+    cars: tuple[Car, ...]
+    persona: str
+    kind: str
+    wishes: tuple[str, ...]
+    budget: int
+
+    @property
+    def buyer(self) -> Persona:
+        return PERSONAS[self.persona]
+
+    @cached_property
+    def text(self) -> str:
+        """The whole deal: two are the same when it is."""
+        buyer = f"{self.persona} wants {self.kind} {' '.join(self.wishes)} for {self.budget}"
+        return "; ".join([*(car.line() for car in self.cars), buyer])
+
+    def car(self, name: str) -> Car | None:
+        return next((car for car in self.cars if car.name == name), None)
+
+    def limit(self, car: Car, praised: int) -> int:
+        """The most she pays for a car of whose features she wishes `praised` were praised; 0: nothing."""
+        return worth(car, self.kind, self.wishes, self.buyer, praised, self.budget)
+
+    def most(self, car: Car) -> int:
+        """The most that can be had for it, whatever is said."""
+        return self.limit(car, len(set(self.wishes) & set(car.features)))
+
+    @cached_property
+    def best(self) -> int:
+        """The greatest profit that can be made."""
+        return max(self.most(car) - car.cost for car in self.cars)
+
+
+def worth(car: Car, kind: str, wishes: tuple[str, ...], buyer: Persona, praised: int, budget: int | None) -> int:
+    """What a buyer of that kind pays at most, rounded down to 100; budget None: money is no matter."""
+    if car.kind != kind:
+        return 0
+    share = 0.88 + 0.04 * len(set(wishes) & set(car.features)) + buyer.charm * praised
+    value = int(car.price * share)
+    return (value if budget is None else min(budget, value)) // 100 * 100

@@ -1,0 +1,280 @@
+"""The text worlds' own rules; what every world of turns owes is in test_worlds.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import agentgym_environments
+from agentgym import load
+from agentgym.errors import ConfigError
+from agentgym_environments.text.car_dealer.deal import PERSONAS
+from agentgym_environments.text.guess_city import atlas
+from agentgym_environments.text.guessing import plain
+from agentgym_environments.text.maze.explorer import walk
+from agentgym_environments.text.maze.tasks import plan
+from agentgym_environments.text.twenty_questions import knowledge
+
+HERE = Path(agentgym_environments.__file__).parent / "text"
+
+
+def begin(name, task=0, split="train", **kwargs):
+    env = load.make(name, **kwargs)
+    env.reset(seed=0, options={"split": split, "task": task})
+    return env
+
+
+def play(env):
+    while not env.over:
+        step = env.step(env.expert())
+    return step
+
+
+# Mazes
+
+
+def test_a_wall_costs_a_turn_and_nothing_else():
+    env = begin("maze")
+    shut = next(way for way in ("north", "east", "south", "west") if way not in env.plan.ways(env.here))
+    here = env.here
+    *_, info = env.step(f"go {shut}")
+    assert (env.here, env.turn, info["valid_action"]) == (here, 1, True)
+
+
+@pytest.mark.parametrize("name", ["maze", "maze-hard"])
+def test_where_walls_are_not_shown_the_expert_depends_on_cells_it_has_been_to_alone(name):
+    """It goes the same way in any maze that agrees with what it has seen: here, one with all other passages shut."""
+    for task in range(6):
+        env = begin(name, task)
+        while not env.over:
+            known = {door for door in env.plan.doors if door[0] in env.seen}
+            whole, said = env.plan, env.expert()
+            env.plan = type(whole)(whole.size, frozenset(known), whole.start, whole.exit)
+            assert env.expert() == said
+            env.plan = whole
+            env.step(said)
+        assert env.success
+
+
+def test_a_map_is_drawn_as_it_is_walked():
+    env = begin("maze-observed")
+    rows = env.observe().splitlines()
+    assert len(rows) == len(rows[0]) == 13
+    x, y = 2 * env.here[0] + 1, 2 * env.here[1] + 1
+    assert rows[y][x] == "@"
+    assert ("go east" in env.describe()["available_actions"]) == (rows[y][x + 1] == "_")
+    assert env.observe().count("X") == 1
+
+
+def test_mazes_of_other_sizes_give_time_enough():
+    for view in ("map", "compass", "ways"):
+        env = begin("maze", size=9, view=view)
+        assert env.env_spec.max_turns >= 45
+        assert play(env)[1] == 1
+    assert len(walk(plan(4, 0, "ways", 30, "train", 0), False, 99)) <= 30
+    for bad in ({"size": 2}, {"view": "sky"}):
+        with pytest.raises(ConfigError, match="maze: size is 3 to 20"):
+            load.make("maze", **bad)
+
+
+# Navigation
+
+
+def test_one_thing_is_carried_at_a_time_and_what_is_closed_shows_nothing():
+    env = begin("navigation-hard", 1, "test")
+    assert "drawer: closed" in env.observe()
+    env.step("take rope")  # it lies in the drawer
+    assert env.state.carried is None
+    env.step("open the drawer")
+    env.step("take rope")
+    assert env.state.carried == "rope"
+    env.step("take knife")
+    assert env.state.carried == "rope"
+    *_, info = env.step("put rope onto bed")
+    assert env.state.carried is None
+    assert info["progress"] == 0
+    assert "bed: knife, rope" in env.observe()
+
+
+def test_a_house_of_any_size_is_tidied_up_even_after_wrong_turns():
+    for kwargs in ({"rooms": 2}, {"rooms": 9, "goals": 3, "closed": True}):
+        for task in range(10):
+            env = begin("navigation", task, **kwargs)
+            for _ in range(4):
+                env.step(env.describe()["available_actions"][-1])
+            env.turn = 0
+            assert env.over or play(env)[1] == 1
+    with pytest.raises(ConfigError, match="rooms is 2 to 9"):
+        load.make("navigation", rooms=10)
+
+
+# Guessing
+
+GUESSING = ["twenty-questions", "twenty-questions-hard", "twenty-questions-mini"]
+GUESSING += ["guess-city", "guess-city-hard", "guess-city-mini"]
+
+
+@pytest.mark.parametrize("name", GUESSING)
+def test_every_question_of_the_table_is_understood_and_no_two_names_are_alike(name):
+    env = begin(name)
+    for question in env.table.answers:
+        assert env.question(plain(question)) == question
+    rows = list(zip(*env.table.answers.values()))
+    assert len(set(rows)) == len(env.table.names)
+    assert sum(env.env_spec.splits.values()) == len(env.table.names)
+
+
+@pytest.mark.parametrize("name", GUESSING)
+def test_a_guess_may_be_said_in_three_ways_and_wrong_ones_run_out(name):
+    for way in ("guess {}", "is it {}?", "{}"):
+        env = begin(name)
+        assert env.step(way.format(env.secret))[1] == 1
+    env = begin(name)
+    wrong = [one for one in env.table.names if one != env.secret][: env.guesses]
+    steps = [env.step(f"Guess {one}!") for one in wrong]
+    assert [step[2] for step in steps] == [False] * (len(wrong) - 1) + [True]
+    assert steps[-1][0].endswith(f"it was {env.secret}")
+    assert steps[-1][1] == 0
+
+
+def test_things_are_asked_about_in_other_words_too():
+    env = begin("twenty-questions")
+    env.secret = "cat"
+    assert env.step("Is it an animal?")[0].startswith("is it an animal: yes")
+    assert env.step("is it larger than a person?")[0].startswith("is it bigger than a person: no")
+    assert env.step("is it clothing")[0].startswith("can you wear it: no")
+    assert env.describe()["progress"] > 0.3
+
+
+def test_the_order_of_questions_does_not_change_the_state():
+    one, other = begin("twenty-questions"), begin("twenty-questions")
+    for env, order in ((one, (0, 1)), (other, (1, 0))):
+        for number in order:
+            env.step(("can it fly", "is it food")[number])
+    assert one.key() == other.key()
+
+
+def test_attributes_are_known_and_the_instructions_name_every_question_and_the_mini_games_names():
+    assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
+    for name in GUESSING[:3]:
+        env, told = load.make(name), load.spec(name).instructions.replace("\n", " ")
+        for question in env.table.offered:
+            words = question.split()
+            heads = [" ".join(words[:cut]) + ": " for cut in range(1, len(words))]
+            assert any(head in told and question[len(head) - 1 :] in told for head in heads), question
+    for name in ("twenty-questions-mini", "guess-city-mini"):
+        told = load.spec(name).instructions.replace("\n", " ")
+        assert all(one in told for one in load.make(name).table.names)
+
+
+def test_facts_about_cities():
+    env = begin("guess-city")
+    env.secret = "lima"
+    asked = {
+        "Is it in South America?": "yes",
+        "is it in peru": "yes",
+        "do they speak spanish": "yes",
+        "is it the capital?": "yes",
+        "is it on the coast": "yes",
+        "is it larger than Tokyo": "no",
+        "is it north of quito": "no",
+        "is it east of cairo": "no",
+        "which continent is it on": "south america",
+        "what language do they speak": "spanish",
+        "how far is it from tokyo": "15 to 16 thousand km",
+    }
+    assert {question: env.step(question)[0].split("\n")[0].split(": ")[1] for question in asked} == asked
+    assert begin("guess-city-hard").step("which continent is it on")[4]["valid_action"] is False
+    assert atlas.far(atlas.cities(False)[0], atlas.cities(False)[0]) == "0 to 1 thousand km"
+
+
+# Car dealer
+
+
+def first(persona, name="car-dealer"):
+    return next(env for task in range(400) if (env := begin(name, task, personas=persona)).deal.persona == persona)
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_expert_earns_nearly_all_from_every_persona(persona):
+    for task in range(25):
+        step = play(begin("car-dealer-hard", task, personas=persona))
+        assert step[1] > 0.97, (task, step)
+
+
+def test_she_pays_what_she_would_pay_and_not_more():
+    env = first("frank")
+    car = next(car for car in env.deal.cars if car.kind == env.deal.kind)
+    state, most = env.snapshot(), env.deal.most(car)
+    observation, reward, over, *_ = env.step(f"Offer {car.name} at {most}")
+    assert (reward, over) == ((most - car.cost) / env.deal.best, True)
+    assert f"the {car.name} for {most}" in observation
+    env.restore(state)
+    observation, reward, over, *_ = env.step(f"offer {car.name} {most + 1}")
+    assert (reward, over) == (0, False)
+    assert f"I would give you {int(most * 0.9)} for the {car.name}" in observation
+    assert 0 < env.step("accept")[1] < 1
+
+
+def test_unwanted_cars_low_prices_and_patience():
+    env = first("frank")
+    other = next(car for car in env.deal.cars if car.kind != env.deal.kind)
+    assert "below its cost" in env.step(f"offer {other.name} 1")[0]
+    assert not env.refused
+    assert "not offered anything" in env.step("accept")[0]
+    steps = [env.step(f"offer {other.name} {other.price}") for _ in range(4)]
+    assert f"I do not want a {other.kind}" in steps[0][0]
+    assert [step[2] for step in steps] == [False, False, False, True]
+    assert steps[-1][1] == 0
+
+
+def test_manners_of_buyers():
+    haggler = first("haggler", "car-dealer-hard")
+    assert haggler.step("ask budget")[0] == f"buyer: I can spend {int(haggler.deal.budget * 0.8)}."
+    car = max(haggler.deal.cars, key=lambda one: haggler.deal.most(one) - one.cost)
+    assert "too much" in haggler.step(f"offer {car.name} {car.cost}")[0]
+    assert haggler.step(f"offer {car.name} {car.cost}")[2]
+    assert "rather not say" in first("coy").step("ask budget")[0]
+    dreamer = next(env for task in range(99) if (env := begin("car-dealer", task, personas="dreamer")).deal.best)
+    for car in dreamer.deal.cars:
+        for wish in set(dreamer.deal.wishes) & set(car.features):
+            before = dreamer.limit(car)
+            assert "love" in dreamer.step(f"praise {car.name} {wish}")[0]
+            assert dreamer.limit(car) >= before
+    assert load.make("car-dealer", personas="frank+coy").personas == ("frank", "coy")
+    with pytest.raises(ConfigError, match="personas some of frank"):
+        load.make("car-dealer", personas="nobody")
+
+
+# All of them
+
+PURE = [name for name, target in load.names().items() if ".text." in target and "chess" not in target]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
+    for task in range(3):
+        env, copy = begin(name, task), load.make(name)
+        for _ in range(2):
+            if not env.over:
+                env.step(env.expert())
+        if env.over:
+            continue
+        copy.restore(json.dumps(json.loads(env.snapshot())).encode())
+        assert (copy.observe(), copy.key(), copy.describe()) == (env.observe(), env.key(), env.describe())
+        assert copy.expert() == env.expert()
+        assert play(copy) == play(env)
+
+
+@pytest.mark.worlds
+@pytest.mark.parametrize("name", PURE)
+def test_the_expert_wins_a_thousand_tasks(name):
+    env = load.make(name)
+    for split, size in env.env_spec.splits.items():
+        won = 0
+        for task in range(min(size, 400)):
+            env.reset(seed=0, options={"split": split, "task": task})
+            won += play(env)[4]["success"]
+        assert won == min(size, 400)
