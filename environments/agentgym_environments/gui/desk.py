@@ -1,0 +1,421 @@
+"""One desktop: an X display, its buses, a window manager and applications, and what they show, read by AT-SPI.
+
+A program of its own for Debian's /usr/bin/python3, which alone has `gi`; it imports nothing of AgentGym. Started by
+`desktop.py` with one JSON argument; then a line of JSON on stdin is a call, a line of JSON on stdout its answer. When
+stdin ends it kills all it has started and removes its folder: so a desktop ends with the process that asked for it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import gi
+
+gi.require_version("Gio", "2.0")
+from gi.repository import Gio, GLib  # noqa: E402
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+ROOT_PATH = "/org/a11y/atspi/accessible/root"
+ACCESSIBLE, COMPONENT, TEXT = (f"org.a11y.atspi.{name}" for name in ("Accessible", "Component", "Text"))
+SHOWING, VISIBLE = 25, 30
+NOWHERE = -(2**31)
+STATES = {1: "active", 4: "checked", 12: "focused", 23: "selected", 7: "editable", 24: "sensitive", 9: "expanded"}
+"""Bits of AtspiStateType that are told."""
+READABLE = {"text", "entry", "icon", "password text", "paragraph"}
+"""Roles of which the text is read too."""
+LONGEST_TEXT = 20_000
+CALM_S, CALM_SAMPLES = 0.01, 3
+"""A desktop is at rest when in so many looks in a row, so far apart, no thread of it has run."""
+FIXED_TIME = 1767268800
+"""Of the files an episode begins with: 2026-01-01, 12:00 UTC."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Desk:
+    """`size`: (width, height) of the screen in pixels."""
+
+    def __init__(self, size):
+        self.folder = tempfile.mkdtemp(prefix="agentgym-gui-")
+        self.home = os.path.join(self.folder, "home")
+        self.env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "HOME": self.home,
+            "TMPDIR": self.folder,
+            "XDG_RUNTIME_DIR": os.path.join(self.folder, "run"),
+            "XAUTHORITY": os.path.join(self.folder, "cookie"),
+            "GTK_MODULES": "gail:atk-bridge",
+            "NO_AT_BRIDGE": "0",
+            "GTK_OVERLAY_SCROLLING": "0",
+            "GSETTINGS_BACKEND": "keyfile",
+            "LD_PRELOAD": "libnss_wrapper.so",  # dbus-daemon refuses a user that the system has no name for
+            "NSS_WRAPPER_PASSWD": os.path.join(self.folder, "passwd"),
+            "NSS_WRAPPER_GROUP": os.path.join(self.folder, "group"),
+        }
+        with open(self.env["NSS_WRAPPER_PASSWD"], "w") as passwd, open(self.env["NSS_WRAPPER_GROUP"], "w") as group:
+            passwd.write(f"agent:x:{os.getuid()}:{os.getgid()}:agent:{self.home}:/bin/sh\n")
+            group.write(f"agent:x:{os.getgid()}:\n")
+        os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)
+        os.mkdir(self.home)
+        self.services = set()
+        self._start_display(size)
+        self._start_buses()
+
+    def _start_display(self, size):
+        cookie = secrets.token_bytes(16)
+        write_cookie(self.env["XAUTHORITY"], cookie)
+        get, put = os.pipe()
+        screen = ["-screen", "0", "{}x{}x24".format(*size)]
+        listen = ["-nolisten", "tcp", "-nolisten", "local", "-listen", "unix"]
+        command = ["Xvfb", "-displayfd", str(put), *screen, *listen, "-noreset", "-auth", self.env["XAUTHORITY"]]
+        self.start(command, pass_fds=(put,))
+        os.close(put)
+        with os.fdopen(get) as told:
+            number = told.readline().strip()
+        if not number:
+            raise RuntimeError("Xvfb did not start: " + self.errors())
+        write_cookie(self.env["XAUTHORITY"], cookie, number)
+        self.env["DISPLAY"] = f":{number}"
+
+    def _start_buses(self):
+        get, put = os.pipe()
+        command = ["dbus-daemon", "--session", "--nofork", "--nosyslog", f"--print-address={put}"]
+        self.start(command, pass_fds=(put,))
+        os.close(put)
+        with os.fdopen(get) as told:
+            address = told.readline().strip()
+        if not address:
+            raise RuntimeError("dbus-daemon did not start: " + self.errors())
+        self.env["DBUS_SESSION_BUS_ADDRESS"] = address
+        session = connect(address)
+        switch = GLib.Variant("(ssv)", ("org.a11y.Status", "IsEnabled", GLib.Variant("b", True)))
+        properties = "org.freedesktop.DBus.Properties"
+        call(session, "org.a11y.Bus", "/org/a11y/bus", properties, "Set", switch)
+        (address,) = call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None)
+        self.env["AT_SPI_BUS_ADDRESS"] = address
+        self.bus = connect(address)
+        call(self.bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)  # wakes the registry
+
+    def start(self, command, **options):
+        log = open(os.path.join(self.folder, "log"), "ab")  # noqa: SIM115
+        with log:
+            return subprocess.Popen(
+                command,
+                env=self.env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+                **options,
+            )
+
+    def errors(self):
+        with open(os.path.join(self.folder, "log"), "rb") as log:
+            return log.read()[-500:].decode(errors="replace").strip()
+
+    # What can be asked for.
+
+    def about(self):
+        return {"folder": self.folder, "home": self.home, "display": self.env["DISPLAY"]}
+
+    def launch(self, folders, files, manager, commands):
+        """Make home anew, and start the window manager (once) and then the commands, each when the last one's window
+        is there and at rest."""
+        self._end_applications()
+        empty(self.home)
+        for folder in folders:
+            os.makedirs(os.path.join(self.home, folder), exist_ok=True)
+        for name, text in files.items():
+            path = os.path.join(self.home, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace("@HOME@", self.home))
+            os.utime(path, (FIXED_TIME, FIXED_TIME))
+        for name in folders:
+            os.utime(os.path.join(self.home, name), (FIXED_TIME, FIXED_TIME))
+        if not self.services:
+            self.start([part.replace("@HOME@", self.home) for part in manager])
+            self.rest(2.0)
+            self.services = set(descendants())
+        for number, command in enumerate(commands, 1):
+            self.start([part.replace("@HOME@", self.home) for part in command])
+            until = time.monotonic() + 15
+            while len(self.applications()) < number:
+                if time.monotonic() > until:
+                    raise RuntimeError(f"{command[0]} shows no window: {self.errors()}")
+                time.sleep(0.01)
+            self.rest(5.0)
+        return None
+
+    def _end_applications(self):
+        for _ in range(200):
+            left = [pid for pid in descendants() if pid not in self.services]
+            if not self.services or not left:
+                break
+            for pid in left:
+                kill(pid)
+            reap()
+            time.sleep(0.005)
+        for _ in range(200):
+            if not self.applications():
+                return
+            time.sleep(0.005)
+
+    def applications(self):
+        """Windows that show, as (bus name, path)."""
+        (roots,) = call(self.bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)
+        asked = gather(self.bus, [(one, ACCESSIBLE, "GetChildren", None) for one in roots])
+        windows = [window for answer in asked if answer for window in answer[0]]
+        states = gather(self.bus, [(window, ACCESSIBLE, "GetState", None) for window in windows])
+        return [window for window, state in zip(windows, states) if state and shows(state)]
+
+    def rest(self, limit=2.0):
+        """Wait until the desktop is at rest, at most `limit` seconds."""
+        until, calm, last = time.monotonic() + limit, 0, None
+        while time.monotonic() < until:
+            reap()
+            now, busy = activity()
+            calm = calm + 1 if now == last and not busy else 0
+            if calm >= CALM_SAMPLES:
+                return True
+            last = now
+            time.sleep(CALM_S)
+        return False
+
+    def read(self, limit=2.0):
+        """What shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
+        self.rest(limit)
+        return read_tree(self.bus)
+
+    def running(self):
+        """Names of the programs that run beside the display and its services."""
+        reap()
+        return sorted(name_of(pid) for pid in descendants() if pid not in self.services)
+
+    def close(self):
+        for _ in range(100):
+            left = descendants()
+            if not left:
+                break
+            for pid in left:
+                kill(pid)
+            reap()
+            time.sleep(0.005)
+        empty(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# Accessibility.
+
+
+def connect(address):
+    flags = Gio.DBusConnectionFlags.AUTHENTICATION_CLIENT | Gio.DBusConnectionFlags.MESSAGE_BUS_CONNECTION
+    return Gio.DBusConnection.new_for_address_sync(address, flags, None, None)
+
+
+def call(bus, name, path, interface, method, arguments, timeout_ms=5000):
+    flags = Gio.DBusCallFlags.NONE
+    return bus.call_sync(name, path, interface, method, arguments, None, flags, timeout_ms, None).unpack()
+
+
+def gather(bus, asked, timeout_ms=2000):
+    """Answers to [((bus name, path), interface, method, arguments)], asked all at once; None where there was none."""
+    answers = [None] * len(asked)
+    left = [len(asked)]
+
+    def answered(_, result, number):
+        with contextlib.suppress(GLib.Error):  # the window has gone, or has no such thing
+            answers[number] = bus.call_finish(result).unpack()
+        left[0] -= 1
+
+    flags = Gio.DBusCallFlags.NONE
+    for number, ((name, path), interface, method, arguments) in enumerate(asked):
+        bus.call(name, path, interface, method, arguments, None, flags, timeout_ms, None, answered, number)
+    context = GLib.MainContext.default()
+    while left[0]:
+        context.iteration(True)
+    return answers
+
+
+def shows(answer):
+    return bool(answer[0][0] >> SHOWING & 1)
+
+
+def is_silent(told):
+    """GTK 2 does not say of an opened menu's items that they show; but only those of an opened one are somewhere."""
+    return told["gtk2"] and told.get("role") == "menu"
+
+
+def read_tree(bus):
+    """Level by level, so that a window of a hundred elements takes some ten round trips and not five hundred."""
+    (roots,) = call(bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)
+    version = GLib.Variant("(ss)", ("org.a11y.atspi.Application", "Version"))
+    versions = gather(bus, [(root, "org.freedesktop.DBus.Properties", "Get", version) for root in roots])
+    top = []
+    level = [(root, {"gtk2": bool(one and one[0].startswith("2.")), "kids": top}) for root, one in zip(roots, versions)]
+    while level:
+        children = gather(bus, [(node, ACCESSIBLE, "GetChildren", None) for node, _ in level])
+        below = [(child, told) for (_, told), answer in zip(level, children) for child in (answer or [[]])[0]]
+        states = gather(bus, [(child, ACCESSIBLE, "GetState", None) for child, _ in below])
+        seen = [
+            (*both, state[0][0])
+            for both, state in zip(below, states)
+            if state and (shows(state) or (is_silent(both[1]) and state[0][0] >> VISIBLE & 1))
+        ]
+        level = describe(bus, seen)
+    return top
+
+
+def describe(bus, found):
+    """Add what is known of every [(node, parent, state bits)] to its parent's kids; [(node, it)] of those added."""
+    name = GLib.Variant("(ss)", (ACCESSIBLE, "Name"))
+    screen = GLib.Variant("(u)", (0,))
+    asked = []
+    for node, _, _ in found:
+        asked.append((node, ACCESSIBLE, "GetRoleName", None))
+        asked.append((node, "org.freedesktop.DBus.Properties", "Get", name))
+        asked.append((node, COMPONENT, "GetExtents", screen))
+    answers = gather(bus, asked)
+    result = []
+    for number, (node, parent, bits) in enumerate(found):
+        role, name_, box = answers[3 * number : 3 * number + 3]
+        nowhere = is_silent(parent) and (box is None or box[0][0] == NOWHERE)
+        if role is None or role[0] == "tool tip" or nowhere:
+            continue
+        states = [word for bit, word in STATES.items() if bits >> bit & 1]
+        told = {"role": role[0], "name": name_[0] if name_ else "", "states": states, "kids": [], "gtk2": parent["gtk2"]}
+        told["silent"] = is_silent(parent)
+        told["box"] = list(box[0]) if box else [0, 0, 0, 0]
+        parent["kids"].append(told)
+        result.append((node, told))
+    read_texts(bus, [(node, told) for node, told in result if told["role"] in READABLE])
+    return result
+
+
+def read_texts(bus, readable):
+    whole, first = GLib.Variant("(ii)", (0, LONGEST_TEXT)), GLib.Variant("(i)", (0,))
+    caret = GLib.Variant("(ss)", (TEXT, "CaretOffset"))
+    texts = gather(bus, [(node, TEXT, "GetText", whole) for node, _ in readable])
+    for (_, told), text in zip(readable, texts):
+        if text:
+            told["text"] = text[0]
+    focused = [(node, told) for node, told in readable if "focused" in told["states"] and told["role"] != "icon"]
+    carets = gather(bus, [(node, "org.freedesktop.DBus.Properties", "Get", caret) for node, _ in focused])
+    marked = gather(bus, [(node, TEXT, "GetSelection", first) for node, _ in focused])
+    for (_, told), offset, selection in zip(focused, carets, marked):
+        told["caret"] = offset[0] if offset else 0
+        told["marked"] = list(selection) if selection and selection[1] > selection[0] else []
+
+
+# Processes.
+
+
+def descendants():
+    """Every process that this one has started, however indirectly."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                children.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(entry))
+    found, edge = [], [os.getpid()]
+    while edge:
+        edge = [child for parent in edge for child in children.get(parent, ())]
+        found += edge
+    return found
+
+
+def activity():
+    """(how often every thread has run, whether one runs now) of all processes of this desktop."""
+    counts, busy = [], False
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/status") as file:
+                    lines = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+                busy = busy or lines["State"][0] in "RD"
+                counts.append((thread, lines["voluntary_ctxt_switches"], lines["nonvoluntary_ctxt_switches"]))
+    return counts, busy
+
+
+def name_of(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return ""
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def reap():
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+# Files.
+
+
+def write_cookie(path, cookie, number=""):
+    """Add a display's cookie to an Xauthority file: without it nobody sees the display. Read by the names that
+    libraries look for: any host's, and this host's with the number."""
+    kind, host = b"MIT-MAGIC-COOKIE-1", socket.gethostname().encode()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+        for family, address in ((65535, b""), (256, host)):
+            fields = (address, number.encode(), kind, cookie)
+            file.write(family.to_bytes(2, "big") + b"".join(len(one).to_bytes(2, "big") + one for one in fields))
+
+
+def empty(folder):
+    """Remove all that is in a folder, what may not be read included."""
+    for root, folders, _ in os.walk(folder):
+        for path in (os.path.join(root, name) for name in folders):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            os.unlink(entry.path)
+
+
+def main():
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(PR_SET_DUMPABLE, 0)  # what the agent may start under the same user cannot look into this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    desk = None
+    try:
+        desk = Desk(**json.loads(sys.argv[1]))
+        answer = desk.about()
+        while True:
+            print(json.dumps(answer), flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                break
+            method, arguments = json.loads(line)
+            try:
+                answer = {"answer": getattr(desk, method)(**arguments)}
+            except (RuntimeError, OSError, GLib.Error) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+    except (RuntimeError, OSError, GLib.Error) as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    finally:
+        if desk is not None:
+            desk.close()
+
+
+if __name__ == "__main__":
+    main()
