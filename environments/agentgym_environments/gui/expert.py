@@ -142,7 +142,7 @@ def replace(view: View, old: str, new: str) -> str:
     for one, word in zip(fields, (old, new)):
         if one.text != word:
             return fill(one, word, "")
-    return click(everywhere if "checked" not in everywhere.states else view.find("button", "Replace"))
+    return click(everywhere if "checked" not in everywhere.states else view.find("button", "Replace All"))
 
 
 def save_as(view: View, change: Operation) -> str:

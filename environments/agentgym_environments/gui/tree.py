@@ -104,7 +104,8 @@ class Numbers:
             counts[like] += 1
             key = self._places.setdefault((*like, counts[like]), len(self._places) + 1)
             inside = name if role in WINDOWS and not depth else window
-            shown = is_shown(node) and common(node["box"], view) is not None
+            part = role in WINDOWS and depth > 0  # a file dialog is a dialog within a dialog
+            shown = is_shown(node) and not part and common(node["box"], view) is not None
             kids = self._walk(node["kids"], key, depth + shown, inside, home, seen_through(node, view))
             if role == "window":  # a menu of its own; without one it is some toolkit's helper
                 kids = list(kids)
