@@ -42,9 +42,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Desk:
-    """`size`: (width, height) of the screen in pixels."""
-
-    def __init__(self, size):
+    def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="agentgym-gui-")
         self.home = os.path.join(self.folder, "home")
         self.env = {
@@ -52,6 +50,7 @@ class Desk:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "HOME": self.home,
+            "DISPLAY": "",
             "TMPDIR": self.folder,
             "XDG_RUNTIME_DIR": os.path.join(self.folder, "run"),
             "XAUTHORITY": os.path.join(self.folder, "cookie"),
@@ -69,24 +68,35 @@ class Desk:
         os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)
         os.mkdir(self.home)
         self.services = set()
+
+    def open(self, size):
+        """`size`: (width, height) of the screen in pixels."""
         self._start_display(size)
         self._start_buses()
 
     def _start_display(self, size):
-        cookie = secrets.token_bytes(16)
-        write_cookie(self.env["XAUTHORITY"], cookie)
+        number, cookie = free_number(), secrets.token_bytes(16)
+        write_cookie(self.env["XAUTHORITY"], cookie, number)
+        self.env["DISPLAY"] = f":{number}"
         get, put = os.pipe()
         screen = ["-screen", "0", "{}x{}x24".format(*size)]
         listen = ["-nolisten", "tcp", "-nolisten", "local", "-listen", "unix"]
-        command = ["Xvfb", "-displayfd", str(put), *screen, *listen, "-noreset", "-auth", self.env["XAUTHORITY"]]
+        command = [
+            "Xvfb",
+            f":{number}",
+            "-displayfd",
+            str(put),
+            *screen,
+            *listen,
+            "-noreset",
+            "-auth",
+            self.env["XAUTHORITY"],
+        ]
         self.start(command, pass_fds=(put,))
         os.close(put)
         with os.fdopen(get) as told:
-            number = told.readline().strip()
-        if not number:
-            raise RuntimeError("Xvfb did not start: " + self.errors())
-        write_cookie(self.env["XAUTHORITY"], cookie, number)
-        self.env["DISPLAY"] = f":{number}"
+            if not told.readline().strip():
+                raise RuntimeError("Xvfb did not start: " + self.errors())
 
     def _start_buses(self):
         get, put = os.pipe()
@@ -128,7 +138,8 @@ class Desk:
     # What can be asked for.
 
     def about(self):
-        return {"folder": self.folder, "home": self.home, "display": self.env["DISPLAY"]}
+        number = self.env["DISPLAY"].lstrip(":")
+        return {"folder": self.folder, "home": self.home, "display": number, "traces": traces(number)}
 
     def launch(self, folders, files, manager, commands):
         """Make home anew, and start the window manager (once) and then the commands, each when the last one's window
@@ -213,6 +224,9 @@ class Desk:
                 kill(pid)
             reap()
             time.sleep(0.005)
+        for path in traces(self.env["DISPLAY"].lstrip(":")):  # an Xvfb that is killed leaves them
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         empty(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -295,7 +309,13 @@ def describe(bus, found):
         if role is None or role[0] == "tool tip" or nowhere:
             continue
         states = [word for bit, word in STATES.items() if bits >> bit & 1]
-        told = {"role": role[0], "name": name_[0] if name_ else "", "states": states, "kids": [], "gtk2": parent["gtk2"]}
+        told = {
+            "role": role[0],
+            "name": name_[0] if name_ else "",
+            "states": states,
+            "kids": [],
+            "gtk2": parent["gtk2"],
+        }
         told["silent"] = is_silent(parent)
         told["box"] = list(box[0]) if box else [0, 0, 0, 0]
         parent["kids"].append(told)
@@ -369,13 +389,26 @@ def reap():
 # Files.
 
 
-def write_cookie(path, cookie, number=""):
-    """Add a display's cookie to an Xauthority file: without it nobody sees the display. Read by the names that
-    libraries look for: any host's, and this host's with the number."""
+def traces(number):
+    """Files by which a display of that number is known."""
+    return [f"/tmp/.X{number}-lock", f"/tmp/.X11-unix/X{number}"]
+
+
+def free_number():
+    """By chance out of many: an Xvfb that looks for one itself takes the display of a process that it cannot see."""
+    while True:
+        number = 1000 + secrets.randbelow(60000)
+        if not any(os.path.lexists(path) for path in traces(number)):
+            return number
+
+
+def write_cookie(path, cookie, number):
+    """An Xauthority file with a display's cookie, without which nobody sees the display. Libraries look for it under
+    any host's name, or under this one's."""
     kind, host = b"MIT-MAGIC-COOKIE-1", socket.gethostname().encode()
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         for family, address in ((65535, b""), (256, host)):
-            fields = (address, number.encode(), kind, cookie)
+            fields = (address, str(number).encode(), kind, cookie)
             file.write(family.to_bytes(2, "big") + b"".join(len(one).to_bytes(2, "big") + one for one in fields))
 
 
@@ -396,9 +429,9 @@ def main():
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(PR_SET_DUMPABLE, 0)  # what the agent may start under the same user cannot look into this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    desk = None
+    desk = Desk()
     try:
-        desk = Desk(**json.loads(sys.argv[1]))
+        desk.open(**json.loads(sys.argv[1]))
         answer = desk.about()
         while True:
             print(json.dumps(answer), flush=True)
@@ -413,8 +446,7 @@ def main():
     except (RuntimeError, OSError, GLib.Error) as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
     finally:
-        if desk is not None:
-            desk.close()
+        desk.close()
 
 
 if __name__ == "__main__":

@@ -74,18 +74,23 @@ class Desktop:
             start_new_session=True,  # when the worker's process group is killed, the desk still tidies up
         )
         self.home = self._folder = Path("/nowhere")
+        self._traces: list[str] = []
         try:
             about = self._answer()
-            self._folder, self.home = Path(about["folder"]), Path(about["home"])
+            self._folder, self.home, self._traces = Path(about["folder"]), Path(about["home"]), about["traces"]
             with cookie(self._folder / "cookie"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._display = xlib.Display(f"unix{about['display']}")
-                self._camera = mss.MSS(display=f"unix{about['display']}", backend="xgetimage")
+                self._display = xlib.Display(f"unix:{about['display']}")
+                self._camera = mss.MSS(display=f"unix:{about['display']}", backend="xgetimage")
         except BaseException:
             self.close()
             raise
         self._keys = keyboard(self._display)
         self._pressed: dict[str, float] = {}
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     # What runs on it.
 
@@ -126,8 +131,11 @@ class Desktop:
             process.kill()
             process.wait()
         process.stdout.close()
-        if self._folder.name.startswith("agentgym-gui-"):
-            shutil.rmtree(self._folder, ignore_errors=True)
+        for path in (str(self._folder), *self._traces):  # where it was killed
+            if Path(path).is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                Path(path).unlink(missing_ok=True)
 
     # Eyes.
 
@@ -218,6 +226,8 @@ def separation() -> list[str]:
         return []
     user = str(2**20 + secrets.randbelow(2**30))
     drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]
+    if spaces():
+        drop.append("--pdeathsig=KILL")
     return [*spaces(), *drop, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
 

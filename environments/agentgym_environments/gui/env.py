@@ -59,6 +59,8 @@ class Gui(Env):
         super().reset(seed=seed)
         split, index = self.select_task(options)
         self.task = make_task(self.app, self.level, split, index)
+        if self.desktop is not None and not self.desktop.alive:
+            self.close()
         if self.desktop is None:
             self.desktop = Desktop(tuple(COMMANDS.values()))
         try:
@@ -133,7 +135,9 @@ class Gui(Env):
         return shown[0].split("\n")[0].strip() if shown else ""
 
     def _in_calculator(self) -> bool:
-        return any(one.role == "window" and one.name == "galculator" and "active" in one.states for one in self.elements)
+        return any(
+            one.role == "window" and one.name == "galculator" and "active" in one.states for one in self.elements
+        )
 
     def _where(self, number: int) -> tuple[int, int] | None:
         return next((one.centre for one in self.elements if one.number == number), None)

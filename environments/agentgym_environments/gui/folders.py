@@ -10,7 +10,20 @@ from agentgym_environments.gui.task import Operation, Task, Tree
 FILES = ("budget", "invoice", "photo", "sketch", "contract", "poem", "survey", "menu", "speech", "receipt", "timetable",
          "address", "song", "manual", "essay", "lecture")  # fmt: skip
 ENDINGS = ("txt", "md", "log", "csv")
-FOLDERS = ("archive", "work", "family", "travel", "school", "garden", "music", "taxes", "ideas", "old", "shared", "home")
+FOLDERS = (
+    "archive",
+    "work",
+    "family",
+    "travel",
+    "school",
+    "garden",
+    "music",
+    "taxes",
+    "ideas",
+    "old",
+    "shared",
+    "home",
+)
 
 
 def apply(tree: Tree, plan: tuple[Operation, ...]) -> Tree:
