@@ -1,8 +1,9 @@
 """One desktop: an X display, its buses, a window manager and applications, and what they show, read by AT-SPI.
 
-A program of its own for Debian's /usr/bin/python3, which alone has `gi`; it imports nothing of AgentGym. Started by
-`desktop.py` with one JSON argument; then a line of JSON on stdin is a call, a line of JSON on stdout its answer. When
-stdin ends it kills all it has started and removes its folder: so a desktop ends with the process that asked for it.
+A program of its own, with `accessibility.py`, for Debian's /usr/bin/python3, which alone has `gi`; it imports nothing
+of AgentGym. Started by `desktop.py` with one JSON argument; then a line of JSON on stdin is a call, a line of JSON on
+stdout its answer. When stdin ends it kills all it has started and removes its folder: so a desktop ends with the
+process that asked for it.
 """
 
 import contextlib
@@ -18,21 +19,9 @@ import sys
 import tempfile
 import time
 
-import gi
-
-gi.require_version("Gio", "2.0")
-from gi.repository import Gio, GLib  # noqa: E402
+from accessibility import ACCESSIBLE, REGISTRY, Failed, call, connect, read_tree, switch_on, windows
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
-ROOT_PATH = "/org/a11y/atspi/accessible/root"
-ACCESSIBLE, COMPONENT, TEXT = (f"org.a11y.atspi.{name}" for name in ("Accessible", "Component", "Text"))
-SHOWING, VISIBLE = 25, 30
-NOWHERE = -(2**31)
-STATES = {1: "active", 4: "checked", 12: "focused", 23: "selected", 7: "editable", 24: "sensitive", 9: "expanded"}
-"""Bits of AtspiStateType that are told."""
-READABLE = {"text", "entry", "icon", "password text", "paragraph"}
-"""Roles of which the text is read too."""
-LONGEST_TEXT = 20_000
 CALM_S, CALM_SAMPLES = 0.01, 3
 """A desktop is at rest when in so many looks in a row, so far apart, no thread of it has run."""
 FIXED_TIME = 1767268800
@@ -109,13 +98,11 @@ class Desk:
             raise RuntimeError("dbus-daemon did not start: " + self.errors())
         self.env["DBUS_SESSION_BUS_ADDRESS"] = address
         session = connect(address)
-        switch = GLib.Variant("(ssv)", ("org.a11y.Status", "IsEnabled", GLib.Variant("b", True)))
-        properties = "org.freedesktop.DBus.Properties"
-        call(session, "org.a11y.Bus", "/org/a11y/bus", properties, "Set", switch)
+        switch_on(session)
         (address,) = call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None)
         self.env["AT_SPI_BUS_ADDRESS"] = address
         self.bus = connect(address)
-        call(self.bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)  # wakes the registry
+        call(self.bus, *REGISTRY, ACCESSIBLE, "GetChildren", None)  # wakes the registry
 
     def start(self, command, **options):
         log = open(os.path.join(self.folder, "log"), "ab")  # noqa: SIM115
@@ -163,7 +150,7 @@ class Desk:
         for number, command in enumerate(commands, 1):
             self.start([part.replace("@HOME@", self.home) for part in command])
             until = time.monotonic() + 15
-            while len(self.applications()) < number:
+            while len(windows(self.bus)) < number:
                 if time.monotonic() > until:
                     raise RuntimeError(f"{command[0]} shows no window: {self.errors()}")
                 time.sleep(0.01)
@@ -180,17 +167,9 @@ class Desk:
             reap()
             time.sleep(0.005)
         for _ in range(200):
-            if not self.applications():
+            if not windows(self.bus):
                 return
             time.sleep(0.005)
-
-    def applications(self):
-        """Windows that show, as (bus name, path)."""
-        (roots,) = call(self.bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)
-        asked = gather(self.bus, [(one, ACCESSIBLE, "GetChildren", None) for one in roots])
-        windows = [window for answer in asked if answer for window in answer[0]]
-        states = gather(self.bus, [(window, ACCESSIBLE, "GetState", None) for window in windows])
-        return [window for window, state in zip(windows, states) if state and shows(state)]
 
     def rest(self, limit=2.0):
         """Wait until the desktop is at rest, at most `limit` seconds."""
@@ -229,114 +208,6 @@ class Desk:
                 os.unlink(path)
         empty(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-# Accessibility.
-
-
-def connect(address):
-    flags = Gio.DBusConnectionFlags.AUTHENTICATION_CLIENT | Gio.DBusConnectionFlags.MESSAGE_BUS_CONNECTION
-    return Gio.DBusConnection.new_for_address_sync(address, flags, None, None)
-
-
-def call(bus, name, path, interface, method, arguments, timeout_ms=5000):
-    flags = Gio.DBusCallFlags.NONE
-    return bus.call_sync(name, path, interface, method, arguments, None, flags, timeout_ms, None).unpack()
-
-
-def gather(bus, asked, timeout_ms=2000):
-    """Answers to [((bus name, path), interface, method, arguments)], asked all at once; None where there was none."""
-    answers = [None] * len(asked)
-    left = [len(asked)]
-
-    def answered(_, result, number):
-        with contextlib.suppress(GLib.Error):  # the window has gone, or has no such thing
-            answers[number] = bus.call_finish(result).unpack()
-        left[0] -= 1
-
-    flags = Gio.DBusCallFlags.NONE
-    for number, ((name, path), interface, method, arguments) in enumerate(asked):
-        bus.call(name, path, interface, method, arguments, None, flags, timeout_ms, None, answered, number)
-    context = GLib.MainContext.default()
-    while left[0]:
-        context.iteration(True)
-    return answers
-
-
-def shows(answer):
-    return bool(answer[0][0] >> SHOWING & 1)
-
-
-def is_silent(told):
-    """GTK 2 does not say of an opened menu's items that they show; but only those of an opened one are somewhere."""
-    return told["gtk2"] and told.get("role") == "menu"
-
-
-def read_tree(bus):
-    """Level by level, so that a window of a hundred elements takes some ten round trips and not five hundred."""
-    (roots,) = call(bus, "org.a11y.atspi.Registry", ROOT_PATH, ACCESSIBLE, "GetChildren", None)
-    version = GLib.Variant("(ss)", ("org.a11y.atspi.Application", "Version"))
-    versions = gather(bus, [(root, "org.freedesktop.DBus.Properties", "Get", version) for root in roots])
-    top = []
-    level = [(root, {"gtk2": bool(one and one[0].startswith("2.")), "kids": top}) for root, one in zip(roots, versions)]
-    while level:
-        children = gather(bus, [(node, ACCESSIBLE, "GetChildren", None) for node, _ in level])
-        below = [(child, told) for (_, told), answer in zip(level, children) for child in (answer or [[]])[0]]
-        states = gather(bus, [(child, ACCESSIBLE, "GetState", None) for child, _ in below])
-        seen = [
-            (*both, state[0][0])
-            for both, state in zip(below, states)
-            if state and (shows(state) or (is_silent(both[1]) and state[0][0] >> VISIBLE & 1))
-        ]
-        level = describe(bus, seen)
-    return top
-
-
-def describe(bus, found):
-    """Add what is known of every [(node, parent, state bits)] to its parent's kids; [(node, it)] of those added."""
-    name = GLib.Variant("(ss)", (ACCESSIBLE, "Name"))
-    screen = GLib.Variant("(u)", (0,))
-    asked = []
-    for node, _, _ in found:
-        asked.append((node, ACCESSIBLE, "GetRoleName", None))
-        asked.append((node, "org.freedesktop.DBus.Properties", "Get", name))
-        asked.append((node, COMPONENT, "GetExtents", screen))
-    answers = gather(bus, asked)
-    result = []
-    for number, (node, parent, bits) in enumerate(found):
-        role, name_, box = answers[3 * number : 3 * number + 3]
-        nowhere = is_silent(parent) and (box is None or box[0][0] == NOWHERE)
-        if role is None or role[0] == "tool tip" or nowhere:
-            continue
-        states = [word for bit, word in STATES.items() if bits >> bit & 1]
-        told = {
-            "role": role[0],
-            "name": name_[0] if name_ else "",
-            "states": states,
-            "kids": [],
-            "gtk2": parent["gtk2"],
-        }
-        told["silent"] = is_silent(parent)
-        told["box"] = list(box[0]) if box else [0, 0, 0, 0]
-        parent["kids"].append(told)
-        result.append((node, told))
-    read_texts(bus, [(node, told) for node, told in result if told["role"] in READABLE])
-    return result
-
-
-def read_texts(bus, readable):
-    whole, first = GLib.Variant("(ii)", (0, LONGEST_TEXT)), GLib.Variant("(i)", (0,))
-    caret = GLib.Variant("(ss)", (TEXT, "CaretOffset"))
-    texts = gather(bus, [(node, TEXT, "GetText", whole) for node, _ in readable])
-    for (_, told), text in zip(readable, texts):
-        if text:
-            told["text"] = text[0]
-    focused = [(node, told) for node, told in readable if "focused" in told["states"] and told["role"] != "icon"]
-    carets = gather(bus, [(node, "org.freedesktop.DBus.Properties", "Get", caret) for node, _ in focused])
-    marked = gather(bus, [(node, TEXT, "GetSelection", first) for node, _ in focused])
-    for (_, told), offset, selection in zip(focused, carets, marked):
-        told["caret"] = offset[0] if offset else 0
-        told["marked"] = list(selection) if selection and selection[1] > selection[0] else []
 
 
 # Processes.
@@ -441,9 +312,9 @@ def main():
             method, arguments = json.loads(line)
             try:
                 answer = {"answer": getattr(desk, method)(**arguments)}
-            except (RuntimeError, OSError, GLib.Error) as error:
+            except (RuntimeError, OSError, Failed) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
-    except (RuntimeError, OSError, GLib.Error) as error:
+    except (RuntimeError, OSError, Failed) as error:
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
     finally:
         desk.close()

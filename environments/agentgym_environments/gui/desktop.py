@@ -46,6 +46,15 @@ LARGEST_FILE = 2**20
 """Bytes; a larger file is no file that a task asks for."""
 MOST_FILES = 500
 
+MODULES = ("accessibility", "desk")
+PROGRAM = """import json, sys, types
+for name, source in json.loads(sys.stdin.readline()).items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+sys.modules["desk"].main()
+"""
+"""Takes its modules from stdin: the desktop's user may have no right to read this package."""
+
 SPECIAL = {"\n": "Return", "\t": "Tab"}
 
 XAUTHORITY = threading.Lock()
@@ -63,8 +72,7 @@ class Desktop:
         with contextlib.suppress(FileExistsError, PermissionError):
             os.mkdir("/tmp/.X11-unix", 0o777)
             os.chmod("/tmp/.X11-unix", 0o1777)
-        source = Path(__file__).with_name("desk.py").read_text(encoding="utf-8")  # other users may not read the file
-        command = [*separation(), "/usr/bin/python3", "-I", "-c", source, json.dumps({"size": SIZE})]
+        command = [*separation(), "/usr/bin/python3", "-I", "-c", PROGRAM, json.dumps({"size": SIZE})]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -76,6 +84,7 @@ class Desktop:
         self.home = self._folder = Path("/nowhere")
         self._traces: list[str] = []
         try:
+            self._send({name: Path(__file__).with_name(f"{name}.py").read_text("utf-8") for name in MODULES})
             about = self._answer()
             self._folder, self.home, self._traces = Path(about["folder"]), Path(about["home"]), about["traces"]
             with cookie(self._folder / "cookie"), warnings.catch_warnings():
@@ -96,13 +105,16 @@ class Desktop:
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """A call of desk.Desk."""
+        self._send([method, arguments])
+        return self._answer()["answer"]
+
+    def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps([method, arguments]).encode() + b"\n")
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise EnvironmentCrashed("the desktop has ended") from None
-        return self._answer()["answer"]
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -157,7 +169,7 @@ class Desktop:
         return found
 
     def files(self, folder: str) -> dict[str, str | None]:
-        """The tree below home/`folder` by path: a file's text, None for a folder. Links and the like are "<not a file>"."""
+        """The tree below home/`folder` by path: a file's text, None for a folder, "<not a file>" for links and the like."""
         return tree_of(self.home / folder)
 
     # Hands.

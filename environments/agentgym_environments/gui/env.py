@@ -1,4 +1,4 @@
-"""A desktop: a real X display with a text editor, a calculator and a file manager; rewards are read from their files."""
+"""A desktop: a real X display with a text editor, a calculator and a file manager, rewarded for what they leave."""
 
 from __future__ import annotations
 

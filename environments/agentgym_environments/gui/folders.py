@@ -65,7 +65,7 @@ def is_done(change: Operation, tree: Tree) -> bool:
 
 def some_tree(random: Random, files: int, folders: int) -> tuple[Tree, list[str], list[str]]:
     """(tree, files, folders), all at its top."""
-    inside = random.sample(FOLDERS, folders)
+    inside: list[str] = random.sample(FOLDERS, folders)
     names = [f"{name}.{random.choice(ENDINGS)}" for name in random.sample(FILES, files)]
     tree: Tree = {**dict.fromkeys(inside), **{name: document(sentences(random, 1)) for name in names}}
     return tree, names, inside

@@ -47,7 +47,6 @@ gtk-icon-theme-name="Adwaita"
 
 SETTINGS = """[org/xfce/mousepad/preferences/window]
 path-in-title=false
-remember-size=false
 statusbar-visible=false
 [org/xfce/mousepad/preferences/file]
 autosave-timer=uint32 0
