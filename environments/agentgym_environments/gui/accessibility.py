@@ -2,10 +2,10 @@
 
 import contextlib
 
-import gi
+import gi  # pyright: ignore[reportMissingImports]
 
 gi.require_version("Gio", "2.0")
-from gi.repository import Gio, GLib  # noqa: E402
+from gi.repository import Gio, GLib  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 ACCESSIBLE, COMPONENT, TEXT = (f"org.a11y.atspi.{name}" for name in ("Accessible", "Component", "Text"))
@@ -38,7 +38,7 @@ def call(bus, name, path, interface, method, arguments, timeout_ms=5000):
 
 def gather(bus, asked, timeout_ms=2000):
     """Answers to [((bus name, path), interface, method, arguments)], asked all at once; None where there was none."""
-    answers = [None] * len(asked)
+    answers: list = [None] * len(asked)
     left = [len(asked)]
 
     def answered(_, result, number):

@@ -19,7 +19,16 @@ import sys
 import tempfile
 import time
 
-from accessibility import ACCESSIBLE, REGISTRY, Failed, call, connect, read_tree, switch_on, windows
+from accessibility import (  # pyright: ignore[reportMissingImports]
+    ACCESSIBLE,
+    REGISTRY,
+    Failed,
+    call,
+    connect,
+    read_tree,
+    switch_on,
+    windows,
+)
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 CALM_S, CALM_SAMPLES = 0.01, 3

@@ -169,7 +169,7 @@ class Desktop:
         return found
 
     def files(self, folder: str) -> dict[str, str | None]:
-        """The tree below home/`folder` by path: a file's text, None for a folder, "<not a file>" for links and the like."""
+        """The tree below home/`folder` by path: text, None for folders, "<not a file>" for links and the like."""
         return tree_of(self.home / folder)
 
     # Hands.

@@ -167,7 +167,9 @@ def operate(view: View, change: Operation) -> str:
     if editor is not None:
         if change.verb == "edit" and editor.label.lstrip("*") == f"{name} - Mousepad":
             return edit(view, name, change.text)
-        return "press escape" if view.dialog else "press ctrl+q"
+        if view.dialog is not None:
+            return "press escape"
+        return "wait" if view.last == "press ctrl+q" else "press ctrl+q"  # the next window would be closed too
     dialog = view.dialog
     if dialog is not None:
         return answer(view, change, dialog)
