@@ -33,6 +33,8 @@ from accessibility import (  # pyright: ignore[reportMissingImports]
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 CALM_S, CALM_SAMPLES = 0.01, 3
 """A desktop is at rest when in so many looks in a row, so far apart, no thread of it has run."""
+LONGEST_REST_S = 10.0
+"""Then it is looked at as it is: something may move for ever. On a busy machine an application starts for seconds."""
 FIXED_TIME = 1767268800
 """Of the files an episode begins with: 2026-01-01, 12:00 UTC."""
 
@@ -154,16 +156,16 @@ class Desk:
             os.utime(os.path.join(self.home, name), (FIXED_TIME, FIXED_TIME))
         if not self.services:
             self.start([part.replace("@HOME@", self.home) for part in manager])
-            self.rest(2.0)
+            self.rest()
             self.services = set(descendants())
         for number, command in enumerate(commands, 1):
             self.start([part.replace("@HOME@", self.home) for part in command])
-            until = time.monotonic() + 15
+            until = time.monotonic() + 30
             while len(windows(self.bus)) < number:
                 if time.monotonic() > until:
                     raise RuntimeError(f"{command[0]} shows no window: {self.errors()}")
                 time.sleep(0.01)
-            self.rest(5.0)
+            self.rest()
         return None
 
     def _end_applications(self):
@@ -180,7 +182,7 @@ class Desk:
                 return
             time.sleep(0.005)
 
-    def rest(self, limit=2.0):
+    def rest(self, limit=LONGEST_REST_S):
         """Wait until the desktop is at rest, at most `limit` seconds."""
         until, calm, last = time.monotonic() + limit, 0, None
         while time.monotonic() < until:
@@ -193,7 +195,7 @@ class Desk:
             time.sleep(CALM_S)
         return False
 
-    def read(self, limit=2.0):
+    def read(self, limit=LONGEST_REST_S):
         """What shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
         self.rest(limit)
         return read_tree(self.bus)

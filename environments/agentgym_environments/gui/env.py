@@ -10,7 +10,7 @@ from agentgym.env import Action, Env, Observation
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.gui.actions import do, parse
-from agentgym_environments.gui.desktop import Desktop
+from agentgym_environments.gui.desktop import Desktop, pause
 from agentgym_environments.gui.expert import View, next_action
 from agentgym_environments.gui.setup import COMMANDS, CONFIGURATION, FOLDER, SIZE, WINDOW_MANAGER
 from agentgym_environments.gui.task import Task, Tree
@@ -20,7 +20,8 @@ from agentgym_environments.gui.tree import Element, Numbers
 CLICKED = {"menu", "item", "button", "icon", "checkbox", "radio", "text", "combo", "cell"}
 SHORTCUTS = ("ctrl+a", "ctrl+s", "return", "escape", "tab")
 CALCULATOR_AGAIN_S = 0.3
-"""galculator holds a button down for a quarter of a second when its key is pressed, and takes no other press of it."""
+"""galculator holds a button down for a quarter of a second when its key is pressed, and takes no other press of it
+meanwhile; whoever looks before its end sees now this and now that."""
 
 
 class Gui(Env):
@@ -82,7 +83,10 @@ class Gui(Env):
         self.turn += 1
         if not isinstance(act, str):
             self._history.append(str(action).strip())
-            do(act, self.desktop, CALCULATOR_AGAIN_S if self._in_calculator() else 0.0)
+            slow = self._in_calculator()
+            do(act, self.desktop, CALCULATOR_AGAIN_S if slow else 0.0)
+            if slow and act.verb in ("type", "press"):
+                pause(CALCULATOR_AGAIN_S)
             self._look()
             self.success = self._is_done()
         terminated = self.success or not self.elements  # nothing is open and nothing can be opened
