@@ -117,7 +117,7 @@ class Numbers:
                     role=WINDOWS.get(role, SHORT.get(role, role)),
                     name=name,
                     text=node["text"].replace(home, "~") if "text" in node else None,
-                    states=frozenset(node["states"]),
+                    states=frozenset(node["states"]) - ({"focused"} if role == "menu" else set()),  # GTK 2 guesses
                     box=common(node["box"], view) or view,
                     depth=depth,
                     caret=node.get("caret"),
