@@ -1,0 +1,335 @@
+"""One desktop: an X display, its buses, a window manager and applications, and what they show, read by AT-SPI.
+
+A program of its own, with `accessibility.py`, for Debian's /usr/bin/python3, which alone has `gi`; it imports nothing
+of AgentGym. Started by `desktop.py` with one JSON argument; then a line of JSON on stdin is a call, a line of JSON on
+stdout its answer. When stdin ends it kills all it has started and removes its folder: so a desktop ends with the
+process that asked for it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from accessibility import (  # pyright: ignore[reportMissingImports]
+    ACCESSIBLE,
+    REGISTRY,
+    Failed,
+    call,
+    connect,
+    read_tree,
+    switch_on,
+    windows,
+)
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+CALM_S, CALM_SAMPLES = 0.01, 3
+"""A desktop is at rest when in so many looks in a row, so far apart, no thread of it has run."""
+LONGEST_REST_S = 10.0
+"""Then it is looked at as it is: something may move for ever. On a busy machine an application starts for seconds."""
+FIXED_TIME = 1767268800
+"""Of the files an episode begins with: 2026-01-01, 12:00 UTC."""
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Desk:
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="agentgym-gui-")
+        self.home = os.path.join(self.folder, "home")
+        self.env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "HOME": self.home,
+            "DISPLAY": "",
+            "TMPDIR": self.folder,
+            "XDG_RUNTIME_DIR": os.path.join(self.folder, "run"),
+            "XAUTHORITY": os.path.join(self.folder, "cookie"),
+            "GTK_MODULES": "gail:atk-bridge",
+            "NO_AT_BRIDGE": "0",
+            "GTK_OVERLAY_SCROLLING": "0",
+            "GSETTINGS_BACKEND": "keyfile",
+            "LD_PRELOAD": "libnss_wrapper.so",  # dbus-daemon refuses a user that the system has no name for
+            "NSS_WRAPPER_PASSWD": os.path.join(self.folder, "passwd"),
+            "NSS_WRAPPER_GROUP": os.path.join(self.folder, "group"),
+        }
+        with open(self.env["NSS_WRAPPER_PASSWD"], "w") as passwd, open(self.env["NSS_WRAPPER_GROUP"], "w") as group:
+            passwd.write(f"agent:x:{os.getuid()}:{os.getgid()}:agent:{self.home}:/bin/sh\n")
+            group.write(f"agent:x:{os.getgid()}:\n")
+        os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)
+        os.mkdir(self.home)
+        self.services = set()
+
+    def open(self, size):
+        """`size`: (width, height) of the screen in pixels."""
+        self._start_display(size)
+        self._start_buses()
+
+    def _start_display(self, size):
+        number, cookie = free_number(), secrets.token_bytes(16)
+        write_cookie(self.env["XAUTHORITY"], cookie, number)
+        self.env["DISPLAY"] = f":{number}"
+        get, put = os.pipe()
+        screen = ["-screen", "0", "{}x{}x24".format(*size)]
+        listen = ["-nolisten", "tcp", "-nolisten", "local", "-listen", "unix"]
+        command = [
+            "Xvfb",
+            f":{number}",
+            "-displayfd",
+            str(put),
+            *screen,
+            *listen,
+            "-noreset",
+            "-auth",
+            self.env["XAUTHORITY"],
+        ]
+        self.start(command, pass_fds=(put,))
+        os.close(put)
+        with os.fdopen(get) as told:
+            if not told.readline().strip():
+                raise RuntimeError("Xvfb did not start: " + self.errors())
+
+    def _start_buses(self):
+        get, put = os.pipe()
+        command = ["dbus-daemon", "--session", "--nofork", "--nosyslog", f"--print-address={put}"]
+        self.start(command, pass_fds=(put,))
+        os.close(put)
+        with os.fdopen(get) as told:
+            address = told.readline().strip()
+        if not address:
+            raise RuntimeError("dbus-daemon did not start: " + self.errors())
+        self.env["DBUS_SESSION_BUS_ADDRESS"] = address
+        session = connect(address)
+        switch_on(session)
+        (address,) = call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None)
+        self.env["AT_SPI_BUS_ADDRESS"] = address
+        self.bus = connect(address)
+        call(self.bus, *REGISTRY, ACCESSIBLE, "GetChildren", None)  # wakes the registry
+
+    def start(self, command, **options):
+        log = open(os.path.join(self.folder, "log"), "ab")  # noqa: SIM115
+        with log:
+            return subprocess.Popen(
+                command,
+                env=self.env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+                **options,
+            )
+
+    def errors(self):
+        with open(os.path.join(self.folder, "log"), "rb") as log:
+            return log.read()[-500:].decode(errors="replace").strip()
+
+    # What can be asked for.
+
+    def about(self):
+        number = self.env["DISPLAY"].lstrip(":")
+        return {"folder": self.folder, "home": self.home, "display": number, "traces": traces(number)}
+
+    def launch(self, folders, files, manager, commands):
+        """Make home anew, and start the window manager (once) and then the commands, each when the last one's window
+        is there and at rest."""
+        self._end_applications()
+        empty(self.home)
+        for folder in folders:
+            os.makedirs(os.path.join(self.home, folder), exist_ok=True)
+        for name, text in files.items():
+            path = os.path.join(self.home, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace("@HOME@", self.home))
+            os.utime(path, (FIXED_TIME, FIXED_TIME))
+        for name in folders:
+            os.utime(os.path.join(self.home, name), (FIXED_TIME, FIXED_TIME))
+        if not self.services:
+            self.start([part.replace("@HOME@", self.home) for part in manager])
+            self.rest()
+            self.services = set(descendants())
+        for number, command in enumerate(commands, 1):
+            self.start([part.replace("@HOME@", self.home) for part in command])
+            until = time.monotonic() + 30
+            while len(windows(self.bus)) < number:
+                if time.monotonic() > until:
+                    raise RuntimeError(f"{command[0]} shows no window: {self.errors()}")
+                time.sleep(0.01)
+            self.rest()
+        return None
+
+    def _end_applications(self):
+        for _ in range(200):
+            left = [pid for pid in descendants() if pid not in self.services]
+            if not self.services or not left:
+                break
+            for pid in left:
+                kill(pid)
+            reap()
+            time.sleep(0.005)
+        for _ in range(200):
+            if not windows(self.bus):
+                return
+            time.sleep(0.005)
+
+    def rest(self, limit=LONGEST_REST_S):
+        """Wait until the desktop is at rest, at most `limit` seconds."""
+        until, calm, last = time.monotonic() + limit, 0, None
+        while time.monotonic() < until:
+            reap()
+            now, busy = activity()
+            calm = calm + 1 if now == last and not busy else 0
+            if calm >= CALM_SAMPLES:
+                return True
+            last = now
+            time.sleep(CALM_S)
+        return False
+
+    def read(self, limit=LONGEST_REST_S):
+        """What shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
+        self.rest(limit)
+        return read_tree(self.bus)
+
+    def running(self):
+        """Names of the programs that run beside the display and its services."""
+        reap()
+        return sorted(name_of(pid) for pid in descendants() if pid not in self.services)
+
+    def close(self):
+        for _ in range(100):
+            left = descendants()
+            if not left:
+                break
+            for pid in left:
+                kill(pid)
+            reap()
+            time.sleep(0.005)
+        for path in traces(self.env["DISPLAY"].lstrip(":")):  # an Xvfb that is killed leaves them
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        empty(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+# Processes.
+
+
+def descendants():
+    """Every process that this one has started, however indirectly."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+                children.setdefault(int(file.read().rpartition(b")")[2].split()[1]), []).append(int(entry))
+    found, edge = [], [os.getpid()]
+    while edge:
+        edge = [child for parent in edge for child in children.get(parent, ())]
+        found += edge
+    return found
+
+
+def activity():
+    """(how often every thread has run, whether one runs now) of all processes of this desktop."""
+    counts, busy = [], False
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/status") as file:
+                    lines = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+                busy = busy or lines["State"][0] in "RD"
+                counts.append((thread, lines["voluntary_ctxt_switches"], lines["nonvoluntary_ctxt_switches"]))
+    return counts, busy
+
+
+def name_of(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return ""
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def reap():
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+# Files.
+
+
+def traces(number):
+    """Files by which a display of that number is known."""
+    return [f"/tmp/.X{number}-lock", f"/tmp/.X11-unix/X{number}"]
+
+
+def free_number():
+    """By chance out of many: an Xvfb that looks for one itself takes the display of a process that it cannot see."""
+    while True:
+        number = 1000 + secrets.randbelow(60000)
+        if not any(os.path.lexists(path) for path in traces(number)):
+            return number
+
+
+def write_cookie(path, cookie, number):
+    """An Xauthority file with a display's cookie, without which nobody sees the display. Libraries look for it under
+    any host's name, or under this one's."""
+    kind, host = b"MIT-MAGIC-COOKIE-1", socket.gethostname().encode()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for family, address in ((65535, b""), (256, host)):
+            fields = (address, str(number).encode(), kind, cookie)
+            file.write(family.to_bytes(2, "big") + b"".join(len(one).to_bytes(2, "big") + one for one in fields))
+
+
+def empty(folder):
+    """Remove all that is in a folder, what may not be read included."""
+    for root, folders, _ in os.walk(folder):
+        for path in (os.path.join(root, name) for name in folders):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            os.unlink(entry.path)
+
+
+def main():
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(PR_SET_DUMPABLE, 0)  # what the agent may start under the same user cannot look into this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    desk = Desk()
+    try:
+        desk.open(**json.loads(sys.argv[1]))
+        answer = desk.about()
+        while True:
+            print(json.dumps(answer), flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                break
+            method, arguments = json.loads(line)
+            try:
+                answer = {"answer": getattr(desk, method)(**arguments)}
+            except (RuntimeError, OSError, Failed) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+    except (RuntimeError, OSError, Failed) as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+    finally:
+        desk.close()
+
+
+if __name__ == "__main__":
+    main()
