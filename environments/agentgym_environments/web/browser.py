@@ -39,7 +39,6 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that answers nobody: what no tab allows cannot leave the machine, whatever asks for it."""
 ARGUMENTS = (
-    "--enable-blink-features=ComputedAccessibilityInfo",  # element.computedRole and .computedName
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-smooth-scrolling",
     "--font-render-hinting=none",
@@ -190,6 +189,8 @@ class Browsers:
                 self._warm.remove(warm)
                 with contextlib.suppress(Exception):
                     await warm.browser.close()
+            if not self._warm:
+                await self._stop_driver()
 
     async def _stop(self) -> None:
         for warm in self._warm[:]:
@@ -198,10 +199,13 @@ class Browsers:
         self._warm.clear()
         for task in self._background:
             task.cancel()
-        if self._playwright is not None:
+        await self._stop_driver()
+
+    async def _stop_driver(self) -> None:
+        driver, self._playwright = self._playwright, None
+        if driver is not None:
             with contextlib.suppress(Exception):
-                await self._playwright.stop()
-            self._playwright = None
+                await driver.stop()
 
 
 @dataclass(eq=False)
@@ -224,7 +228,7 @@ class Tab:
         """Playwright's asynchronous page, to be used in coroutines given to `run`."""
         self.size = size
         self.refused: list[str] = []
-        """URLs that were asked for and not allowed, the last hundred of them."""
+        """URLs that were asked for and not allowed."""
         self.lost = ""
         """Why the tab is gone; empty while it is there."""
         self._pool, self._warm, self._closed = pool, warm, False
@@ -286,7 +290,7 @@ class Tab:
 
     async def _refuse(self, route: Route) -> None:
         """A navigation that is refused leaves the page where it is."""
-        self.refused = [*self.refused[-99:], route.request.url]
+        self.refused.append(route.request.url)
         await route.abort("aborted")
 
 
