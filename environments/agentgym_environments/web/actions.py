@@ -120,8 +120,9 @@ async def perform(page: Page, action: Action) -> None:
         by = [across * action.pixels, down * action.pixels]
         await _ask(page, "scroll", [*(action.targets or (0,)), *by])
     elif action.verb == "fill":
-        await _ask(page, "ready", [action.targets[0]])
-        await page.keyboard.insert_text(action.texts[0]) if action.texts[0] else await page.keyboard.press("Delete")
+        done = await _ask(page, "ready", [action.targets[0], action.texts[0]])
+        if not done:
+            await (page.keyboard.insert_text(action.texts[0]) if action.texts[0] else page.keyboard.press("Delete"))
     elif action.verb == "select":
         await _ask(page, "select", [action.targets[0], action.texts])
     elif action.verb != "wait":

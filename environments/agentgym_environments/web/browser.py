@@ -33,7 +33,7 @@ from agentgym.errors import DeadlineExceeded, EpisodeLost, MissingDependency
 from agentgym_environments.web import orphans
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page, Playwright, Route
+    from playwright.async_api import Browser, FloatRect, Page, Playwright, Route
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 NOWHERE = "http://127.0.0.1:9"
@@ -266,9 +266,11 @@ class Tab:
         """The value of a JavaScript expression, or of a function called with `argument`, as JSON."""
         return self.run(self.page.evaluate(expression, argument))
 
-    def image(self) -> np.ndarray:
-        """What is to be seen: uint8[height, width, 3]."""
-        return pixels(self.run(self.page.screenshot(type="png")))
+    def image(self, size: tuple[int, int] | None = None) -> np.ndarray:
+        """What is to be seen: uint8[height, width, 3]. With `size`, so many pixels (width, height) of its upper left."""
+        width, height = size or self.size
+        clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
+        return pixels(self.run(self.page.screenshot(type="png", clip=clip)))
 
     def close(self) -> None:
         """Free everything; does nothing the second time."""

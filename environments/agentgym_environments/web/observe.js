@@ -51,6 +51,8 @@
     return "#" + parts.slice(0, 3).map(part => part.toString(16).padStart(2, "0")).join("");
   };
   const classes = element => [...element.classList].filter(name => !/^(ui-(?!icon-)|jq)/.test(name)).map(name => "." + name).join("");
+  const icons = element => [...element.children].filter(child => !child.children.length && !child.textContent.trim() &&
+    getComputedStyle(child).backgroundImage !== "none").map(classes).join(" ");
   const place = box => `${round(box.width)}x${round(box.height)} at ${round(box.x + box.width / 2)},` +
     `${round(box.y + box.height / 2)}`;
 
@@ -124,7 +126,7 @@
         const typed = /textbox|searchbox|spinbutton|combobox|listbox|date|time/.test(role);
         const sort = name || typed ? "" : [classes(element), hex(style.backgroundColor), /checkbox|radio/.test(role) ? "" :
           place(element.getBoundingClientRect())].filter(Boolean).join(" ");
-        return say(depth, element, [role, name && quote(name), sort,
+        return say(depth, element, [role, name && quote(name), sort, icons(element),
           ...states(element, role, style)]);
       }
       const text = [...element.childNodes].some(node => node.nodeType === Node.TEXT_NODE && node.data.trim());
@@ -204,14 +206,25 @@
     await drawn();
     return [];
   };
-  // Put the focus into a field, with all that it holds selected.
-  const ready = id => {
+  // Put the focus into a field, with all that it holds selected. Dates and the like cannot be typed: they are set here,
+  // and [1] is the answer.
+  const ready = (id, text) => {
     const element = find(id);
     if (!element || !element.getClientRects().length) return missing(id);
     if (!element.isContentEditable && !element.matches("input, textarea") || element.disabled || element.readOnly)
       return `element ${id} is no field that can be filled`;
     if (element.matches("[type=checkbox], [type=radio], [type=button], [type=submit]"))
       return `element ${id} is no field that can be filled`;
+    if (element.matches("[type=date], [type=time], [type=month], [type=week], [type=color], [type=range]")) {
+      const before = element.value;
+      element.value = text;
+      if (element.value !== text) {
+        element.value = before;
+        return `element ${id} takes a ${element.type}, as in ${{ date: "2024-01-31", time: "13:05" }[element.type] || before}`;
+      }
+      for (const name of ["input", "change"]) element.dispatchEvent(new Event(name, { bubbles: true }));
+      return [1];
+    }
     element.focus();
     if (element.isContentEditable) getSelection().selectAllChildren(element);
     else element.select();

@@ -61,9 +61,9 @@ class Page:
         """The text of the page after `pass_ms` of its time, and the value of a JavaScript expression in it."""
         return tuple(self.tab.evaluate(LOOK, [view, self.hide, pass_ms, also]))
 
-    def image(self) -> np.ndarray:
-        """uint8[height, width, 3]"""
-        return self.tab.image()
+    def image(self, size: tuple[int, int] | None = None) -> np.ndarray:
+        """uint8[height, width, 3]; with `size`, so many pixels (width, height) of its upper left."""
+        return self.tab.image(size)
 
     def renumber(self, first: int = 1) -> None:
         """Forget the numbers of elements; the next to be seen gets `first`."""
