@@ -70,6 +70,8 @@
     if (element.hasAttribute("aria-expanded"))
       said.push(element.getAttribute("aria-expanded") === "true" ? "expanded" : "collapsed");
     if (element.hasAttribute("aria-valuenow")) said.push(`value=${element.getAttribute("aria-valuenow")}`);
+    for (const name of element.classList)
+      if (/^(selected|active|clicked|chosen|current|highlighted)$/.test(name)) said.push("." + name);
     if (document.activeElement === element && element !== document.body) said.push("focused");
     if (/auto|scroll/.test(style.overflowY) && element.scrollHeight > element.clientHeight + 1)
       said.push(`scrolled ${round(element.scrollTop)} of ${element.scrollHeight - element.clientHeight}`);
@@ -135,12 +137,12 @@
         const said = states(element, role, style);
         if (text) return say(depth, element, [role === "heading" ? role : "text", quote(element.innerText), ...said]);
         const words = empty(element, style);
-        if (words || said.length) say(depth, element, [words || "box", ...said.filter(word => !words.endsWith(word))]);
+        if (words || said.length) say(depth, element, [words || "box", ...said.filter(word => !words.includes(word))]);
         return;
       }
       const said = states(element, role, style);
       const pointer = style.cursor === "pointer" && getComputedStyle(element.parentElement).cursor !== "pointer";
-      if (FRAMES.has(role) || said.length || pointer) {
+      if (FRAMES.has(role) || said.some(word => word[0] !== ".") || pointer) {
         const name = role === "dialog" || element.hasAttribute("aria-label") ? named(element) : "";
         say(depth, element, [FRAMES.has(role) ? role : "group", name && quote(name), ...said]);
         return within(element, depth + 1);

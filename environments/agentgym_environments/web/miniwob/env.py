@@ -12,7 +12,8 @@ from agentgym.env import Action, Env, Observation
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.web.actions import GRAMMAR, NotPossible, parse
-from agentgym_environments.web.miniwob.expert import EXPERTS, Elements, solve
+from agentgym_environments.web.miniwob.elements import Elements
+from agentgym_environments.web.miniwob.expert import EXPERTS, solve
 from agentgym_environments.web.miniwob.site import Seen, Site, folder
 from agentgym_environments.web.miniwob.tasks import pages_of, table, tasks_of
 
@@ -98,7 +99,7 @@ class MiniWob(Env):
     def expert(self) -> str:
         """The next action of the page's scripted solver. Raises BadRequest on a page that has none."""
         self._require_episode("expert")
-        return solve(self._task[0], self._seen.task, self._seen.tree)
+        return solve(self._task[0], self._seen.task, Elements(self._seen.tree, self._taken))
 
     def close(self) -> None:
         if self._site is not None:
@@ -161,8 +162,9 @@ class MiniWob(Env):
 def offers(seen: Seen) -> list[str]:
     """Actions that can be done now: clicks on every element, and fields filled with words of the task."""
     words = re.findall(r'"([^"]+)"', seen.task) or seen.task.rstrip(".").split()[-WORDS:]
-    found = []
-    for element in Elements(seen.tree):
+    elements = [element for element in Elements(seen.tree) if element.id]
+    found = [f"click {element.id}" for element in elements]
+    for element in elements:
         if element.role in ("textbox", "searchbox", "spinbutton") and not element.has("disabled"):
             found += [f"fill {element.id} {word}" for word in dict.fromkeys(words)]
         elif element.role in ("combobox", "listbox"):
