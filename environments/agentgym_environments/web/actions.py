@@ -139,7 +139,7 @@ async def _point(page: Page, action: Action) -> None:
     if action.verb == "drag":
         await page.mouse.down()
         for place in places[1:]:
-            await page.mouse.move(*place, steps=5)
+            await page.mouse.move(*place, steps=5 if len(places) == 2 else 2)
         await page.mouse.up()
 
 

@@ -191,15 +191,23 @@
   const point = async id => {
     const element = find(id);
     if (!element || !element.getClientRects().length) return missing(id);
-    const middle = () => {
-      const box = element.getBoundingClientRect();
-      return [box.x + box.width / 2, box.y + box.height / 2];
+    const spots = [[.5, .5], [.15, .15], [.85, .15], [.15, .85], [.85, .85], [.5, .15], [.5, .85], [.15, .5], [.85, .5]];
+    // The middle (of the first line, where text runs over several), unless something else lies there.
+    const free = () => {
+      const box = element.getClientRects()[0];
+      const places = spots.map(([right, down]) => [box.x + box.width * right, box.y + box.height * down]);
+      const hit = ([x, y]) => {
+        const at = document.elementFromPoint(x, y);
+        return at && (at === element || element.contains(at));
+      };
+      return [places.find(hit), places[0]];
     };
-    const at = document.elementFromPoint(...middle());
-    if (at && (at === element || element.contains(at) || at.contains(element))) return middle();
+    const [found] = free();
+    if (found) return found;
     element.scrollIntoView({ block: "nearest", inline: "nearest", behavior: "instant" });
     await drawn();
-    return middle();
+    const [after, middle] = free();
+    return after || middle;
   };
   const scroll = async (id, across, down) => {
     const element = id ? find(id) : document.scrollingElement;

@@ -22,7 +22,10 @@ HIDE = "#query, #reward-display, #sync-task-cover, #click-canvas"
 PAUSE_MS = 5000
 """What was moving when an episode ended has come to rest after so long."""
 
-START = """async ([pause, seed, first]) => {
+OPENING_MS = 500
+"""Pages that put the focus somewhere, or let something move in, have done so by then."""
+
+START = """async ([pause, seed, first, opening]) => {
   await __clock.advance(pause);
   document.activeElement?.blur();
   __seen.restart(first);
@@ -37,6 +40,7 @@ START = """async ([pause, seed, first]) => {
   for (const url of fresh) loaded.set(url, Object.assign(new Image(), { src: url }));
   await Promise.all(fresh.map(url => loaded.get(url).decode().catch(() => null)));
   if (fresh.length) await new Promise(done => requestAnimationFrame.real(() => requestAnimationFrame.real(done)));
+  await __clock.advance(opening);
 }"""
 """Puts the page at the start of an episode, and waits for its pictures: places depend on their sizes."""
 STATE = """(() => {
@@ -89,7 +93,7 @@ class Site:
             self._page.goto(f"{self._base}miniwob/{name}.html")
             self._name = name
         self._page.tab.run(self._rest())
-        self._page.tab.evaluate(START, [PAUSE_MS, str(seed), first])
+        self._page.tab.evaluate(START, [PAUSE_MS, str(seed), first, OPENING_MS])
 
     def look(self, pass_ms: int = 0) -> Seen:
         tree, (done, score, task) = self._page.look(pass_ms=pass_ms, also=STATE)

@@ -104,6 +104,7 @@ COLOURS = {
     "magenta": (255, 0, 255), "yellow": (255, 255, 0), "white": (255, 255, 255), "lime": (0, 255, 0),
     "purple": (128, 0, 128), "cyan": (0, 255, 255), "grey": (128, 128, 128), "gray": (128, 128, 128),
     "orange": (255, 165, 0), "pink": (255, 192, 203), "olive": (128, 128, 0), "gold": (255, 215, 0),
+    "maroon": (128, 0, 0), "navy": (0, 0, 128), "silver": (192, 192, 192), "teal": (0, 128, 128),
 }  # fmt: skip
 
 
@@ -197,8 +198,9 @@ def grid_point(task: str, seen: Elements) -> str:
 
 
 def ascending(task: str, seen: Elements) -> str:
+    """After the first click the numbers are hidden by squares, which come in the order of their numbers."""
     numbers = [element for element in seen.of("text") if element.id and element.name.isdigit()]
-    return click(min(numbers, key=lambda element: int(element.name))) if numbers else "wait"
+    return click(min(numbers, key=lambda element: int(element.name)) if numbers else seen.of("rect")[0])
 
 
 def ticket(task: str, seen: Elements) -> str:
@@ -234,10 +236,10 @@ def radio_and_text(task: str, seen: Elements) -> str:
 
 
 def greatest(task: str, seen: Elements) -> str:
+    """A card that is not chosen can be clicked, and so is a group of its own."""
     cards = [element for element in seen.of("text") if element.name.isdigit()]
     best = max(cards, key=lambda card: int(card.name))
-    group = next(element for element in reversed(seen.before(best)) if element.depth < best.depth)
-    return submit(seen) if group.has(".selected") or best.has(".selected") else click(best)
+    return submit(seen) if best.depth == 0 else click(best)
 
 
 def generate(task: str, seen: Elements) -> str:

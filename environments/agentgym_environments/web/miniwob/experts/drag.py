@@ -76,21 +76,9 @@ def move_item(task: str, seen: Elements) -> str:
 def _past(item: Element, target: Element) -> str:
     """Drop it a little beyond the middle of what is to give way."""
     (x, y), (there_x, there_y) = middle(item), middle(target)
-    beyond = 6 if there_y > y else -6
-    return f"drag {at(x, y)} {at(there_x, there_y + beyond)} {at(there_x, there_y + beyond / 2)}"
-
-
-NINTHS = [
-    "top left", "top center", "top right", "center left", "center", "center right", "bottom left", "bottom center",
-    "bottom right",
-]  # fmt: skip
-
-
-def move_in_grid(task: str, seen: Elements) -> str:
-    name, where = re.findall(r"Drag (\S+) to the (.*)\.$", task)[0]
-    found = items(seen)
-    item = next(element for one, element in found if one == name)
-    return f"drag {at(*middle(item))} {at(*middle(found[NINTHS.index(where)][1]))}"
+    by = 6 if (there_y, there_x) > (y, x) else -6
+    right, down = (0 if there_x == x else by), (0 if there_y == y else by)
+    return f"drag {at(x, y)} {at(there_x + right, there_y + down)} {at(there_x + right / 2, there_y + down / 2)}"
 
 
 def sort_numbers(task: str, seen: Elements) -> str:
@@ -114,16 +102,6 @@ def midpoint(task: str, seen: Elements) -> str:
     return submit(seen) if seen.taken else _mark((ax + bx) / 2, (ay + by) / 2)
 
 
-def bisect(task: str, seen: Elements) -> str:
-    """The blue circle is the corner."""
-    if seen.taken:
-        return submit(seen)
-    corner, one, two = (middle(circle) for circle in seen.of("circle")[:3])
-    angles = [math.atan2(y - corner[1], x - corner[0]) for x, y in (one, two)]
-    half = math.atan2(sum(map(math.sin, angles)), sum(map(math.cos, angles)))
-    return _mark(corner[0] + 40 * math.cos(half), corner[1] + 40 * math.sin(half))
-
-
 def right_angle(task: str, seen: Elements) -> str:
     """The blue circle is the corner; of the two perpendiculars the one that stays inside."""
     if seen.taken:
@@ -143,15 +121,6 @@ def draw_line(task: str, seen: Elements) -> str:
     x, y = (value - 0 for value in middle(seen.of("circle")[0]))
     way = (at(x, 62), at(x, 165)) if "vertical" in task else (at(8, y), at(150, y))
     return f"drag {way[0]} {way[1]}"
-
-
-def draw_circle(task: str, seen: Elements) -> str:
-    if seen.taken:
-        return submit(seen)
-    x, y = middle(seen.of("circle")[0])
-    radius = min(x - 4, 154 - x, y - 54, 175 - y, 30)
-    turns = [math.tau * step / 24 for step in range(25)]
-    return "drag " + " ".join(at(x + radius * math.cos(turn), y + radius * math.sin(turn)) for turn in turns)
 
 
 def resize(task: str, seen: Elements) -> str:

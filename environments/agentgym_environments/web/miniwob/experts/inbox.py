@@ -96,34 +96,14 @@ def _dishes(seen: Elements) -> dict[str, tuple[set[str], int, Element]]:
 
 
 def terminal(task: str, seen: Elements) -> str:
-    ending = re.findall(r"extension (\S+?)\.?$", task)[0]
+    """List the files, then delete the first that fits."""
+    ending = (re.findall(r"extension (\S+)$", task) or [""])[0]
     typed = len([said for said in seen.taken if said.startswith("type")])
     if len(seen.taken) > typed * 2 - 1 and typed:
-        files = " ".join(element.name for element in seen.of("text")).split()
-        name = next((file for file in files if file.endswith(ending) and file != ending), "")
-        return f"type rm {name}"
+        listed = seen.after(next(element for element in seen if element.name == "ls"))[0].name.split()
+        fits = [file for file in listed if (file.endswith(ending) if ending else "." not in file)]
+        return f"type rm {fits[0]}"
     return "press Enter" if typed else "type ls"
-
-
-def tic_tac_toe(task: str, seen: Elements) -> str:
-    """Win, else block, else the best free square."""
-    boxes = seen.of("box")
-    marks = ["x" if box.has(".mark-x") else "o" if box.has(".mark-o") else "" for box in boxes]
-    best = max((number for number in range(9) if not marks[number]), key=lambda number: _worth(marks, number))
-    return click(boxes[best])
-
-
-LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
-
-
-def _worth(marks: list[str], number: int) -> int:
-    """A line of one's own counts most, then one of theirs, then lines still open."""
-    worth = 0
-    for line in LINES:
-        if number in line:
-            others = [marks[square] for square in line if square != number]
-            worth += {("x", "x"): 1000, ("o", "o"): 100, ("", "x"): 10, ("", ""): 3}.get(tuple(sorted(others)), 0)  # type: ignore[arg-type]
-    return worth
 
 
 def calendar_date(task: str, seen: Elements) -> str:

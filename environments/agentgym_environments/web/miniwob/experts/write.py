@@ -111,11 +111,11 @@ def search(task: str, seen: Elements) -> str:
     """Search, turn pages of three results, click the result of the number."""
     number = int(re.findall(r"(\d+)(?:st|nd|rd|th)", task)[0])
     field = seen.of("textbox")[0]
-    results = [element for element in seen.of("text", "link", "heading") if element.id and element.depth == 0]
+    results = [element for element in seen.of("link") if element.depth == 0]
     pages = [element for element in seen if element.id and re.fullmatch(r"\d|[<>]", element.name)]
     if not pages:
         return fill(seen, (field, quoted(task)[0]))
-    here = next((int(page.name) for page in pages if page.has("disabled") or page.has(".active")), 1)
+    here = next((int(seen.under(item)[0].name) for item in seen.of("listitem") if item.has(".active")), 1)
     wanted = (number + 2) // 3
     if here != wanted:
         return click(next((page for page in pages if page.name == str(wanted)), pages[-1]))
@@ -149,15 +149,10 @@ def autocomplete(task: str, seen: Elements) -> str:
 
 
 def guess(task: str, seen: Elements) -> str:
-    """Ask for every number in turn; the field holds the last one asked for."""
-    field, button = seen.of("spinbutton")[0], seen.of("button")[0]
-    tried = [int(said.split()[-1]) for said in seen.taken if said.startswith("fill")]
-    low, high = 0, 9
-    said = " ".join(element.name for element in seen.of("text"))
-    if tried and len(seen.taken) % 2 == 1:
-        return click(button)
-    del low, high, said
-    return f"fill {field.id} {len(tried)}"
+    """Ask for one number after another."""
+    if len(seen.taken) % 2 == 1:
+        return click(seen.of("button")[0])
+    return f"fill {seen.of('spinbutton')[0].id} {len(seen.taken) // 2}"
 
 
 def agreement(task: str, seen: Elements) -> str:
