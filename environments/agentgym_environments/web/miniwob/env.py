@@ -15,7 +15,7 @@ from agentgym_environments.web.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.web.miniwob.elements import Elements
 from agentgym_environments.web.miniwob.expert import EXPERTS, solve
 from agentgym_environments.web.miniwob.site import Seen, Site, folder
-from agentgym_environments.web.miniwob.tasks import pages_of, table, tasks_of
+from agentgym_environments.web.miniwob.tasks import RELOAD, pages_of, tasks_of
 
 PASSED = 0.9
 """A page's score from which its task counts as solved. Some pages score how near an answer comes."""
@@ -26,7 +26,7 @@ WORDS = 4
 class MiniWob(Env):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
-    page: the one page that all tasks are of. group: which pages otherwise, see tasks.json. observation: "tree" (the
+    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation: "tree" (the
     accessibility tree), "html" or "screenshot". pace_ms: how much of the page's time an action takes.
 
     A snapshot is the list of actions, which `restore` plays again.
@@ -109,7 +109,7 @@ class MiniWob(Env):
     def _begin(self, page: str, seed: int) -> None:
         if self._site is None or self._site.lost:
             self.close()
-            self._site = Site(frozenset(table()["reload"]))
+            self._site = Site(RELOAD)
         self._task, self._taken = (page, seed), []
         self.turn, self.over, self.success = 0, False, False
         # A number that is the same on every page could be said without looking.
