@@ -22,6 +22,12 @@ PASSED = 0.9
 WORDS = 4
 """Words of the task that `available_actions` offers to fill a field with."""
 
+READING = {
+    "html": "Do what the task says on the web page below. It is HTML; an element's ref is its ID. One action a turn:",
+    "screenshot": "Do what the task says on the web page of the picture, 160 by 210 pixels. One action a turn; point by X,Y:",
+}
+"""How the instructions begin where the tree is not shown."""
+
 
 class MiniWob(Env):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
@@ -179,7 +185,9 @@ def _told(
     image = observation == "screenshot"
     solved = set(pages) <= set(EXPERTS) and pace_ms == 1000
     capabilities = ["snapshot", *(["expert"] if solved else []), *(["image"] if image else [])]
+    first, _, rest = spec.instructions.partition("\n")
     update: dict[str, Any] = {
+        "instructions": f"{READING.get(observation, first)}\n{rest}",
         "splits": {split: len(some) for split, some in tasks.items()},
         "observations": ("text", "image") if image else ("text",),
         "capabilities": tuple(capabilities),
