@@ -45,7 +45,7 @@ def seeds_of(page: str, site: Site) -> dict[str, list[int]]:
     known: dict[str, int] = {}
     for first in range(0, len(SEEDS), AT_ONCE):
         some = SEEDS[first : first + AT_ONCE]
-        for seed, content in zip(some, site.evaluate(SHOWN, [str(seed) for seed in some])):
+        for seed, content in zip(some, site.evaluate(SHOWN, some)):
             if content not in known:
                 known[content] = seed
                 split = split_of(f"{page} {content}")

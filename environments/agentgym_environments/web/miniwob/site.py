@@ -93,7 +93,7 @@ class Site:
             self._page.goto(f"{self._base}miniwob/{name}.html")
             self._name = name
         self._page.tab.run(self._rest())
-        self._page.tab.evaluate(START, [PAUSE_MS, str(seed), first, OPENING_MS])
+        self._page.tab.evaluate(START, [PAUSE_MS, seed, first, OPENING_MS])
 
     def look(self, pass_ms: int = 0) -> Seen:
         tree, (done, score, task) = self._page.look(pass_ms=pass_ms, also=STATE)
