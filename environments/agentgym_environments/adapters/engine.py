@@ -64,5 +64,5 @@ class EngineEnv(TurnEnv):
         split, task = state["opening"]
         self.begin(split, task)
         for action in state["actions"]:
-            self.apply(action)
-            self._taken.append(action)
+            self._said = action
+            self.act(action)
