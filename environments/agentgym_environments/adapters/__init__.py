@@ -1,0 +1,1 @@
+"""Worlds around other people's engines, each an extra of its own: their packages are imported when a world is made."""

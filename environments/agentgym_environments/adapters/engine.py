@@ -1,0 +1,68 @@
+"""What worlds around another's engine share: a package that may be missing, and snapshots by playing again."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, ClassVar
+
+from agentgym.env import Action
+from agentgym.errors import MissingDependency
+from agentgym_environments.turns import Outcome, TurnEnv
+
+
+def package(module: str, extra: str) -> Any:
+    """The module, imported now. Raises MissingDependency with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"this world needs the package {error.name!r}, which is not installed: pip install 'agentgym[{extra}]'"
+        ) from error
+
+
+class EngineEnv(TurnEnv):
+    """A TurnEnv whose rules are an engine's, which cannot be written down. Implement `open` and `apply` in place of
+    `begin` and `act`; all chance must be the task's.
+
+    A snapshot is the task and the actions taken, which `restore` plays again.
+    """
+
+    as_said: ClassVar[bool] = False
+    """`apply` is given the action as it was said, with capitals and line breaks, only the spaces around it cut off."""
+
+    def open(self, split: str, task: int) -> None:
+        raise NotImplementedError
+
+    def apply(self, action: str) -> Outcome | None:
+        raise NotImplementedError
+
+    def begin(self, split: str, task: int) -> None:
+        self._opening: tuple[str, int] = (split, task)
+        self._taken: list[str] = []
+        self._said = ""
+        self.open(split, task)
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._said = action.strip() if isinstance(action, str) else ""
+        return super().step(action)
+
+    def act(self, action: str) -> Outcome | None:
+        action = self._said if self.as_said else action
+        outcome = self.apply(action)
+        if outcome is not None:
+            self._taken.append(action)
+        return outcome
+
+    def refuse(self, action: str) -> str:
+        legal = self.describe().get("available_actions") or self.env_spec.actions
+        return f"not an action; say {', '.join(legal)}\n{self.observe()}"
+
+    def save(self) -> Any:
+        return {"opening": self._opening, "actions": self._taken}
+
+    def load(self, state: Any) -> None:
+        split, task = state["opening"]
+        self.begin(split, task)
+        for action in state["actions"]:
+            self._said = action
+            self.act(action)

@@ -1,0 +1,1 @@
+"""TextArena: its single-player games, by name."""

@@ -1,0 +1,68 @@
+"""The single-player games of TextArena that work as worlds, which was measured, and why the others do not."""
+
+from __future__ import annotations
+
+MOVES = ("[up]", "[down]", "[left]", "[right]")
+PEGS = tuple(f"[{one} {other}]" for one in "ABC" for other in "ABC" if one != other)
+
+GAMES: dict[str, tuple[str, ...]] = {
+    "2048-v0": MOVES,
+    "2048-v0-3x3": MOVES,
+    "2048-v0-easy": MOVES,
+    "2048-v0-very-easy": MOVES,
+    "2048-v0-super-easy": MOVES,
+    "2048-v0-ultra-easy": MOVES,
+    "2048-v0-mega-easy": MOVES,
+    "Blackjack-v0": ("[hit]", "[stand]"),
+    "Blackjack-v0-long": ("[hit]", "[stand]"),
+    "Countdown-v0": (),
+    "Crosswords-v0": (),
+    "Cryptarithm-v0": (),
+    "FrozenLake-v0": MOVES,
+    "FrozenLake-v0-hardcore": MOVES,
+    "FrozenLake-v0-random": MOVES,
+    "GuessTheNumber-v0": tuple(f"[{number}]" for number in range(1, 21)),
+    "GuessTheNumber-v0-hardcore": tuple(f"[{number}]" for number in range(1, 51)),
+    "LightsOut-v0": tuple(f"[{row} {column}]" for row in range(5) for column in range(5)),
+    "Mastermind-v0": (),
+    "Mastermind-v0-hard": (),
+    "Mastermind-v0-extreme": (),
+    "Minesweeper-v0": (),
+    "Minesweeper-v0-small": (),
+    "Minesweeper-v0-medium": (),
+    "Minesweeper-v0-hard": (),
+    "PegJump-v0": (),
+    "Secretary-v0": ("[accept]", "[continue]"),
+    "Secretary-v0-long": ("[accept]", "[continue]"),
+    "Set-v0": (),
+    "Slitherlink-v0": (),
+    "Sudoku-v0": (),
+    "Sudoku-v0-very-easy": (),
+    "Sudoku-v0-easy": (),
+    "Sudoku-v0-medium": (),
+    "TowerOfHanoi-v0": PEGS,
+    "TowerOfHanoi-v0-medium": PEGS,
+    "TowerOfHanoi-v0-hard": PEGS,
+}
+"""Game: its actions, when they are few and fixed."""
+
+LEFT_OUT = {
+    "Bandit": "its state cannot be told from its history, and nothing in it is ever solved",
+    "FifteenPuzzle": "its code fails when it is solved",
+    "LogicPuzzle": "it prints to the terminal",
+    "RushHour": "a reset takes seconds",
+    "Sokoban": "a reset takes seconds",
+    "Sudoku-v0-hard": "a reset takes seconds",
+    "ThreeCardMonte": "the winner is drawn after the guess",
+    "Hangman": "it needs a list of words that nltk would download",
+    "SpellingBee": "it needs a list of words that nltk would download",
+    "Wordle": "it needs a list of words that nltk would download; there is a world `wordle`",
+    "WordLadder": "it needs a list of words that nltk would download",
+    "WordSearch": "it needs a list of words that nltk would download",
+}
+
+ALIKE = ("Minesweeper",)
+"""Games that draw their chance at the first move: every task opens alike."""
+
+SINGLE = ("Countdown", "Cryptarithm", "PegJump", "Slitherlink", "TowerOfHanoi")
+"""Games with one opening: one task, one split."""

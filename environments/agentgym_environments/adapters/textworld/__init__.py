@@ -1,0 +1,1 @@
+"""TextWorld: generated text adventures, compiled on first use."""
