@@ -40,8 +40,8 @@ INFO_TYPES: dict[str, Callable[[Any], bool]] = {
     "state_key": lambda value: isinstance(value, str),
     "progress": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1,
     "available_actions": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    "role": lambda value: value in (0, 1) and not isinstance(value, bool | float),
-    "rewards": lambda value: isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value),
+    "role": lambda value: type(value) is int and value in (0, 1),
+    "rewards": lambda value: isinstance(value, list) and [type(one) in (int, float) for one in value] == [True] * 2,
 }
 
 INFO_SAYS = {
@@ -53,10 +53,6 @@ INFO_SAYS = {
     "role": "0 or 1",
     "rewards": "two numbers",
 }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 async def spec_is_complete(probe: Probe) -> None:
