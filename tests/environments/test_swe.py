@@ -25,7 +25,7 @@ from agentgym_environments.swe.make import bugs
 from agentgym_environments.swe.mutate import apply, mutations
 from agentgym_environments.swe.tasks import SPLITS, of_split, suites, tasks
 
-SAMPLE = 6
+SAMPLE = 4
 """Tasks that are verified both ways by default; `-m worlds` verifies all."""
 
 
@@ -64,7 +64,8 @@ def passes(name):
     assert verdict.solved(frozenset(), suite.passing, suite.unstable)
 
 
-SOME = tasks()[:: len(tasks()) // SAMPLE + 1]
+QUICK = [task for task in tasks() if suites()[task.package].seconds < 2]
+SOME = QUICK[:: len(QUICK) // SAMPLE + 1]
 
 
 @pytest.mark.parametrize("task", SOME, ids=lambda task: f"{task.package}-{task.edits[0].line}")
@@ -241,7 +242,7 @@ def test_hints_say_more_each_time_and_see_what_is_mended(env):
     told = [env.hint() for _ in range(4)]
     assert edit.path in told[0]
     assert edit.function in told[1]
-    assert edit.function not in told[0]
+    assert "near line" not in told[0]
     assert "line" in told[2]
     assert told[2] == told[3]
     env.step(env.expert())

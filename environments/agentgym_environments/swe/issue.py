@@ -27,6 +27,7 @@ def symptom(test: str, failure: str, root: str) -> str:
         if what
         else f"{words}: what comes of it is\n{how}"
     )
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
     return text.replace(f"/work/{root}/".replace("//", "/"), "")[:LONGEST]
 
 
