@@ -47,11 +47,9 @@ class Plan:
     @cached_property
     def _empty(self) -> str:
         side = 2 * self.size + 1
-        return "\n".join("".join(self._mark(x, y) for x in range(side)) for y in range(side))
-
-    def _mark(self, x: int, y: int) -> str:
-        cell = ((x - 1) // 2, (y - 1) // 2)
-        if x % 2 and y % 2:
-            return "X" if cell == self.exit else "_"
-        other = (x // 2, cell[1]) if y % 2 else (cell[0], y // 2)
-        return "_" if x % 2 != y % 2 and (cell, other) in self.doors else "#"
+        rows = [["#"] * side for _ in range(side)]
+        for (x, y), (beside_x, beside_y) in self.doors:
+            rows[2 * y + 1][2 * x + 1] = "_"
+            rows[y + beside_y + 1][x + beside_x + 1] = "_"
+        rows[2 * self.exit[1] + 1][2 * self.exit[0] + 1] = "X"
+        return "\n".join(map("".join, rows))

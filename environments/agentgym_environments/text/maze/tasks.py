@@ -30,21 +30,22 @@ def plan(size: int, loops: int, view: str, turns: int, split: str, task: int) ->
 def _attempt(random: Random, size: int, loops: int) -> Plan:
     cells = [(x, y) for y in range(size) for x in range(size)]
     pairs: set[tuple[Cell, Cell]] = set()
-    path, reached = [cells[0]], {cells[0]}
+    path, inside = [cells[0]], set(cells)
+    unreached = inside - {cells[0]}
     while path:
-        ahead = [cell for way in WAYS if (cell := beyond(path[-1], way)) in cells and cell not in reached]
+        ahead = [cell for way in WAYS if (cell := beyond(path[-1], way)) in unreached]
         if not ahead:
             path.pop()
             continue
         cell = random.choice(ahead)
         pairs |= {(path[-1], cell), (cell, path[-1])}
-        reached.add(cell)
+        unreached.remove(cell)
         path.append(cell)
     walls = [
         (cell, other)
         for cell in cells
         for way in ("east", "south")
-        if (other := beyond(cell, way)) in cells and (cell, other) not in pairs
+        if (other := beyond(cell, way)) in inside and (cell, other) not in pairs
     ]
     for cell, other in random.sample(walls, min(loops, len(walls))):
         pairs |= {(cell, other), (other, cell)}
