@@ -1,0 +1,1 @@
+"""NetHack, by the NetHack Learning Environment: its screen as text, its keys by name."""

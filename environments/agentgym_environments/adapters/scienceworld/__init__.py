@@ -1,0 +1,1 @@
+"""ScienceWorld: experiments of primary school in ten rooms, in a Java virtual machine."""
