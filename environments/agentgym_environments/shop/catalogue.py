@@ -23,9 +23,7 @@ KNOWN = 3
 """Features of a product that search knows of: those that may be in its title."""
 WORDS = 16
 """Words of a query that are looked at."""
-STOP = frozenset(
-    ("a", "an", "and", "at", "for", "from", "i", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with")
-)
+STOP = frozenset(("a", "an", "and", "for", "from", "i", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with"))
 
 Options = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of options and the values on offer; the first is preselected."""
@@ -117,9 +115,7 @@ def _index() -> sqlite3.Connection:
     try:
         index.execute("CREATE VIRTUAL TABLE wares USING fts5(title, rest, tokenize = 'porter ascii')")
     except sqlite3.OperationalError as error:
-        raise MissingDependency(
-            f"the shop searches with SQLite's FTS5, and this Python's SQLite has none: {error}"
-        ) from error
+        raise MissingDependency(f"the shop needs a Python whose SQLite has FTS5: {error}") from error
     rows = [(number, one.title, " ".join((one.category, one.kind, *one.known))) for number, one in products().items()]
     index.executemany("INSERT INTO wares (rowid, title, rest) VALUES (?, ?, ?)", rows)
     return index

@@ -25,8 +25,7 @@ class Shop(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "one") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("shop.toml")))
-        require_level(level)
+        super().__init__(told(spec or EnvSpec.load(Path(__file__).with_name("shop.toml")), level))
         self.level = level
         search("anything")  # makes the catalogue and its index, once in a process
         self.state = State()
@@ -83,9 +82,20 @@ class Shop(TurnEnv):
             raise BadRequest(f"the episode of {self.env_spec.id} is over: there is no {what}")
 
 
-def require_level(level: str) -> None:
+def told(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:
+    """The spec of a world made with another level than its own: the length of an episode goes with the level.
+
+    turns: how many of this world's turns one of text takes. Raises ConfigError for a level that there is not.
+    """
     if level not in LEVELS:
         raise ConfigError(f"shop: level is one of {', '.join(LEVELS)}, not {level!r}")
+    return (
+        spec
+        if spec.kwargs.get("level") == level
+        else spec.model_copy(
+            update={"max_turns": turns * LEVELS[level].turns, "kwargs": {**spec.kwargs, "level": level}}
+        )
+    )
 
 
 def ordered(goal: Goal, state: State) -> Outcome:

@@ -35,14 +35,16 @@ class Level:
     options: tuple[int, int]
     slack: tuple[float, float]
     """The limit over the price of what is known to fit, as a share of it."""
+    turns: int
+    """Most turns, in text."""
     hidden: bool = True
     """Whether features may be asked for that search does not know of."""
 
 
 LEVELS = {
-    "easy": Level(1, (1, 1), (0, 0), (0.1, 0.5), hidden=False),
-    "one": Level(1, (2, 3), (1, 2), (0.02, 0.3)),
-    "two": Level(2, (2, 3), (1, 2), (0.01, 0.1)),
+    "easy": Level(1, (1, 1), (0, 0), (0.1, 0.5), 12, hidden=False),
+    "one": Level(1, (2, 3), (1, 2), (0.02, 0.3), 20),
+    "two": Level(2, (2, 3), (1, 2), (0.01, 0.1), 40),
 }
 
 
