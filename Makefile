@@ -43,14 +43,22 @@ worlds: .venv/ready
 containers: .venv/ready
 	$(BIN)/python -m pytest -m docker
 
-# Against OpenEnv's own client, server and validator, and TRL's trainer, in an environment of their own: their pins differ.
-interop: .venv/ready .venv-interop/ready
-	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python $(BIN)/python -m pytest tests/interop
+# Against OpenEnv's own client, server and validator, TRL's trainer and BrowserGym, in environments of their own: their pins differ.
+interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
+	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
+	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop
 	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  'openenv==0.10.*' 'trl==1.16.*'
+	touch $@
+
+# BrowserGym, whose Playwright is an older one; for `browsergym` and benchmarks/web.py.
+.venv-browsergym/ready:
+	$(PYTHON) -m venv .venv-browsergym
+	.venv-browsergym/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
@@ -60,4 +68,4 @@ interop: .venv/ready .venv-interop/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-interop dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-browsergym dist build .pytest_cache .ruff_cache .hypothesis

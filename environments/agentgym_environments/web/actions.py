@@ -15,7 +15,7 @@ click ID, hover ID: an element by its number, or a point as X,Y
 fill ID TEXT: replace what a field holds; type TEXT: type where the focus is
 select ID OPTION: choose in a list (several: "A" "B")
 press KEY: Enter, Tab, ArrowDown, a, Control+a, ...
-scroll up|down|left|right [ID] [PIXELS]
+scroll up|down|left|right [ID [PIXELS]]: an element, or 0 for the page
 drag FROM TO: each an ID or X,Y; more points draw a path
 back, wait""".strip()
 

@@ -223,10 +223,12 @@ class Tab:
     Every method raises EpisodeLost once the tab has crashed, its browser has ended or it was closed.
     """
 
-    def __init__(self, pool: Browsers, warm: _Warm, page: Page, size: tuple[int, int]) -> None:
+    def __init__(
+        self, pool: Browsers, warm: _Warm, page: Page, allowed: tuple[str, ...], size: tuple[int, int]
+    ) -> None:
         self.page = page
         """Playwright's asynchronous page, to be used in coroutines given to `run`."""
-        self.size = size
+        self.allowed, self.size = allowed, size
         self.refused: list[str] = []
         """URLs that were asked for and not allowed."""
         self.lost = ""
@@ -256,9 +258,11 @@ class Tab:
         """Open a page and wait until it has loaded. Raises ValueError for a URL that is not allowed."""
         before = len(self.refused)
         try:
+            if not url.startswith(self.allowed):
+                raise ValueError(f"{url} is none of this tab's pages")
             self.run(self.page.goto(url))
         except Exception as error:
-            if len(self.refused) > before:
+            if len(self.refused) > before:  # it led elsewhere
                 raise ValueError(f"{url} is none of this tab's pages") from error
             raise
 
@@ -309,7 +313,7 @@ async def _make_tab(
         proxy={"server": NOWHERE, "bypass": ",".join(["<-loopback>", *map(_host, filter(_is_http, allowed))])},
     )
     page = await context.new_page()
-    tab = Tab(pool, warm, page, size)
+    tab = Tab(pool, warm, page, allowed, size)
     for script in scripts:
         await context.add_init_script(script)
     beginnings = "|".join(re.escape(beginning) for beginning in (*allowed, "data:", "blob:"))

@@ -15,18 +15,24 @@ from agentgym_environments.web.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.web.miniwob.elements import Elements
 from agentgym_environments.web.miniwob.expert import EXPERTS, solve
 from agentgym_environments.web.miniwob.site import Seen, Site, folder
-from agentgym_environments.web.miniwob.tasks import pages_of, table, tasks_of
+from agentgym_environments.web.miniwob.tasks import RELOAD, pages_of, tasks_of
 
 PASSED = 0.9
 """A page's score from which its task counts as solved. Some pages score how near an answer comes."""
 WORDS = 4
 """Words of the task that `available_actions` offers to fill a field with."""
 
+READING = {
+    "html": "Do what the task says on the web page below. It is HTML; an element's ref is its ID. One action a turn:",
+    "screenshot": "Do what the task says on the web page of the picture, 160 by 210 pixels. One action a turn; point by X,Y:",
+}
+"""How the instructions begin where the tree is not shown."""
+
 
 class MiniWob(Env):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
-    page: the one page that all tasks are of. group: which pages otherwise, see tasks.json. observation: "tree" (the
+    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation: "tree" (the
     accessibility tree), "html" or "screenshot". pace_ms: how much of the page's time an action takes.
 
     A snapshot is the list of actions, which `restore` plays again.
@@ -109,7 +115,7 @@ class MiniWob(Env):
     def _begin(self, page: str, seed: int) -> None:
         if self._site is None or self._site.lost:
             self.close()
-            self._site = Site(frozenset(table()["reload"]))
+            self._site = Site(RELOAD)
         self._task, self._taken = (page, seed), []
         self.turn, self.over, self.success = 0, False, False
         # A number that is the same on every page could be said without looking.
@@ -179,7 +185,9 @@ def _told(
     image = observation == "screenshot"
     solved = set(pages) <= set(EXPERTS) and pace_ms == 1000
     capabilities = ["snapshot", *(["expert"] if solved else []), *(["image"] if image else [])]
+    first, _, rest = spec.instructions.partition("\n")
     update: dict[str, Any] = {
+        "instructions": f"{READING.get(observation, first)}\n{rest}",
         "splits": {split: len(some) for split, some in tasks.items()},
         "observations": ("text", "image") if image else ("text",),
         "capabilities": tuple(capabilities),

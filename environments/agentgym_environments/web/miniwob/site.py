@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Site:
             self._page.goto(f"{self._base}miniwob/{name}.html")
             self._name = name
         self._page.tab.run(self._rest())
-        self._page.tab.evaluate(START, [PAUSE_MS, str(seed), first, OPENING_MS])
+        self._page.tab.evaluate(START, [PAUSE_MS, seed, first, OPENING_MS])
 
     def look(self, pass_ms: int = 0) -> Seen:
         tree, (done, score, task) = self._page.look(pass_ms=pass_ms, also=STATE)
@@ -110,8 +110,9 @@ class Site:
         """Raises NotPossible."""
         self._page.act(action)
 
-    def evaluate(self, expression: str) -> object:
-        return self._page.tab.evaluate(expression)
+    def evaluate(self, expression: str, argument: Any = None) -> Any:
+        """For those who make tasks; agents act by `act` alone."""
+        return self._page.tab.evaluate(expression, argument)
 
     def close(self) -> None:
         self._page.close()

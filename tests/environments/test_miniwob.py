@@ -1,0 +1,286 @@
+"""MiniWoB++: its tasks, what is seen of them, whom the reward believes, and the scripted experts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from agentgym import load
+from agentgym.client import EnvClient, server_process
+from agentgym.env import Env
+from agentgym.errors import BadRequest, ConfigError, EpisodeLost
+from agentgym_environments.web.actions import NotPossible, parse
+from agentgym_environments.web.browser import browsers, find_program
+from agentgym_environments.web.miniwob.elements import Elements
+from agentgym_environments.web.miniwob.expert import EXPERTS
+from agentgym_environments.web.miniwob.site import Site, names
+from agentgym_environments.web.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
+
+pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'agentgym[web]'")
+pytest.importorskip("miniwob.constants", reason="MiniWoB++ is not installed: pip install 'agentgym[web]'")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not find_program(), reason="no Chromium is installed: apt-get install chromium-headless-shell"),
+]
+IDS = ("miniwob", "miniwob-easy", "miniwob-all")
+
+
+@pytest.fixture
+def make():
+    """make(name, ...) -> a world, closed after the test."""
+    made: list[Env] = []
+
+    def make(name: str, **arguments) -> Env:
+        made.append(load.make(name, **arguments))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+def play(world: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
+    """Everything that an episode of the expert says, and the last info."""
+    observation, info = world.reset(seed=0, options=options)
+    said: list = [observation, info]
+    over = False
+    while not over and len(said) < limit:
+        action = world.expert()
+        *step, info = world.step(action)
+        over = step[2] or step[3]
+        said += [action, step, info]
+    return said, info
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_spec_says_what_the_class_does(name):
+    spec, world = load.spec(name), load.make(name)
+    assert world.env_spec == spec
+    assert spec.family == "web"
+    assert list(spec.splits) == ["train", "validation", "test"]
+    assert ("expert" in spec.capabilities) is (name != "miniwob-all")
+
+
+def test_the_pages():
+    assert set(pages_of("easy")) <= set(EXPERTS) <= set(pages_of("all")) == set(seeds()) == set(names())
+    assert len(EXPERTS) >= 100
+    assert RELOAD <= set(seeds())
+    assert set(EASY) <= set(seeds())
+    for page, splits in seeds().items():
+        every = [seed for some in splits.values() for seed in some]
+        assert len(every) == len(set(every)), page
+        assert splits["train"], page
+    tasks = tasks_of(pages_of("solved"))
+    assert len({page for page, _ in tasks["train"][: len(EXPERTS)]}) == len(EXPERTS)  # each page before any comes again
+
+
+def test_arguments_choose_pages_and_what_is_seen(make):
+    world = make("miniwob:page=click-test,observation=html")
+    assert world.env_spec.splits == {"train": 60, "validation": 8, "test": 8}
+    assert "It is HTML" in world.env_spec.instructions
+    observation, info = world.reset(options={"task": 0})
+    assert re.search(r'Task: Click the button\.\n[^]*<button[^>]* ref="\d+">Click Me!</button>'.replace("[^]", "(?s:.)"), observation)
+    assert info["page"] == "click-test"
+    assert load.spec("miniwob:page=hot-cold").splits == {"train": 20}
+    assert "expert" not in load.spec("miniwob:page=hot-cold").capabilities
+    for wrong in ("page=no-such", "group=no-such", "observation=smell", "pace_ms=0"):
+        with pytest.raises(ConfigError):
+            load.make(f"miniwob:{wrong}")
+
+
+def test_a_screenshot_is_an_image_that_can_be_pointed_at(make):
+    world = make("miniwob:page=click-color,observation=screenshot")
+    assert world.env_spec.observations == ("text", "image")
+    observation, _ = world.reset(options={"task": 2})
+    image, text = observation["image"], observation["text"]
+    assert image.shape == (210, 160, 3)
+    assert len({tuple(pixel) for row in image[70:200:5, 10:150:5] for pixel in row}) >= 4
+    assert re.fullmatch(r"Task: Click on the \w+ colored box\.", text)
+    world.reset(options={"task": 2})
+    id = re.findall(r"\d+", world.expert())[0]
+    box = next(element for element in Elements(world._seen.tree) if element.id == int(id)).box
+    assert tuple(image[box[1], box[0]]) == next(e for e in Elements(world._seen.tree) if e.id == int(id)).colour
+    _, reward, terminated, _, info = world.step(f"click {box[0]},{box[1]}")
+    assert (reward, terminated, info["success"]) == (1.0, True, True)
+
+
+SOME = ("click-checkboxes", "click-menu", "login-user", "email-inbox-reply", "choose-date", "use-autocomplete", "drag-items",
+        "scroll-text-2", "click-tab-2", "social-media")  # fmt: skip
+
+
+def test_the_expert_solves_pages_of_every_kind_and_the_same_episode_comes_again(make):
+    """Among them pages that are loaded anew and pages that are not; on one instance and on another."""
+    world, other = make("miniwob"), make("miniwob")
+    place = {page: number for number, (page, _) in reversed(list(enumerate(world.tasks["test"])))}
+    for page in SOME:
+        said, info = play(world, {"split": "test", "task": place[page]})
+        assert info["success"], said
+        again, _ = play(other, {"split": "test", "task": place[page]})
+        assert json.dumps(again) == json.dumps(said)
+
+
+def test_a_snapshot_is_played_again(make):
+    world, other = make("miniwob:page=click-checkboxes-large"), make("miniwob:page=click-checkboxes-large")
+    world.reset(seed=1, options={"task": 5})
+    for _ in range(3):
+        world.step(world.expert())
+    world.step("dance")
+    state = world.snapshot()
+    action = world.expert()
+    expected = world.step(action)
+    other.restore(state)
+    assert other.step(action) == expected
+    assert other.turn == 5
+    assert other.reset() == world.reset()
+    with pytest.raises(BadRequest, match="not a snapshot"):
+        other.restore(b"{}")
+
+
+def test_nothing_said_is_believed(make):
+    """The page alone gives the reward: text about it changes nothing, wherever it is typed."""
+    world = make("miniwob:page=enter-text")
+    world.reset(options={"task": 0})
+    field = next(element.id for element in Elements(world._seen.tree) if element.role == "textbox")
+    for said in (
+        "javascript:WOB_DONE_GLOBAL=true",
+        f"fill {field} <script>core.endEpisode(1, true)</script>",
+        f'fill {field} "; core.endEpisode(1); "',
+        f"fill {field} javascript:core.endEpisode(1)",
+        "type core.endEpisode(1)",
+        "press Enter",
+        "press F12",
+        "press Control+l",
+        "back",
+        "goto javascript:core.endEpisode(1)",
+    ):
+        _, reward, terminated, _, info = world.step(said)
+        assert (reward, terminated, info["success"], info["page_score"]) == (0.0, False, False, 0.0), said
+    observation, reward, terminated, _, info = world.step(f"click {field + 1}")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    assert info["page_score"] == -1
+
+
+def test_a_wrong_answer_ends_the_episode_without_reward_and_ids_cannot_be_guessed(make):
+    world = make("miniwob:page=click-test-2")
+    firsts = set()
+    for task in range(12):
+        world.reset(options={"task": task})
+        firsts.add(Elements(world._seen.tree)[0].id)
+    assert len(firsts) > 6
+    wrong = world._seen and Elements(world._seen.tree).named("TWO")
+    assert wrong is not None
+    _, reward, terminated, _, info = world.step(f"click {wrong.id}")
+    assert (reward, terminated, info["success"]) == (0.0, True, False)
+    with pytest.raises(BadRequest, match="is over"):
+        world.step("wait")
+
+
+def test_nonsense_costs_a_turn_and_says_what_can_be_said(make):
+    world = make("miniwob-easy")
+    _, before = world.reset(options={"task": 0})
+    observation, _, terminated, truncated, info = world.step("make it so")
+    assert (terminated, truncated, info["valid_action"]) == (False, False, False)
+    assert info["state_key"] == before["state_key"]
+    assert "fill ID TEXT" in observation
+    observation, *_, info = world.step("click 9999")
+    assert observation.startswith("there is no element 9999 to be seen\nTask: ")
+    assert not info["valid_action"]
+
+
+def test_a_world_goes_on_after_its_browser_has_died(make):
+    world = make("miniwob-easy")
+    world.reset(options={"task": 0})
+    for pid in browsers().pids():
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EpisodeLost):
+        for _ in range(8):
+            world.step("wait")
+    _, info = play(world, {"task": 0})
+    assert info["success"]
+
+
+READMES = re.findall(
+    r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```",
+    (Path(__file__).parents[2] / "environments/agentgym_environments/web/miniwob/README.md").read_text(encoding="utf-8"),
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(("name", "split", "task", "printed"), READMES)
+def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(make, name, split, task, printed):
+    said, _ = play(make(name), {"split": split, "task": int(task)})
+    lines = [said[0]]
+    for action, step, _ in zip(said[2::3], said[3::3], said[4::3]):
+        lines += [f"> {action}", step[0]]
+    assert "\n".join([*lines, f"reward {step[1]:g}"]) == printed
+
+
+# Minutes.
+
+
+@pytest.mark.worlds
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_the_expert_wins_on_every_page(make, split):
+    """Two tasks of each page and split."""
+    world = make("miniwob")
+    first: dict[str, list[int]] = {}
+    for number, (page, _) in enumerate(world.tasks[split]):
+        first.setdefault(page, []).append(number)
+    lost = [
+        (page, number)
+        for page, numbers in first.items()
+        for number in numbers[:2]
+        if not play(world, {"split": split, "task": number})[1]["success"]
+    ]
+    assert len(lost) <= 0.02 * 2 * len(first), lost
+
+
+@pytest.mark.worlds
+def test_a_page_opens_alike_however_it_was_left():
+    """Played on in a tab, and loaded anew, the same seed shows the same: RELOAD names the pages where it would not."""
+    kept, fresh = Site(RELOAD), Site(frozenset(names()))
+    for page in names():
+        chance = random.Random(page)
+        kept.start(page, 3)
+        for _ in range(3):
+            ids = re.findall(r"\[(\d+)\]", kept.look(1000).tree)
+            if not ids:
+                break
+            action = parse(f"{chance.choice(['click', 'click', 'hover'])} {chance.choice(ids)}")
+            try:
+                kept.act(action)  # type: ignore[arg-type]
+            except NotPossible:
+                continue
+        kept.start(page, 12)
+        fresh.start(page, 12)
+        for _ in range(2):
+            assert kept.look(700) == fresh.look(700), page
+        assert (kept.image() == fresh.image()).mean() > 0.999, page
+    kept.close()
+    fresh.close()
+
+
+async def step_over_http(url: str) -> int:
+    stepped = 0
+    async with EnvClient(f"{url}/envs/miniwob-all", timeout_s=120) as client:
+        session = client.session()
+        for task in range(len(seeds())):
+            step = await session.reset(seed=0, options={"split": "train", "task": task})
+            offered = step.info["available_actions"]
+            step = await session.step(offered[0] if offered else "click 80,120")
+            stepped += step.info["valid_action"]
+        await session.close()
+    return stepped
+
+
+@pytest.mark.worlds
+def test_every_page_is_stepped_over_http():
+    with server_process(["miniwob-all"]) as url:
+        assert asyncio.run(step_over_http(url)) == len(names()) >= 100

@@ -1,0 +1,64 @@
+"""BrowserGym's tasks as worlds: `make interop` installs BrowserGym beside this environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from agentgym import load
+from agentgym.check import check_env
+from agentgym.errors import EnvironmentCrashed, MissingDependency
+from agentgym_environments.web.browser import find_program
+
+VARIABLE = "AGENTGYM_BROWSERGYM_PYTHON"
+pytestmark = pytest.mark.skipif(not find_program(), reason="no Chromium: apt-get install chromium-headless-shell")
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """An interpreter that has BrowserGym."""
+    interpreter = os.environ.get(VARIABLE)
+    if not interpreter:
+        pytest.skip(f"{VARIABLE} names no interpreter that has BrowserGym: run `make interop`")
+    return interpreter
+
+
+def test_without_browsergym_one_sentence_says_how_to_get_it():
+    with pytest.raises(MissingDependency, match=r"pip install browsergym-core.*, then browsergym:python="):
+        load.make("browsergym", python="/bin/false")
+    assert load.spec("browsergym").family == "web"
+
+
+def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
+    world = load.make("browsergym", python=python, task="miniwob.click-button")
+    first, info = world.reset(seed=0, options={"split": "test", "task": 4})
+    goal = re.findall(r'Task: Click on the "(.*)" button', first)[0]
+    wrong, _, terminated, _, info = world.step("click('no such')")
+    assert (terminated, info["valid_action"]) == (False, False)
+    assert wrong.startswith("error: ")
+    bid = re.findall(rf"\[(\d+)\] button '{goal}'", first)[0]
+    _, reward, terminated, _, info = world.step(f"click('{bid}')")
+    assert (reward > 0, terminated, info["success"]) == (True, True, True)
+    assert world.reset(seed=0, options={"split": "test", "task": 4})[0] == first
+    process = world._child  # type: ignore[attr-defined]
+    os.killpg(process.pid, signal.SIGKILL)
+    with pytest.raises(EnvironmentCrashed, match="its process has ended"):
+        world.step("noop()")
+    world.close()
+
+
+def test_it_keeps_the_rules_of_worlds(python):
+    broken = [finding for finding in check_env(f"browsergym:python={python}", tasks=3) if not finding.ok]
+    assert not broken
+
+
+def test_closing_ends_its_processes(python):
+    world = load.make("browsergym", python=python)
+    world.reset(seed=0)
+    pid = world._child.pid  # type: ignore[attr-defined]
+    world.close()
+    assert not subprocess.run(["pgrep", "--session", str(pid)], capture_output=True, text=True).stdout
