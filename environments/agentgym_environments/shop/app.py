@@ -155,4 +155,5 @@ def _group(group: Group) -> str:
     options = "".join(
         f"<option{' selected' if value == group.chosen else ''}>{escape(value)}</option>" for value in group.values
     )
-    return f'<p><label>{escape(group.name)} <select name="{escape(group.name)}">{options}</select></label></p>'
+    name = escape(group.name)
+    return f'<p><label for="{name}">{name}</label> <select id="{name}" name="{name}">{options}</select></p>'

@@ -116,7 +116,7 @@ class ShopBrowser(Env):
             fields = {one.name: one.value for one in here if one.role == "combobox"}
             state = replace(state, chosen=tuple((name, fields[name]) for name, _ in state.chosen))
         event = next_move(goal, state).event
-        return _by_page(event, say(event, view(state, goal)), here)
+        return on_page(event, say(event, view(state, goal)), here)
 
     def hint(self) -> str:
         return next_move(*self._moving("hint")).why
@@ -237,7 +237,7 @@ def page_offers(here: list[Element], searches: list[str]) -> list[str]:
     return said
 
 
-def _by_page(event: Event, said: str, here: list[Element]) -> str:
+def on_page(event: Event, said: str, here: list[Element]) -> str:
     """An event of the shop (`said` in text) as the next action on its page."""
     if event[0] == "choose":
         field = next(one for one in here if one.role == "combobox" and one.name == event[1])
