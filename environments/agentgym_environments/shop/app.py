@@ -130,7 +130,7 @@ def _main(seen: View) -> str:
 
 def _search(query: str) -> str:
     box = f'<input type="search" name="q" aria-label="Search" maxlength="200" value="{escape(query)}">'
-    return f'<form action="/search">{box} <button>Search</button></form>'
+    return f'<form action="/search" autocomplete="off">{box} <button>Search</button></form>'
 
 
 def _links(links: tuple[Press, ...]) -> str:
@@ -148,7 +148,7 @@ def _form(seen: View) -> str:
         return ""
     buttons = [("-".join(button.event), button.label) for button in seen.buttons] or [("save", "Save")]
     pressed = "".join(f'<button name="do" value="{does}">{escape(label)}</button>' for does, label in buttons)
-    return f'<form method="post">{"".join(map(_group, seen.groups))}<p>{pressed}</p></form>'
+    return f'<form method="post" autocomplete="off">{"".join(map(_group, seen.groups))}<p>{pressed}</p></form>'
 
 
 def _group(group: Group) -> str:

@@ -69,6 +69,8 @@ class ShopBrowser(Env):
         self._page: Page | None = None
         self._token = ""
         self._customer: Customer | None = None
+        self.tree = ""
+        """The page as it was last seen."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -111,7 +113,7 @@ class ShopBrowser(Env):
     def expert(self) -> str:
         """The text world's next move, by the page's fields, links and buttons."""
         goal, state = self._moving("expert")
-        here = elements(self._tree)
+        here = elements(self.tree)
         if state.page == "product":
             fields = {one.name: one.value for one in here if one.role == "combobox"}
             state = replace(state, chosen=tuple((name, fields[name]) for name, _ in state.chosen))
@@ -128,6 +130,11 @@ class ShopBrowser(Env):
         if self._page is not None:
             self._page.close()
             self._page = None
+
+    @property
+    def page(self) -> Page:
+        assert self._page is not None
+        return self._page
 
     @property
     def customer(self) -> Customer:
@@ -156,7 +163,10 @@ class ShopBrowser(Env):
         if action is None:
             return f"not an action; an action is one of\n{GRAMMAR}"
         try:
-            self._page.act(action)
+            if action.verb == "back":  # as soon as it is there; nothing where there is nothing to go back to
+                self._page.tab.run(self._page.tab.page.go_back(wait_until="load"))
+            else:
+                self._page.act(action)
             self._page.tab.run(self._settle())
             self._page.act(WAIT)
         except NotPossible as error:
@@ -178,24 +188,24 @@ class ShopBrowser(Env):
         assert self._page is not None
         key = f"{self.customer.goal.text} {self.customer.state}"
         self._page.tab.evaluate(NUMBER, 10 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % 80)
-        self._tree = self._page.look("tree")[0]
+        self.tree = self._page.look("tree")[0]
 
     def _observe(self, problem: str = "") -> Observation:
         assert self._page is not None
-        seen = self._page.look("html")[0] if self.view == "html" else self._tree if self.view == "tree" else ""
+        seen = self._page.look("html")[0] if self.view == "html" else self.tree if self.view == "tree" else ""
         text = "\n".join(part for part in (problem, f"Task: {self.customer.goal.text}", seen) if part)
         return {"text": text, "image": self._page.image()} if self.view == "screenshot" else text
 
     def _info(self, valid: bool) -> dict[str, Any]:
         goal, state = self.customer.goal, self.customer.state
-        tree = hashlib.sha256(self._tree.encode()).hexdigest()[:16]
+        tree = hashlib.sha256(self.tree.encode()).hexdigest()[:16]
         searches = [said.removeprefix("search ") for said in offers(view(state, goal), goal) if said[:7] == "search "]
         return {
             "success": self.success,
             "valid_action": valid,
             "state_key": f"{state_key(goal, state)}/{tree}",
             "progress": score(goal, state),
-            "available_actions": [] if self.over else page_offers(elements(self._tree), searches),
+            "available_actions": [] if self.over else page_offers(elements(self.tree), searches),
         }
 
     def _moving(self, what: str) -> tuple[Any, Any]:
