@@ -225,7 +225,7 @@ def test_going_back_is_going_there_and_a_snapshot_goes_on_from_there(worlds, nam
     copy.restore(state)
     assert json.loads(state)["turn"] == copy.turn == 6
     assert copy.customer.state == env.customer.state
-    again = [world.step(env.expert()) for world in (env, copy)]
+    again = [world.step(world.expert()) for world in (env, copy)]
     assert again[0] == again[1]
     assert "Results for boots" in observation
 
