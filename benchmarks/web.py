@@ -24,7 +24,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = ROOT / "environments/agentgym_environments/web/browsergym"
-PAGES = ("click-test", "click-button", "click-option", "click-checkboxes", "enter-text", "login-user", "click-tab-2-easy")
+PAGES = (
+    "click-test",
+    "click-button",
+    "click-option",
+    "click-checkboxes",
+    "enter-text",
+    "login-user",
+    "click-tab-2-easy",
+)
 FASTER, LIGHTER = 20.0, 10.0
 ROLES = ("button", "radio", "checkbox", "textbox")
 
@@ -152,7 +160,9 @@ def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:
     from agentgym_environments.web.miniwob.tasks import RELOAD
 
     site, solved, played = Site(RELOAD), 0, 0
-    times: dict[str, list[float]] = {name: [] for name in ("our reset", "our step", "their reset", "their step", "other page")}
+    times: dict[str, list[float]] = {
+        name: [] for name in ("our reset", "our step", "their reset", "their step", "other page")
+    }
     for page in PAGES:
         times_there = {**times, "our reset": times["other page"]}
         for number in range(rounds):
@@ -184,7 +194,9 @@ def memory(peer: Peer, ours: int, theirs: int) -> tuple[float, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", default=str(ROOT / ".venv-browsergym/bin/python"), help="an interpreter with BrowserGym")
+    parser.add_argument(
+        "--peer", default=str(ROOT / ".venv-browsergym/bin/python"), help="an interpreter with BrowserGym"
+    )
     parser.add_argument("--rounds", type=int, default=4, help="episodes of each page")
     parser.add_argument("--sessions", type=int, nargs=2, default=(16, 4), help="sessions open for memory: ours, theirs")
     parser.add_argument("--peer-of", nargs=2, help=argparse.SUPPRESS)

@@ -10,7 +10,7 @@ STEPS = {
     "northeast": (1, -1), "northwest": (-1, -1), "southeast": (1, 1), "southwest": (-1, 1),
 }  # fmt: skip
 
-FLOOR = frozenset(map(ord, ".#<>{_$%!?/=\"+)[(*^@dfu"))
+FLOOR = frozenset(map(ord, '.#<>{_$%!?/="+)[(*^@dfu'))
 """Characters of squares that can as a rule be walked on; pets give way."""
 
 DOORS = (2372, 2375)

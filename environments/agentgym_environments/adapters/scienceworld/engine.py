@@ -36,7 +36,7 @@ class Engine:
         )
         jvm = self.gateway.jvm
         self.server: Any = jvm.scienceworld.runtime.pythonapi.PythonInterface()
-        module = getattr(jvm.java.lang.Class, "forName")("scala.util.Random$").getField("MODULE$")
+        module = jvm.java.lang.Class.forName("scala.util.Random$").getField("MODULE$")
         self._random: Any = module.get(None)
 
     def open(self, task: str, variation: int, simplifications: str, seed: int) -> list[str]:

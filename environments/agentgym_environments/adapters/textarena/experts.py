@@ -53,7 +53,11 @@ def mastermind(game: Any) -> str:
     """The first code that every answer so far allows."""
     state = game.state.game_state
     digits, length = range(1, state["num_numbers"] + 1), state["code_length"]
-    codes = itertools.product(digits, repeat=length) if state["duplicate_numbers"] else itertools.permutations(digits, length)
+    codes = (
+        itertools.product(digits, repeat=length)
+        if state["duplicate_numbers"]
+        else itertools.permutations(digits, length)
+    )
     for code in codes:
         if all(_pegs(code, past["guess"]) == (past["black"], past["white"]) for past in state["history"]):
             break

@@ -62,7 +62,9 @@ class Elements(list[Element]):
 
     def __init__(self, tree: str | list[Element], taken: Sequence[str] = ()) -> None:
         self.taken = taken
-        super().__init__(tree if isinstance(tree, list) else (_read(line) for line in tree.splitlines() if line.strip()))
+        super().__init__(
+            tree if isinstance(tree, list) else (_read(line) for line in tree.splitlines() if line.strip())
+        )
 
     def of(self, *roles: str) -> Elements:
         return Elements([element for element in self if element.role in roles])

@@ -119,7 +119,9 @@ class MiniWob(Env):
         self._task, self._taken = (page, seed), []
         self.turn, self.over, self.success = 0, False, False
         # A number that is the same on every page could be said without looking.
-        self._site.start(page, seed, first=10 + int.from_bytes(hashlib.sha256(f"{page} {seed}".encode()).digest()[:4]) % 80)
+        self._site.start(
+            page, seed, first=10 + int.from_bytes(hashlib.sha256(f"{page} {seed}".encode()).digest()[:4]) % 80
+        )
         self._seen = self._site.look()
 
     def _act(self, said: str) -> str:

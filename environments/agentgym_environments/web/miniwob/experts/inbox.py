@@ -142,7 +142,9 @@ def flight(task: str, seen: Elements) -> str:
     if "cheapest" in task:
         return click(min(buttons, key=lambda button: int(re.sub(r"\D", "", button.name))))
     lengths = [element.name for element in seen.of("text") if re.fullmatch(r"(\d+h)? ?(\d+m)?", element.name)]
-    minutes = [sum(int(n) * {"h": 60, "m": 1}[unit] for n, unit in re.findall(r"(\d+)([hm])", text)) for text in lengths]
+    minutes = [
+        sum(int(n) * {"h": 60, "m": 1}[unit] for n, unit in re.findall(r"(\d+)([hm])", text)) for text in lengths
+    ]
     return click(buttons[minutes.index(min(minutes))])
 
 
