@@ -24,17 +24,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = ROOT / "environments/agentgym_environments/web/browsergym"
-PAGES = (
-    "click-test",
-    "click-button",
-    "click-option",
-    "click-checkboxes",
-    "enter-text",
-    "login-user",
-    "click-tab-2-easy",
-)
+PAGES = ("click-test", "click-button", "click-option", "click-checkboxes", "enter-text", "login-user", "click-dialog-2")
 FASTER, LIGHTER = 20.0, 10.0
-ROLES = ("button", "radio", "checkbox", "textbox")
 
 
 def pss_mb(pid: int) -> float:
@@ -121,9 +112,7 @@ def translate(action: str, ours: str, theirs: str) -> str:
     elements = Elements(ours)
     element = next(one for one in elements if one.id == int(number))
     place = [one.id for one in elements.of(element.role)].index(element.id)
-    role = element.role if element.role in ROLES else ""
-    found = re.findall(rf"\[(\w+)\] {role}\b" if role else rf"\[(\w+)\] .*'{re.escape(element.name)}'", theirs)
-    bid = found[place if role else 0]
+    bid = re.findall(rf"\[(\w+)\] {element.role}\b", theirs)[place]
     return f"fill('{bid}', {text[0]!r})" if verb == "fill" else f"click('{bid}')"
 
 

@@ -249,7 +249,7 @@ def test_the_expert_wins_on_every_page(make, split):
 @pytest.mark.worlds
 def test_a_page_opens_alike_however_it_was_left():
     """Played on in a tab, and loaded anew, the same seed shows the same: RELOAD names the pages where it would not."""
-    kept, fresh = Site(RELOAD), Site(frozenset(names()))
+    kept, fresh, unlike = Site(RELOAD), Site(frozenset(names())), set()
     for page in names():
         chance = random.Random(page)
         kept.start(page, 3)
@@ -265,10 +265,13 @@ def test_a_page_opens_alike_however_it_was_left():
         kept.start(page, 12)
         fresh.start(page, 12)
         for _ in range(2):
-            assert kept.look(700) == fresh.look(700), page
-        assert (kept.image() == fresh.image()).mean() > 0.999, page
+            if kept.look(700) != fresh.look(700):
+                unlike.add(page)
+        if (kept.image() != fresh.image()).mean() > 0.001:
+            unlike.add(f"{page} (image)")
     kept.close()
     fresh.close()
+    assert not unlike
 
 
 async def step_over_http(url: str) -> int:

@@ -105,7 +105,7 @@ async def perform(page: Page, action: Action) -> None:
     from playwright.async_api import Error
 
     if action.verb == "back":
-        await page.evaluate("history.back()")
+        await page.go_back()
     elif action.verb == "type":
         await page.keyboard.type(action.texts[0])
     elif action.verb == "press":

@@ -41,9 +41,12 @@ NOWHERE = "http://127.0.0.1:9"
 ARGUMENTS = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--disable-smooth-scrolling",
+    # Two processes fewer a browser. The first feature is Playwright's own, whose list this one replaces.
+    "--in-process-gpu",
+    "--enable-features=CDPScreenshotNewSurface,NetworkServiceInProcess2",
     "--font-render-hinting=none",
 )
-TABS = 8
+TABS = 16
 """Tabs in one browser; more slow each other down (and die together)."""
 LINGER_S = 15.0
 """A browser without tabs ends after so long."""

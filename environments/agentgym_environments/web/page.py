@@ -59,7 +59,7 @@ class Page:
 
     def look(self, view: View = "tree", *, pass_ms: int = 0, also: str = "") -> tuple[str, Any]:
         """The text of the page after `pass_ms` of its time, and the value of a JavaScript expression in it."""
-        return tuple(self.tab.evaluate(LOOK, [view, self.hide, pass_ms, also]))
+        return tuple(self.tab.run(self._look([view, self.hide, pass_ms, also]), timeout_s=2 * LEAVE_S))
 
     def image(self, size: tuple[int, int] | None = None) -> np.ndarray:
         """uint8[height, width, 3]; with `size`, so many pixels (width, height) of its upper left."""
@@ -74,6 +74,21 @@ class Page:
 
     async def _act(self, action: Action) -> None:
         await perform(self.tab.page, action)
+        await self._settle()
+
+    async def _look(self, given: list[Any]) -> list[Any]:
+        from playwright.async_api import Error
+
+        try:
+            return await self.tab.page.evaluate(LOOK, given)
+        except Error:
+            if self.tab.lost or self.tab.page.is_closed():
+                raise
+        await self._settle()  # the page went elsewhere by itself
+        return await self.tab.page.evaluate(LOOK, given)
+
+    async def _settle(self) -> None:
+        """Wait for the page that is on its way, if there is one."""
         until = asyncio.get_running_loop().time() + LEAVE_S
         while await self._leaving() and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.01)
