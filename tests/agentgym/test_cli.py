@@ -140,13 +140,13 @@ class Broken(Oracle):
 def test_envs_check_passes_and_fails(say, tmp_path, monkeypatch):
     status, out, _ = say("envs", "check", "oracle", "--tasks", "2")
     assert status == 0
-    assert out.splitlines()[-1] == "oracle keeps all 19 rules"
+    assert out.splitlines()[-1] == "oracle keeps all 20 rules"
     (tmp_path / "broken_world.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
     status, out, err = say("envs", "check", "broken_world:Broken", "--tasks", "2")
     assert status == 1
     assert re.search(r"^FAIL expert_wins: .*won 0 of 1 tasks", out, re.MULTILINE)
-    assert err.startswith("error: broken_world:Broken breaks 1 of 19 rules")
+    assert err.startswith("error: broken_world:Broken breaks 1 of 20 rules")
 
 
 def test_play_by_the_expert_and_at_random(say):
