@@ -25,7 +25,7 @@ from agentgym_environments.swe.make import bugs
 from agentgym_environments.swe.mutate import apply, mutations
 from agentgym_environments.swe.tasks import SPLITS, of_split, suites, tasks
 
-SAMPLE = 4
+SAMPLE = 3
 """Tasks that are verified both ways by default; `-m worlds` verifies all."""
 
 
@@ -217,6 +217,12 @@ def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch
 
 
 # The world.
+
+
+@pytest.mark.parametrize("name", ["swe", "swe-hard"])
+def test_the_spec_says_what_the_class_does(name):
+    assert load.make(name).env_spec == load.spec(name)
+    assert load.spec("swe:bugs=2").splits == load.spec("swe-hard").splits
 
 
 @pytest.fixture(scope="module")
