@@ -49,8 +49,8 @@ READS_ENVIRONMENT = {
     "agentgym/launch.py",  # hands its own environment on to the server it starts; reads nothing from it
 }
 
-OF_THE_SYSTEM = {ROOT / "environments/agentgym_environments/gui/accessibility.py"}
-"""Runs under the system's own Python, which has libraries that no virtual environment can have."""
+OF_THE_SYSTEM = {ROOT / f"environments/agentgym_environments/gui/{name}.py" for name in ("accessibility", "desk")}
+"""Run under the system's own Python, which has libraries that no virtual environment can have."""
 
 
 def sources() -> list[tuple[str, Path]]:

@@ -47,7 +47,7 @@ class BabyAI(EngineEnv):
         self._bot = self._advice = None
 
     def observe(self) -> str:
-        return f"{self.inner.mission}\n{view(*self._view, self.inner.carrying)}"
+        return f"{self.inner.mission}\n{view(*self._view, self.inner.carrying)}"  # pyright: ignore[reportCallIssue]
 
     def _look(self) -> dict[str, Any]:
         self._view = self.inner.gen_obs_grid()

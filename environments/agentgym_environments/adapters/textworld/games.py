@@ -50,7 +50,7 @@ def _make(challenge: str, level: int, split: str, task: int) -> tuple[Any, Any]:
     while True:
         options = options_class()
         options.seeds = random.randrange(2**31)
-        game = make(_settings(challenge, level, split, options.seeds["map"]), options)
+        game = make(_settings(challenge, level, split, options.seeds["map"]), options)  # pyright: ignore[reportIndexIssue]
         content = "\n".join([game.objective, *sorted(map(str, game.world.facts))])
         if split_of(content) == split:
             return game, options
