@@ -39,9 +39,9 @@ class ScienceWorld(EngineEnv):
         except ConfigError:
             self.engine.close()
             raise
-        self.env_spec = self.env_spec.model_copy(
-            update={"splits": {split: len(found) for split, found in self.variations.items()}}
-        )
+        keys = tuple(key for key in self.env_spec.info_keys if offer or key != "available_actions")
+        sizes = {split: len(found) for split, found in self.variations.items()}
+        self.env_spec = self.env_spec.model_copy(update={"splits": sizes, "info_keys": keys})
         self.task, self.simplifications, self.offer = task, simplifications, offer
         self.plan: list[str] = []
         """The engine's own solution, and how far it has been followed."""

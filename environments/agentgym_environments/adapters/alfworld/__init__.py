@@ -1,0 +1,1 @@
+"""ALFWorld: its engine and language on kitchens of our own making."""

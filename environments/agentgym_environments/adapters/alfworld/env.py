@@ -1,0 +1,97 @@
+"""ALFWorld's engine: household chores in text, solved by its planner."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_environments.adapters.alfworld.kitchens import KINDS, PLACES, chore
+from agentgym_environments.adapters.engine import EngineEnv, package
+from agentgym_environments.turns import Outcome, split_of, task_random
+
+
+class AlfWorld(EngineEnv):
+    """The only reward is 1 when the chore is done.
+
+    kind: "put", "clean", "heat", "cool", "two" or "mixed". size: "small" or "large" kitchens.
+    """
+
+    def __init__(self, spec: EnvSpec | None = None, *, kind: str = "put", size: str = "small") -> None:
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("alfworld.toml")))
+        if kind not in (*KINDS, "mixed"):
+            raise ConfigError(f"alfworld has no chores of kind {kind!r}; it has {', '.join(KINDS)} and mixed")
+        if size not in PLACES:
+            raise ConfigError(f"alfworld has no kitchens of size {size!r}; it has {', '.join(PLACES)}")
+        self.kind, self.size = kind, size
+        textworld = package("textworld", "alfworld")
+        pddl = package("textworld.envs.pddl.pddl", "alfworld")
+        if pddl.fast_downward_missing:
+            package("fast_downward", "alfworld")
+        tools = package("alfworld.agents.environment.alfred_tw_env", "alfworld")
+        self.planner: Any = pddl.PddlEnv(textworld.EnvInfos(admissible_commands=True, facts=True, feedback=True, won=True))
+        self.inner: Any = tools.AlfredDemangler(self.planner)
+        self.state: Any = None
+        """The engine's last GameState."""
+        self._text = ""
+
+    def open(self, split: str, task: int) -> None:
+        random = task_random("alfworld", self.kind, self.size, split, task)
+        while True:
+            made = chore(random, self.kind, self.size)
+            if split_of(made.content) == split:
+                break
+        domain, grammar = language()
+        grammar = grammar.replace("UNKNOWN GOAL", made.goal.rstrip("."))
+        self.inner.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": made.problem()})
+        self.state = self.inner.reset()
+        self._text = plain(self.state.feedback)
+
+    def observe(self) -> str:
+        return self._text
+
+    def apply(self, action: str) -> Outcome | None:
+        if action not in self._possible():
+            return None
+        self.state, _, _ = self.inner.step(action)
+        self._text = plain(self.state.feedback)
+        won = bool(self.state.won)
+        return Outcome(float(won), ended=won, success=won)
+
+    def refuse(self, action: str) -> str:
+        return f"not possible here; you can {', '.join(self._possible())}"
+
+    def key(self) -> str:
+        """Where everything is and what was done to it; what was merely looked at is left out."""
+        facts = sorted(str(fact) for fact in self.state.facts if fact.name not in ("checked", "examined"))
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+
+    def describe(self) -> dict[str, Any]:
+        return {"available_actions": [] if self.over else self._possible()}
+
+    def expert(self) -> str:
+        """The first step of the planner's plan from here."""
+        self._require_episode("expert")
+        plan = self.planner._pddl_state.replan(self.planner._entity_infos)
+        return " ".join(plan[0].split()) if plan else "look"
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _possible(self) -> list[str]:
+        return [command for command in self.state.admissible_commands if command != "help"]
+
+
+@cache
+def language() -> tuple[str, str]:
+    """ALFWorld's PDDL domain and its grammar, as its package carries them."""
+    folder = Path(package("alfworld", "alfworld").__file__).parent / "data"
+    return (folder / "alfred.pddl").read_text(), (folder / "alfred.twl2").read_text()
+
+
+def plain(text: str) -> str:
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return "\n".join(line for line in lines if line and not line.startswith("-="))
