@@ -201,13 +201,23 @@ class Desktop:
             self.key("Shift_L", False)
 
     def sync(self) -> None:
-        self._display.sync()
+        """Wait until the display has taken what was sent. Raises EnvironmentCrashed."""
+        from Xlib.error import ConnectionClosedError
+
+        try:
+            self._display.sync()
+        except (ConnectionClosedError, ConnectionError):
+            raise EnvironmentCrashed("the desktop has ended") from None
 
     def _fake(self, event: str, detail: int = 0, **where: int) -> None:
         from Xlib import X
+        from Xlib.error import ConnectionClosedError
         from Xlib.ext import xtest
 
-        xtest.fake_input(self._display, getattr(X, event), detail, **where)
+        try:
+            xtest.fake_input(self._display, getattr(X, event), detail, **where)
+        except (ConnectionClosedError, ConnectionError):
+            raise EnvironmentCrashed("the desktop has ended") from None
 
 
 # Starting one.
