@@ -2,11 +2,11 @@
 
     make .venv-browsergym/ready && python benchmarks/web.py
 
-Both sides play the same pages by turns, in one process each: BrowserGym in an interpreter of its own (`--peer`), whose
-Playwright is an older one. Times are medians, as the caller sees them. Memory is the proportional set size (shared pages are
-split among those who share them) of the process and all its descendants, driver and browsers included, divided by
-the sessions that are open in it. Exits with 1 when a reset or step is less than 20 times faster, a session takes more
-than a tenth of the memory, or an episode is not solved by the same actions on the same elements.
+Both sides play the same pages by turns, in one process each: BrowserGym in an interpreter of its own (`--peer`),
+whose Playwright is an older one. Times are medians, as the caller has them. Memory is the proportional set size
+(shared pages are split among those who share them) of the process and all its descendants, driver and browsers
+included, divided by the sessions that are open in it. Exits with 1 when a reset or step is less than 20 times faster,
+a session takes more than a tenth of the memory, or an episode is not solved by the same actions on the same elements.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def page_seed(seed: int) -> int:
 
 
 def translate(action: str, ours: str, theirs: str) -> str:
-    """Our action on an element, as BrowserGym writes it: the element of the same kind and the same number of that kind."""
+    """Our action on an element, as BrowserGym writes it: the same number of the elements of the same kind."""
     from agentgym_environments.web.miniwob.elements import Elements
 
     verb, number, *text = action.split(" ", 2)

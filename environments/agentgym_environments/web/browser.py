@@ -274,7 +274,7 @@ class Tab:
         return self.run(self.page.evaluate(expression, argument))
 
     def image(self, size: tuple[int, int] | None = None) -> np.ndarray:
-        """What is to be seen: uint8[height, width, 3]. With `size`, so many pixels (width, height) of its upper left."""
+        """What is to be seen: uint8[height, width, 3]. With `size`, so many pixels (width, height) of its corner."""
         width, height = size or self.size
         clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
         return pixels(self.run(self.page.screenshot(type="png", clip=clip)))

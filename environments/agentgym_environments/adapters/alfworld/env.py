@@ -32,7 +32,9 @@ class AlfWorld(EngineEnv):
         if pddl.fast_downward_missing:
             package("fast_downward", "alfworld")
         tools = package("alfworld.agents.environment.alfred_tw_env", "alfworld")
-        self.planner: Any = pddl.PddlEnv(textworld.EnvInfos(admissible_commands=True, facts=True, feedback=True, won=True))
+        self.planner: Any = pddl.PddlEnv(
+            textworld.EnvInfos(admissible_commands=True, facts=True, feedback=True, won=True)
+        )
         self.inner: Any = tools.AlfredDemangler(self.planner)
         self.state: Any = None
         """The engine's last GameState."""

@@ -10,7 +10,15 @@ FIXED = ("fridge", "microwave", "sinkbasin")
 
 PLACES = {
     "small": {"countertop": 1, "cabinet": 2, "drawer": 1, "diningtable": 1},
-    "large": {"countertop": 2, "cabinet": 5, "drawer": 4, "diningtable": 1, "shelf": 2, "garbagecan": 1, "stoveburner": 2},
+    "large": {
+        "countertop": 2,
+        "cabinet": 5,
+        "drawer": 4,
+        "diningtable": 1,
+        "shelf": 2,
+        "garbagecan": 1,
+        "stoveburner": 2,
+    },
 }
 """Size: how many there are of what else holds things."""
 
@@ -87,12 +95,19 @@ class Chore:
         kinds = sorted({kind for kind, _ in self.places} | set(TYPES))
         facts = ["(= (total-cost) 0)", "(atLocation agent1 loc_bar_0)"]
         for place, room in rooms.items():
-            facts += [f"(receptacleType {_id(*place)} {_type(place[0])})", f"(receptacleAtLocation {_id(*place)} {room})"]
+            facts += [
+                f"(receptacleType {_id(*place)} {_type(place[0])})",
+                f"(receptacleAtLocation {_id(*place)} {room})",
+            ]
             facts += [f"(openable {_id(*place)})"] if place[0] in OPENABLE else []
         facts += [f"(canContain {_type(kind)} {_type(thing)})" for kind in kinds for thing in HOLDS[kind]]
         for kind, number, place in self.things:
             name = _id(kind, number)
-            facts += [f"(objectType {name} {_type(kind)})", f"(pickupable {name})", f"(inReceptacle {name} {_id(*place)})"]
+            facts += [
+                f"(objectType {name} {_type(kind)})",
+                f"(pickupable {name})",
+                f"(inReceptacle {name} {_id(*place)})",
+            ]
             facts += [f"(objectAtLocation {name} {rooms[place]})"]
             facts += [f"({ABLE[able]} {name})" for able in THINGS[kind]]
         objects = [

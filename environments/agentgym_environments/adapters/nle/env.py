@@ -39,7 +39,8 @@ def staircases() -> dict[str, list[int]]:
 
 
 class NetHack(EngineEnv):
-    """task: "staircase" (on levels whose staircase a plain explorer has found), "descend" or "gold". goal: how many levels down or pieces of gold, where it counts.
+    """task: "staircase" (on levels whose staircase a plain explorer has found), "descend" or "gold".
+    goal: how many levels down or pieces of gold, where it counts.
 
     character: NLE's, such as "mon-hum-neu-mal"; the whole dungeon follows from the task's seed.
     """

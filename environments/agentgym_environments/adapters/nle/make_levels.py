@@ -1,4 +1,7 @@
-"""Writes levels.txt: the draws on which the explorer reaches a staircase. `python -m agentgym_environments.adapters.nle.make_levels`"""
+"""Writes levels.txt: the draws on which the explorer reaches a staircase.
+
+python -m agentgym_environments.adapters.nle.make_levels
+"""
 
 from __future__ import annotations
 

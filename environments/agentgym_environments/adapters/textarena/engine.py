@@ -1,4 +1,4 @@
-"""TextArena's own code, kept from two habits: it downloads at import, and it draws from Python's one global generator."""
+"""TextArena's code, kept from two habits: it downloads at import, and it draws from Python's one global generator."""
 
 from __future__ import annotations
 

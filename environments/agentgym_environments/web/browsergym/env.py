@@ -1,4 +1,4 @@
-"""Any task of BrowserGym as a world. BrowserGym runs in a process of its own, in an interpreter of its own if need be."""
+"""Any task of BrowserGym as a world. BrowserGym runs in a process, and if need be an interpreter, of its own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ WORDS = 4
 
 READING = {
     "html": "Do what the task says on the web page below. It is HTML; an element's ref is its ID. One action a turn:",
-    "screenshot": "Do what the task says on the web page of the picture, 160 by 210 pixels. One action a turn; point by X,Y:",
+    "screenshot": "Do what the page in the picture asks (160 by 210 pixels). One action a turn; a place is X,Y:",
 }
 """How the instructions begin where the tree is not shown."""
 
@@ -32,8 +32,8 @@ READING = {
 class MiniWob(Env):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
-    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation: "tree" (the
-    accessibility tree), "html" or "screenshot". pace_ms: how much of the page's time an action takes.
+    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation:
+    "tree" (the accessibility tree), "html" or "screenshot". pace_ms: how much of the page's time an action takes.
 
     A snapshot is the list of actions, which `restore` plays again.
     """

@@ -1,4 +1,4 @@
-"""Solvers of pages where things are clicked, checked or chosen. Each reads the task and the tree, and keeps no memory."""
+"""Solvers of pages where things are clicked, checked or chosen. Each reads task and tree, and keeps no memory."""
 
 from __future__ import annotations
 

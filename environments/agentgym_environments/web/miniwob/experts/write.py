@@ -138,7 +138,7 @@ def spinner(task: str, seen: Elements) -> str:
 
 def autocomplete(task: str, seen: Elements) -> str:
     """Type the beginning, then click the offer with the right end."""
-    begin, end = (quoted(task) + [""])[:2]
+    begin, end = [*quoted(task), ""][:2]
     field = fields(seen)[0]
     if field.value.startswith(begin) and field.value.endswith(end) and len(field.value) > len(begin):
         return submit(seen)
