@@ -46,7 +46,7 @@ real = pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.fixture(scope="module")
 def world():
     """One session for many tests: a reset makes the desktop anew."""
-    env = load.make("gui")
+    env = load.make("gui-long")  # for its turns
     yield env
     env.close()
 

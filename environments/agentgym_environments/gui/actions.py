@@ -140,8 +140,10 @@ def _pressing(rest: str) -> Act | str:
     return Act("press", keys=tuple(keys))
 
 
-def do(act: Act, desktop: Desktop, again_s: float = 0.0) -> None:
-    """`again_s`: between two presses of one key, at least."""
+def do(act: Act, desktop: Desktop, again_s: float = 0.0, apart_s: float = 0.0) -> None:
+    """`again_s`: between two presses of one key, at least; `apart_s`: between this use of the mouse and the last."""
+    if act.points:
+        desktop.spare(*act.points[-1], apart_s)
     if act.verb in BUTTONS:
         button, times = BUTTONS[act.verb]
         desktop.move(*act.points[0])

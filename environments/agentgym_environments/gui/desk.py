@@ -43,7 +43,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 class Desk:
     def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="agentgym-gui-")
+        self.number, self.folder = new_folder()
         self.home = os.path.join(self.folder, "home")
         self.env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -75,7 +75,7 @@ class Desk:
         self._start_buses()
 
     def _start_display(self, size):
-        number, cookie = free_number(), secrets.token_bytes(16)
+        number, cookie = self.number, secrets.token_bytes(16)
         write_cookie(self.env["XAUTHORITY"], cookie, number)
         self.env["DISPLAY"] = f":{number}"
         get, put = os.pipe()
@@ -136,8 +136,8 @@ class Desk:
     # What can be asked for.
 
     def about(self):
-        number = self.env["DISPLAY"].lstrip(":")
-        return {"folder": self.folder, "home": self.home, "display": number, "traces": traces(number)}
+        traced = traces(self.number)
+        return {"folder": self.folder, "home": self.home, "display": self.number, "traces": traced}
 
     def launch(self, folders, files, manager, commands):
         """Make home anew, and start the window manager (once) and then the commands, each when the last one's window
@@ -214,7 +214,7 @@ class Desk:
                 kill(pid)
             reap()
             time.sleep(0.005)
-        for path in traces(self.env["DISPLAY"].lstrip(":")):  # an Xvfb that is killed leaves them
+        for path in traces(self.number):  # an Xvfb that is killed leaves them
             with contextlib.suppress(OSError):
                 os.unlink(path)
         empty(self.folder)
@@ -276,12 +276,16 @@ def traces(number):
     return [f"/tmp/.X{number}-lock", f"/tmp/.X11-unix/X{number}"]
 
 
-def free_number():
-    """By chance out of many: an Xvfb that looks for one itself takes the display of a process that it cannot see."""
+def new_folder():
+    """(number of the display, folder). The number is by chance out of many: an Xvfb that looks for one itself takes
+    the display of a process that it cannot see. All have five digits, so that paths of all desktops are as wide."""
     while True:
-        number = 1000 + secrets.randbelow(60000)
+        number = 10000 + secrets.randbelow(50000)
+        folder = os.path.join(tempfile.gettempdir(), f"agentgym-gui-{number}")
         if not any(os.path.lexists(path) for path in traces(number)):
-            return number
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+                return number, folder
 
 
 def write_cookie(path, cookie, number):

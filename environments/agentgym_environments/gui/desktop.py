@@ -57,6 +57,9 @@ sys.modules["desk"].main()
 
 SPECIAL = {"\n": "Return", "\t": "Tab"}
 
+NEAR, DOUBLE_CLICK_S = 8, 0.5
+"""Clicks so close together, in pixels and seconds, may be taken for a double click."""
+
 XAUTHORITY = threading.Lock()
 
 
@@ -96,6 +99,16 @@ class Desktop:
             raise
         self._keys = keyboard(self._display)
         self._pressed: dict[str, float] = {}
+        self._clicked = (0, 0, 0.0)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Raises EnvironmentCrashed for what eyes and hands say of a display that has gone."""
+        closed = importlib.import_module("Xlib.error").ConnectionClosedError
+        try:
+            yield
+        except (closed, importlib.import_module("mss").ScreenShotError) as error:
+            raise EnvironmentCrashed(f"the desktop has ended: {error}") from error
 
     @property
     def alive(self) -> bool:
@@ -176,6 +189,16 @@ class Desktop:
 
     def move(self, x: int, y: int) -> None:
         self._fake("MotionNotify", x=x, y=y)
+
+    def spare(self, x: int, y: int, apart_s: float) -> None:
+        """Wait until the last use of the mouse is long enough past that one at (x, y) is another click for itself."""
+        last_x, last_y, last = self._clicked
+        if max(abs(x - last_x), abs(y - last_y)) <= NEAR:
+            apart_s = DOUBLE_CLICK_S
+        left = last + apart_s - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        self._clicked = (x, y, time.monotonic())
 
     def button(self, number: int, down: bool) -> None:
         """1 left, 2 middle, 3 right; 4, 5, 6, 7 turn the wheel up, down, left, right."""

@@ -9,7 +9,7 @@ from typing import Any
 from agentgym.env import Action, Env, Observation
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.gui.actions import do, parse
+from agentgym_environments.gui.actions import Act, do, parse
 from agentgym_environments.gui.desktop import Desktop, pause
 from agentgym_environments.gui.expert import View, next_action
 from agentgym_environments.gui.setup import COMMANDS, CONFIGURATION, FOLDER, SIZE, WINDOW_MANAGER
@@ -22,6 +22,10 @@ SHORTCUTS = ("ctrl+a", "ctrl+s", "return", "escape", "tab")
 CALCULATOR_AGAIN_S = 0.3
 """galculator holds a button down for a quarter of a second when its key is pressed, and takes no other press of it
 meanwhile; whoever looks before its end sees now this and now that."""
+
+MENU_APART_S = 0.55
+"""Between two clicks while a menu is open: GTK takes a release in the first half second for the end of the click that
+opened it."""
 
 
 class Gui(Env):
@@ -41,7 +45,8 @@ class Gui(Env):
         if observation != "text":
             seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
             why = "A screenshot may show a path, a tooltip or the time of a file, which are not the same every time."
-            spec = spec.model_copy(update={**seen, "deterministic": False, "notes": why})
+            notes = f"{spec.notes} {why}".strip()
+            spec = spec.model_copy(update={**seen, "deterministic": False, "notes": notes})
         super().__init__(spec)
         self.app, self.level, self.observation = app, level, observation
         self.turn, self.over, self.success = -1, False, False
@@ -65,7 +70,8 @@ class Gui(Env):
         if self.desktop is None:
             self.desktop = Desktop(tuple(COMMANDS.values()))
         try:
-            self._prepare(self.desktop)
+            with self.desktop.watched():
+                self._prepare(self.desktop)
         except BaseException:
             self.close()  # the next reset starts another
             raise
@@ -83,11 +89,9 @@ class Gui(Env):
         self.turn += 1
         if not isinstance(act, str):
             self._history.append(str(action).strip())
-            slow = self._in_calculator()
-            do(act, self.desktop, CALCULATOR_AGAIN_S if slow else 0.0)
-            if slow and act.verb in ("type", "press"):
-                pause(CALCULATOR_AGAIN_S)
-            self._look()
+            with self.desktop.watched():
+                self._act(act, self.desktop)
+                self._look()
             self.success = self._is_done()
         terminated = self.success or not self.elements  # nothing is open and nothing can be opened
         truncated = self.turn >= self.env_spec.max_turns and not terminated
@@ -122,6 +126,15 @@ class Gui(Env):
             commands=self.task.commands,
         )
 
+    def _act(self, act: Act, desktop: Desktop) -> None:
+        slow = any(
+            one.role == "window" and one.name == "galculator" and "active" in one.states for one in self.elements
+        )
+        menu = any(one.role in ("item", "popup") for one in self.elements)
+        do(act, desktop, CALCULATOR_AGAIN_S if slow else 0.0, MENU_APART_S if menu else 0.0)
+        if slow and act.verb in ("type", "press"):
+            pause(CALCULATOR_AGAIN_S)
+
     def _look(self) -> None:
         assert self.desktop is not None
         windows = self.desktop.ask("read")
@@ -138,11 +151,6 @@ class Gui(Env):
         shown = [one.text or "" for one in self.elements if one.role == "text" and one.window == "galculator"]
         return shown[0].split("\n")[0].strip() if shown else ""
 
-    def _in_calculator(self) -> bool:
-        return any(
-            one.role == "window" and one.name == "galculator" and "active" in one.states for one in self.elements
-        )
-
     def _where(self, number: int) -> tuple[int, int] | None:
         return next((one.centre for one in self.elements if one.number == number), None)
 
@@ -152,7 +160,9 @@ class Gui(Env):
         if self.observation == "text":
             return f"{head}\n{tree}"
         assert self.desktop is not None
-        return {"text": head if self.observation == "image" else f"{head}\n{tree}", "image": self.desktop.screenshot()}
+        with self.desktop.watched():
+            image = self.desktop.screenshot()
+        return {"text": head if self.observation == "image" else f"{head}\n{tree}", "image": image}
 
     def _info(self, valid: bool) -> dict[str, Any]:
         shown = "\n".join(one.line(numbered=False) for one in self.elements)

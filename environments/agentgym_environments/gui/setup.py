@@ -34,12 +34,14 @@ OPENBOX = """<?xml version="1.0"?>
 GTK3 = """[Settings]
 gtk-cursor-blink=0
 gtk-enable-animations=0
+gtk-double-click-time=450
 gtk-recent-files-enabled=0
 gtk-can-change-accels=0
 """
 
 GTK2 = """gtk-cursor-blink=0
 gtk-enable-animations=0
+gtk-double-click-time=450
 gtk-enable-tooltips=0
 gtk-recent-files-max-age=0
 gtk-icon-theme-name="Adwaita"

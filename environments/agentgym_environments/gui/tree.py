@@ -99,7 +99,7 @@ class Numbers:
     ) -> Iterator[Element]:
         counts: Counter[tuple] = Counter()
         for node in nodes:
-            role, name = node["role"], node["name"].strip().replace(home, "~")
+            role, name = node["role"], anonymous(node["name"].strip(), home)
             like = (parent, role, "" if role == "frame" else name or (node.get("text", "") if role == "icon" else ""))
             counts[like] += 1
             key = self._places.setdefault((*like, counts[like]), len(self._places) + 1)
@@ -116,8 +116,8 @@ class Numbers:
                     number=number,
                     role=WINDOWS.get(role, SHORT.get(role, role)),
                     name=name,
-                    text=node["text"].replace(home, "~") if "text" in node else None,
-                    states=frozenset(node["states"]) - ({"focused"} if role == "menu" else set()),  # GTK 2 guesses
+                    text=anonymous(node["text"], home) if "text" in node else None,
+                    states=frozenset(node["states"]) - ({"focused"} if is_guess(node) else set()),
                     box=common(node["box"], view) or view,
                     depth=depth,
                     caret=node.get("caret"),
@@ -125,6 +125,16 @@ class Numbers:
                     window=inside,
                 )
             yield from kids
+
+
+def anonymous(text: str, home: str) -> str:
+    """Without the name of this desktop's folder, in which home is: it is another one for every session."""
+    return text.replace(home, "~").replace(home.rpartition("/")[0].rpartition("/")[2] or home, "desktop")
+
+
+def is_guess(node: dict[str, Any]) -> bool:
+    """GTK 2 says of a menu or button that it has the focus now too soon and now too late."""
+    return node.get("gtk2", False) and node["role"] not in ("text", "icon")
 
 
 def prune(node: dict[str, Any], popups: Sequence[Box]) -> dict[str, Any]:
