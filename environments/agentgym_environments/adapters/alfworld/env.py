@@ -49,6 +49,7 @@ class AlfWorld(EngineEnv):
         domain, grammar = language()
         grammar = grammar.replace("UNKNOWN GOAL", made.goal.rstrip("."))
         self.inner.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": made.problem()})
+        _remember_commands(self.planner._logic.grammar)
         self.state = self.inner.reset()
         self._text = plain(self.state.feedback)
 
@@ -85,6 +86,22 @@ class AlfWorld(EngineEnv):
 
     def _possible(self) -> list[str]:
         return [command for command in self.state.admissible_commands if command != "help"]
+
+
+def _remember_commands(grammar: Any) -> None:
+    """The engine parses every possible command anew at every step, which is nine tenths of its time; each is parsed
+    once here. What a command says depends on its template and the things it names alone."""
+    derive, known = grammar.derive, {}
+
+    def remembered(start: str, context: dict[str, Any]) -> Any:
+        if "#" in start or not context["mapping"]:
+            return derive(start, context)
+        key = start, tuple(sorted((place.name, thing.name) for place, thing in context["mapping"].items()))
+        if key not in known:
+            known[key] = derive(start, context)
+        return known[key]
+
+    grammar.derive = remembered
 
 
 @cache

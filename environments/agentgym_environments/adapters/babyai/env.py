@@ -70,9 +70,6 @@ class BabyAI(EngineEnv):
         whole = f"{you} {_cell(-1, inner.carrying)} {_progress(inner.instrs)} {inner.width} {' '.join(cells)}"
         return f"{inner.mission}: {hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
-    def describe(self) -> dict[str, Any]:
-        return {"available_actions": [] if self.over else list(WORDS)}
-
     def expert(self) -> str:
         """BabyAI's bot."""
         self._require_episode("expert")

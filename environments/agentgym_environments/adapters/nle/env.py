@@ -76,6 +76,7 @@ class NetHack(EngineEnv):
         )
         self.seen: dict[str, Any] = {}
         self._explorer = Explorer()
+        self._ended = False
         self._start = 0
         self._best = 0.0
 
@@ -85,11 +86,13 @@ class NetHack(EngineEnv):
         core, display, levels = (random.randrange(2**31) for _ in range(3))
         self.inner.seed(core=core, disp=display, reseed=False, lgen=levels)
         self.seen, _ = self.inner.reset()
-        self._explorer = Explorer()
+        self._explorer, self._ended = Explorer(), False
         self._explorer.see(self.seen)
         self._start, self._best = int(self.seen["blstats"][GOLD]), 0.0
 
     def observe(self) -> str:
+        if self._ended:
+            return "the game is over"  # NetHack shows its list of high scores, which remembers other episodes
         lines = [bytes(line).decode("latin-1").rstrip() for line in self.seen["tty_chars"]]
         while lines and not lines[-1]:
             lines.pop()
@@ -104,6 +107,7 @@ class NetHack(EngineEnv):
         gained = max(0.0, min(1.0, reached) - self._best)
         self._best += gained
         solved = reached >= 1.0
+        self._ended = bool(done) and not solved
         return Outcome(gained, ended=bool(done) or solved, success=solved)
 
     def key(self) -> str:
@@ -113,7 +117,7 @@ class NetHack(EngineEnv):
         return hashlib.sha256(whole).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
-        return {"progress": self._best, "available_actions": [] if self.over else list(KEYS)}
+        return {"progress": self._best}
 
     def expert(self) -> str:
         """Explores until a staircase is seen, and walks there."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentgym.spec import EnvSpec
 from agentgym_environments.adapters.engine import EngineEnv
-from agentgym_environments.adapters.reasoning_gym.tasks import NO_EXPERT, question, require
+from agentgym_environments.adapters.reasoning_gym.tasks import NO_EXPERT, UNSTEADY, question, require
 from agentgym_environments.turns import Outcome
 
 RIGHT = 0.999
@@ -34,6 +34,9 @@ class ReasoningGym(EngineEnv):
         spec = spec or EnvSpec.load(Path(__file__).with_name("reasoning-gym.toml"))
         if dataset in NO_EXPERT:
             spec = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
+        if dataset in UNSTEADY:
+            notes = f"{dataset}: another process has other questions, unless PYTHONHASHSEED is the same. {spec.notes}"
+            spec = spec.model_copy(update={"deterministic": False, "notes": notes})
         super().__init__(spec)
         require(dataset, level)
         self.dataset, self.level, self.partial = dataset, level, partial
