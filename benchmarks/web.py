@@ -2,11 +2,13 @@
 
     make .venv-browsergym/ready && python benchmarks/web.py
 
-Both sides play the same pages by turns, in one process each: BrowserGym in an interpreter of its own (`--peer`),
-whose Playwright is an older one. Times are medians, as the caller has them. Memory is the proportional set size
-(shared pages are split among those who share them) of the process and all its descendants, driver and browsers
-included, divided by the sessions that are open in it. Exits with 1 when a reset or step is less than 20 times faster,
-a session takes more than a tenth of the memory, or an episode is not solved by the same actions on the same elements.
+Both sides play the same pages by turns: BrowserGym in an interpreter of its own (`--peer`), whose Playwright is an
+older one. Times are medians, as the caller sees them. Memory is the proportional set size (shared pages are split among
+those who share them) of processes and all their descendants, Python, driver and browsers included, divided by the
+sessions that are open at once: ours in one process, BrowserGym's in a process each, since its Playwright is the
+synchronous one, where a process has but one thread for all its browsers. Exits with 1 when a reset or step is less than
+20 times faster, a session takes more than a tenth of the memory, or an episode is not solved by the same actions on the
+same elements.
 """
 
 from __future__ import annotations
@@ -161,10 +163,10 @@ def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:
     return times, solved, played
 
 
-def memory(peer: Peer, ours: int, theirs: int) -> tuple[float, float]:
-    """Megabytes a session on our side, in a process of its own, and on theirs."""
+def memory(python: str, ours: int, theirs: int) -> tuple[float, float]:
+    """Megabytes a session: `ours` in one process, and `theirs` in a process each, all open at once."""
     code = (
-        "import sys, time\nfrom agentgym import load\n"
+        "import sys\nfrom agentgym import load\n"
         "worlds = [load.make('miniwob') for _ in range(int(sys.argv[1]))]\n"
         "for number, world in enumerate(worlds): world.reset(seed=0, options={'task': number})\n"
         "print('open', flush=True)\nsys.stdin.read()\n[world.close() for world in worlds]"
@@ -176,9 +178,13 @@ def memory(peer: Peer, ours: int, theirs: int) -> tuple[float, float]:
         process.stdout.readline()
         our_mb = pss_mb(process.pid) / ours
         process.communicate()
-    for session in range(theirs):
-        peer.ask(reset=[session, PAGES[session % len(PAGES)], 5])
-    return our_mb, pss_mb(peer.process.pid) / theirs
+    peers = [Peer(python) for _ in range(theirs)]
+    for number, peer in enumerate(peers):
+        peer.ask(reset=[0, PAGES[number % len(PAGES)], 5])
+    their_mb = sum(pss_mb(peer.process.pid) for peer in peers) / theirs
+    for peer in peers:
+        peer.close()
+    return our_mb, their_mb
 
 
 def main() -> int:
@@ -187,7 +193,7 @@ def main() -> int:
         "--peer", default=str(ROOT / ".venv-browsergym/bin/python"), help="an interpreter with BrowserGym"
     )
     parser.add_argument("--rounds", type=int, default=4, help="episodes of each page")
-    parser.add_argument("--sessions", type=int, nargs=2, default=(16, 4), help="sessions open for memory: ours, theirs")
+    parser.add_argument("--sessions", type=int, nargs=2, default=(64, 8), help="sessions open for memory: ours, theirs")
     parser.add_argument("--peer-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer_of:
@@ -198,8 +204,8 @@ def main() -> int:
     other = Peer(options.peer)
     times, solved, played = race(other, options.rounds)
     ms = {name: statistics.median(some) * 1000 for name, some in times.items()}
-    our_mb, their_mb = memory(other, *options.sessions)
     other.close()
+    our_mb, their_mb = memory(options.peer, *options.sessions)
     rows = [
         ("reset, same page", ms["our reset"], ms["their reset"], "ms"),
         ("reset, another page", ms["other page"], ms["their reset"], "ms"),

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from agentgym_environments.web.actions import Action, perform
 from agentgym_environments.web.browser import Browsers, Tab, browsers
 
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession
+
 View = Literal["tree", "html"]
 LEAVE_S = 10.0
-"""Most seconds that an action waits for the page it leads to."""
+"""Most seconds that a look waits for the page that an action leads to."""
 
-LOOK = """async ([view, hide, pass, also]) => {
+LOOK = """async ([patient, view, hide, pass, also]) => {
+  if (patient && (__seen.leaving || document.readyState !== "complete")) return null;
   if (pass && window.__clock) await __clock.advance(pass);
   return [__seen[view](hide), also ? (0, eval)(also) : null];
 }"""
+"""Null while another page is on its way."""
 
 
 @cache
@@ -47,6 +52,8 @@ class Page:
         scripts = [*([script("clock.js")] if clock else []), script("observe.js")]
         self.tab: Tab = (pool or browsers()).open(allowed, size, scripts=scripts)
         self.hide = hide
+        self._refused = 0
+        self._session: CDPSession | None = None
 
     def goto(self, url: str) -> None:
         """Load a page; `back` will not lead behind it. Raises ValueError for one that is not allowed."""
@@ -54,8 +61,8 @@ class Page:
         self.tab.run(self._forget())
 
     def act(self, action: Action) -> None:
-        """Do an action, and wait for the page that it leads to. Raises NotPossible."""
-        self.tab.run(self._act(action), timeout_s=2 * LEAVE_S)
+        """Do an action; `look` waits for the page that it leads to. Raises NotPossible."""
+        self.tab.run(perform(self.tab.page, action), timeout_s=2 * LEAVE_S)
 
     def look(self, view: View = "tree", *, pass_ms: int = 0, also: str = "") -> tuple[str, Any]:
         """The text of the page after `pass_ms` of its time, and the value of a JavaScript expression in it."""
@@ -72,45 +79,30 @@ class Page:
     def close(self) -> None:
         self.tab.close()
 
-    async def _act(self, action: Action) -> None:
-        await perform(self.tab.page, action)
-        await self._settle()
-
     async def _look(self, given: list[Any]) -> list[Any]:
+        """Waits for the page that is on its way, if there is one; gives up waiting after LEAVE_S."""
         from playwright.async_api import Error
 
-        try:
-            return await self.tab.page.evaluate(LOOK, given)
-        except Error:
-            if self.tab.lost or self.tab.page.is_closed():
-                raise
-        await self._settle()  # the page went elsewhere by itself
-        return await self.tab.page.evaluate(LOOK, given)
-
-    async def _settle(self) -> None:
-        """Wait for the page that is on its way, if there is one."""
-        until = asyncio.get_running_loop().time() + LEAVE_S
-        while await self._leaving() and asyncio.get_running_loop().time() < until:
+        clock = asyncio.get_running_loop().time
+        until = clock() + LEAVE_S
+        while True:
+            patient = clock() < until
+            try:
+                await self._stay()
+                if seen := await self.tab.page.evaluate(LOOK, [patient, *given]):
+                    return seen
+            except Error:  # the old page is gone and the new one not there yet
+                if self.tab.lost or self.tab.page.is_closed() or not patient:
+                    raise
             await asyncio.sleep(0.01)
 
-    async def _leaving(self) -> bool:
-        """Whether another page is on its way. A refused one is not."""
-        from playwright.async_api import Error
-
-        refused = len(self.tab.refused)
-        if refused > self._refused:
-            self._refused = refused
+    async def _stay(self) -> None:
+        """A page whose leaving was refused is there still."""
+        if len(self.tab.refused) > self._refused:
+            self._refused = len(self.tab.refused)
             await self.tab.page.evaluate("__seen.leaving = false")
-        try:
-            return await self.tab.page.evaluate("__seen.leaving || document.readyState !== 'complete'")
-        except Error:  # the old page is gone and the new one not there yet
-            if self.tab.lost or self.tab.page.is_closed():
-                raise
-            return True
-
-    _refused = 0
 
     async def _forget(self) -> None:
-        session = await self.tab.page.context.new_cdp_session(self.tab.page)
-        await session.send("Page.resetNavigationHistory")
-        await session.detach()
+        if self._session is None:
+            self._session = await self.tab.page.context.new_cdp_session(self.tab.page)
+        await self._session.send("Page.resetNavigationHistory")
