@@ -36,8 +36,9 @@ images:
 	done
 
 # Every world's tasks, at length: experts on all of them, hundreds of browser pages, bugs in real repositories.
-worlds: .venv/ready
-	$(BIN)/python -m pytest -m worlds
+worlds: .venv/ready .venv-browsergym/ready .venv-nle/ready
+	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
+	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python $(BIN)/python -m pytest -m worlds
 
 # What needs a Docker engine: builds every image and runs it.
 containers: .venv/ready
@@ -61,6 +62,12 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	  'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*'
 	touch $@
 
+# The NetHack Learning Environment, which pins another Gymnasium.
+.venv-nle/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-nle
+	.venv-nle/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[nle,serve]'
+	touch $@
+
 .venv/ready: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "AgentGym needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -68,4 +75,4 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-browsergym dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-browsergym .venv-nle dist build .pytest_cache .ruff_cache .hypothesis

@@ -44,6 +44,9 @@ INFO_TYPES: dict[str, Callable[[Any], bool]] = {
     "rewards": lambda value: isinstance(value, list) and [type(one) in (int, float) for one in value] == [True] * 2,
 }
 
+OFFERS = 16
+"""Offered actions that are tried in an episode."""
+
 INFO_SAYS = {
     "success": "a bool",
     "valid_action": "a bool",
@@ -272,14 +275,18 @@ async def available_actions_are_valid(probe: Probe) -> None:
     """whatever available_actions offers is understood when said"""
     if not {"available_actions", "valid_action"} <= set(probe.spec.info_keys):
         raise Skip("the world does not give both available_actions and valid_action")
+    random = np.random.default_rng(probe.seed)
     async for task, episode in episodes(probe, count=3):
-        for turn, step in enumerate(episode.steps[:-1]):
-            async with probe.session() as session:
-                for action in step.info["available_actions"][:8]:
-                    await probe.begin(session, task, seed=task)
-                    await replay(session, episode.actions[:turn])
-                    if (await session.step(action)).info["valid_action"] is not True:
-                        raise Broken(f"turn {turn} offers {action!r}, which is then refused")
+        offers = [
+            (turn, action) for turn, step in enumerate(episode.steps[:-1]) for action in step.info["available_actions"]
+        ]
+        async with probe.session() as session:
+            for index in sorted(random.permutation(len(offers))[:OFFERS]):
+                turn, action = offers[index]
+                await probe.begin(session, task, seed=task)
+                await replay(session, episode.actions[:turn])
+                if (await session.step(action)).info["valid_action"] is not True:
+                    raise Broken(f"turn {turn} offers {action!r}, which is then refused")
 
 
 async def state_key_is_no_clock(probe: Probe) -> None:

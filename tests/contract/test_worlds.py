@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +16,15 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from agentgym import load
 from agentgym.check import check_server, check_world
-from agentgym.errors import MissingDependency
 from agentgym.launch import server_process
 from agentgym.remote import RemoteEnv
 
 SHIPPED = [name for name, target in load.names().items() if target.startswith("agentgym_environments.")]
 WORLDS = [name for name in SHIPPED if load.spec(name).inline]
-HEAVY = [name for name in SHIPPED if name not in WORLDS]
+NETHACK = ["nle", "nle-descend", "nle-gold"]
+HEAVY = [name for name in SHIPPED if name not in (*WORLDS, *NETHACK)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""
+INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
 BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakExpert", "NoSuccess", "IgnoresTask")
@@ -73,14 +76,29 @@ def test_the_conformance_suite_passes_by_url(url, world):
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("world", HEAVY)
-def test_a_heavy_world_keeps_the_contract_by_url(world):
-    try:
-        load.maker(world)
-    except MissingDependency as error:
-        pytest.skip(str(error))
-    with server_process([world], startup_s=240) as url:
-        findings = asyncio.run(check_server(f"{url}/envs/{world}", tasks=1))
-    assert [str(finding) for finding in findings if not finding.ok] == []
+def test_a_heavy_world_keeps_the_contract_here_and_by_url(world):
+    name = INTERPRETERS.get(world, world)
+    with server_process([name], startup_s=240) as url:
+        found = [*asyncio.run(check_server(f"{url}/envs/{world}", tasks=1)), *asyncio.run(check_world(name, tasks=1))]
+    assert [str(finding) for finding in found if not finding.ok] == []
+
+
+@pytest.mark.worlds
+def test_nethack_keeps_the_contract_in_an_environment_of_its_own():
+    if not os.environ.get("AGENTGYM_NLE_PYTHON"):
+        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
+    code = f"""
+import asyncio
+from agentgym.check import check_server, check_world
+from agentgym.launch import server_process
+
+with server_process({NETHACK}, startup_s=240) as url:
+    for name in {NETHACK}:
+        for check in (check_world(name, tasks=2), check_server(f"{{url}}/envs/{{name}}", tasks=1)):
+            for finding in asyncio.run(check):
+                assert finding.ok, f"{{name}}: {{finding}}"
+"""
+    subprocess.run([os.environ["AGENTGYM_NLE_PYTHON"], "-c", code], check=True, cwd=HILLS.parents[2])
 
 
 @pytest.mark.parametrize("name", BROKEN)

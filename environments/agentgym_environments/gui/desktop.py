@@ -210,10 +210,10 @@ class Desktop:
 
     def type(self, character: str, again_s: float = 0.0) -> None:
         """A character of the keyboard, newline and tab included; the same one not before `again_s` have passed."""
-        left = self._pressed.get(character, 0.0) + again_s - time.monotonic()
-        if left > 0:
+        if self._pressed.get(character, 0.0) + again_s > time.monotonic():
             self.sync()
-            time.sleep(left)
+            self.ask("rest")  # on a busy machine it is taken later than it was sent
+            time.sleep(again_s)
         self._pressed[character] = time.monotonic()
         code, shifted = self._keys[keysym(SPECIAL.get(character, "")) or ord(character)]
         if shifted:

@@ -133,6 +133,7 @@ class Gui(Env):
         menu = any(one.role in ("item", "popup") for one in self.elements)
         do(act, desktop, CALCULATOR_AGAIN_S if slow else 0.0, MENU_APART_S if menu else 0.0)
         if slow and act.verb in ("type", "press"):
+            desktop.ask("rest")
             pause(CALCULATOR_AGAIN_S)
 
     def _look(self) -> None:

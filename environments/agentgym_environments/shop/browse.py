@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -23,15 +22,12 @@ from agentgym_environments.shop.tasks import task
 from agentgym_environments.shop.views import view
 from agentgym_environments.web import browser
 from agentgym_environments.web.actions import GRAMMAR, NotPossible, parse
-from agentgym_environments.web.actions import Action as WebAction
 from agentgym_environments.web.page import Page
 
 WINDOW = (800, 600)
 """Pixels."""
 TURNS = 2
 """Turns for one of text: a search is a field and a button."""
-WAIT = WebAction("wait")
-SETTLE = "() => new Promise(done => setTimeout(done))"
 NUMBER = "first => { if (!window.__numbered) { window.__numbered = true; __seen.restart(first); } }"
 
 
@@ -167,25 +163,16 @@ class ShopBrowser(Env):
                 self._page.tab.run(self._page.tab.page.go_back(wait_until="load"))
             else:
                 self._page.act(action)
-            self._page.tab.run(self._settle())
-            self._page.act(WAIT)
         except NotPossible as error:
             return str(error)
         self._taken.append(said)
         self._look()
         return ""
 
-    async def _settle(self) -> None:
-        """A form is sent a moment after its button was pressed; until then the page does not know that it is left."""
-        from playwright.async_api import Error
-
-        assert self._page is not None
-        with contextlib.suppress(Error):  # it has just been left
-            await self._page.tab.page.evaluate(SETTLE)
-
     def _look(self) -> None:
         """Read the page. A number that is the same on every page could be said without looking."""
         assert self._page is not None
+        self._page.look()  # waits for the page that is on its way
         key = f"{self.customer.goal.text} {self.customer.state}"
         self._page.tab.evaluate(NUMBER, 10 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % 80)
         self.tree = self._page.look("tree")[0]

@@ -264,4 +264,9 @@
   window.navigation?.addEventListener("navigate", event => {
     if (!event.destination.sameDocument && event.downloadRequest === null) state.leaving = true;
   });
+  // A form is sent a moment after its button was pressed; `navigate` comes only then.
+  window.addEventListener("submit", event => {
+    const form = event.target, here = ["", "_self"].includes(event.submitter?.formTarget || form.target);
+    if (!event.defaultPrevented && here && form.method !== "dialog") state.leaving = true;
+  });
 })();

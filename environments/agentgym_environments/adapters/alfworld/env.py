@@ -39,6 +39,8 @@ class AlfWorld(EngineEnv):
         self.state: Any = None
         """The engine's last GameState."""
         self._text = ""
+        self._plan: list[str] = []
+        """The rest of the planner's plan, while it is followed."""
 
     def open(self, split: str, task: int) -> None:
         random = task_random("alfworld", self.kind, self.size, split, task)
@@ -51,7 +53,7 @@ class AlfWorld(EngineEnv):
         self.inner.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": made.problem()})
         _remember_commands(self.planner._logic.grammar)
         self.state = self.inner.reset()
-        self._text = plain(self.state.feedback)
+        self._text, self._plan = plain(self.state.feedback), []
 
     def observe(self) -> str:
         return self._text
@@ -60,6 +62,7 @@ class AlfWorld(EngineEnv):
         if action not in self._possible():
             return None
         self.state, _, _ = self.inner.step(action)
+        self._plan = self._plan[1:] if self._plan[:1] == [action] else []
         self._text = plain(self.state.feedback)
         won = bool(self.state.won)
         return Outcome(float(won), ended=won, success=won)
@@ -76,10 +79,12 @@ class AlfWorld(EngineEnv):
         return {"available_actions": [] if self.over else self._possible()}
 
     def expert(self) -> str:
-        """The first step of the planner's plan from here."""
+        """The next step of the planner's plan."""
         self._require_episode("expert")
-        plan = self.planner._pddl_state.replan(self.planner._entity_infos)
-        return " ".join(plan[0].split()) if plan else "look"
+        if not self._plan:
+            plan = self.planner._pddl_state.replan(self.planner._entity_infos)
+            self._plan = [" ".join(action.split()) for action in plan]
+        return self._plan[0] if self._plan else "look"
 
     def close(self) -> None:
         self.inner.close()
