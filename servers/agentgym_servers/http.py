@@ -17,7 +17,6 @@ from agentgym_servers.bodies import VERBS, parse
 from agentgym_servers.describe import metadata_of, schema_of
 from agentgym_servers.door import Call, Door
 from agentgym_servers.link import converse
-from agentgym_servers.mcp import Rpc
 from agentgym_servers.openenv import Gym, Tools
 from agentgym_servers.replies import (
     Handler,
@@ -28,6 +27,7 @@ from agentgym_servers.replies import (
     reply_json,
 )
 from agentgym_servers.socket import Multiplex
+from agentgym_servers.streamable import Streamable
 from agentgym_servers.tasks import add_task_routes
 from agentgym_servers.verbs import FRESH_STATE, Verbs, done, entry_bytes, entry_of, world_of
 
@@ -53,7 +53,6 @@ def add_routes(
     front = _Front(verbs, max_body_bytes, lease_s)
     app.state.max_body_bytes = max_body_bytes
     calls: dict[tuple[str, str], Call] = {
-        ("POST", "mcp"): front.mcp,
         ("GET", "health"): front.health,
         ("GET", "metadata"): front.metadata,
         ("GET", "schema"): front.schema,
@@ -68,6 +67,7 @@ def add_routes(
             app.add_api_route(f"{prefix}/state", answering(front.state), methods=["GET"], response_model=None)
             path = f"{prefix}/sessions/{{session_id}}"
             app.add_api_route(path, answering(front.lookup), methods=["GET"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", answering(front.mcp), methods=["POST", "DELETE"], response_model=None)
         add_task_routes(app, verbs, prefix, max_body_bytes)
     app.add_api_route("/envs", answering(front.envs), methods=["GET"], response_model=None)
     add_error_replies(app)
@@ -132,8 +132,11 @@ class _Front:
             await asyncio.wait(running, timeout=body.wait_s)
         return b'{"results":[%s]}' % b",".join(map(entry_bytes, entries))
 
-    async def mcp(self, world: str, raw: bytes) -> bytes:
-        return await Rpc(self.verbs, world, self.attachments).raw(raw)
+    async def mcp(self, request: Request) -> Response:
+        mcp = Streamable(self.verbs, self._world(request), self.attachments)
+        if request.method == "DELETE":
+            return await mcp.delete(request.headers)
+        return await mcp.post(await body_of(request, self.max_body_bytes), request.headers, request.query_params)
 
     def route(self, name: str, call: Call) -> Handler:
         """The handler where the way in leaves a request to the router."""

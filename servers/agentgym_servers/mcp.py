@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,8 +29,13 @@ from agentgym_servers.verbs import Verbs, done
 
 PARSE, INVALID, UNKNOWN_METHOD, PARAMS, INTERNAL, SERVER = -32700, -32600, -32601, -32602, -32603, -32000
 
+Method = Callable[[dict[str, Any], str | None], Awaitable[Any]]
+"""Of params and the session that the request came with; raises Refused or EnvironmentFailure."""
 
-class _Refused(Exception):
+
+class Refused(Exception):
+    """Why a request has an error for an answer."""
+
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.code, self.data = code, data
@@ -59,15 +64,21 @@ def tools_of(tools: tuple[ToolSpec, ...]) -> list[dict[str, Any]]:
 
 
 class Rpc:
-    """Answers JSON-RPC requests for one world. Every request gets a response, never an exception."""
+    """Answers JSON-RPC requests for one world. Every request gets a response, never an exception.
 
-    def __init__(self, verbs: Verbs, world: str, attachments: Attachments) -> None:
+    `methods`: further ones, or others in place of these.
+    """
+
+    def __init__(
+        self, verbs: Verbs, world: str, attachments: Attachments, methods: Mapping[str, Method] | None = None
+    ) -> None:
         self._verbs, self._world, self._attachments = verbs, world, attachments
-        self._methods: dict[str, Callable[[dict[str, Any], str | None], Awaitable[Any]]] = {
+        self._methods: dict[str, Method] = {
             "tools/list": self._list,
-            "tools/call": self._call,
+            "tools/call": self.tools_call,
             "openenv/session/create": self._create,
             "openenv/session/close": self._close,
+            **(methods or {}),
         }
 
     async def raw(self, body: bytes, own: str | None = None) -> bytes:
@@ -88,48 +99,48 @@ class Rpc:
             except ValidationError as error:
                 what = error.errors()[0]
                 where = ".".join(map(str, what["loc"]))[:80]
-                raise _Refused(INVALID, f"Invalid Request: {where}: {what['msg']}") from None
+                raise Refused(INVALID, f"Invalid Request: {where}: {what['msg']}") from None
             method = self._methods.get(request.method)
             if method is None:
-                raise _Refused(UNKNOWN_METHOD, f"Method not found: {request.method[:80]}")
+                raise Refused(UNKNOWN_METHOD, f"Method not found: {request.method[:80]}")
             return _response(request.id, result=await self._run(method, request.params, own))
-        except _Refused as error:
+        except Refused as error:
             return _response(identity, error={"code": error.code, "message": str(error), "data": error.data})
 
     async def _run(self, method: Any, params: dict[str, Any], own: str | None) -> Any:
-        """Raises _Refused for whatever goes wrong."""
+        """Raises Refused for whatever goes wrong."""
         try:
             return await method(params, own)
         except (UnknownSession, EpisodeLost, BadRequest) as error:
-            raise _Refused(PARAMS, str(error)) from error
+            raise Refused(PARAMS, str(error)) from error
         except AtCapacity as error:
-            raise _Refused(SERVER, str(error), capacity(self._verbs, self._world)) from error
+            raise Refused(SERVER, str(error), capacity(self._verbs, self._world)) from error
         except EnvironmentNotOpened as error:
-            raise _Refused(SERVER, str(error), {"factory_name": self._world}) from error
+            raise Refused(SERVER, str(error), {"factory_name": self._world}) from error
         except SessionBusy as error:
-            raise _Refused(INVALID, f"{error}; retry") from error
+            raise Refused(INVALID, f"{error}; retry") from error
         except EnvironmentFailure as error:
-            raise _Refused(INTERNAL, str(error), {"code": error.code}) from error
-        except _Refused:
+            raise Refused(INTERNAL, str(error), {"code": error.code}) from error
+        except Refused:
             raise
         except Exception as error:
             logging.getLogger(__name__).exception("a JSON-RPC request met a bug of the server")
-            raise _Refused(INTERNAL, f"the server has a bug: {type(error).__name__}") from error
+            raise Refused(INTERNAL, f"the server has a bug: {type(error).__name__}") from error
 
     async def _list(self, params: dict[str, Any], own: str | None) -> Any:
         if (session_id := _session_of(params, required=False)) is not None:
             await done(self._verbs.state(self._world, session_id))
-        return {"tools": tools_of(self._tools())}
+        return {"tools": tools_of(self.tools())}
 
-    async def _call(self, params: dict[str, Any], own: str | None) -> Any:
+    async def tools_call(self, params: dict[str, Any], own: str | None) -> Any:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
-            raise _Refused(PARAMS, "tools/call needs `name`, the tool's")
+            raise Refused(PARAMS, "tools/call needs `name`, the tool's")
         if not isinstance(arguments, dict | None):
-            raise _Refused(PARAMS, "`arguments` of tools/call is an object")
-        known = [tool.name for tool in self._tools()]
+            raise Refused(PARAMS, "`arguments` of tools/call is an object")
+        known = [tool.name for tool in self.tools()]
         if name not in known:
-            raise _Refused(PARAMS, f"{self._world} has no tool {name[:80]!r}; it has {', '.join(known)}")
+            raise Refused(PARAMS, f"{self._world} has no tool {name[:80]!r}; it has {', '.join(known)}")
         return await self.call(name, arguments or {}, _session_of(params, required=False) or own)
 
     async def call(self, name: str, arguments: dict[str, Any], session_id: str | None) -> dict[str, Any]:
@@ -137,15 +148,16 @@ class Rpc:
 
         Raises EnvironmentFailure.
         """
-        fresh = session_id is None
+        fresh, begun = session_id is None, None
         if session_id is None:
-            reply = json.loads(await done(self._verbs.reset(self._world, ResetRequest())))
-            session_id = str(reply["session_id"])
+            begun = json.loads(await done(self._verbs.reset(self._world, ResetRequest())))
+            session_id = str(begun["session_id"])
         elif json.loads(await done(self._verbs.state(self._world, session_id)))["episode_id"] is None:
-            await done(self._verbs.reset(self._world, ResetRequest(session_id=session_id)))
+            begun = json.loads(await done(self._verbs.reset(self._world, ResetRequest(session_id=session_id))))
         try:
             step = StepRequest(session_id=session_id, action=WireAction(tool=name, arguments=arguments))
-            return tool_result(json.loads(await done(self._verbs.step(self._world, step))))
+            reply = json.loads(await done(self._verbs.step(self._world, step)))
+            return tool_result(reply, begun["observation"].get("text", "") if begun else "")
         finally:
             if fresh:
                 await done(self._verbs.close(self._world, SessionRequest(session_id=session_id)))
@@ -163,10 +175,10 @@ class Rpc:
         await done(self._verbs.close(self._world, SessionRequest(session_id=session_id)))
         return {"session_id": session_id, "closed": True}
 
-    def _tools(self) -> tuple[ToolSpec, ...]:
+    def tools(self) -> tuple[ToolSpec, ...]:
         tools = self._verbs.spec(self._world).tools
         if not tools:
-            raise _Refused(INTERNAL, "Environment does not support MCP: its actions are text, not tools")
+            raise Refused(INTERNAL, "Environment does not support MCP: its actions are text, not tools")
         return tools
 
 
@@ -179,20 +191,24 @@ def capacity(verbs: Verbs, world: str) -> dict[str, Any]:
 def _session_of(params: dict[str, Any], *, required: bool) -> str | None:
     session_id = params.get("session_id")
     if not isinstance(session_id, str | None) or (required and session_id is None):
-        raise _Refused(PARAMS, "`session_id` is missing or not a string")
+        raise Refused(PARAMS, "`session_id` is missing or not a string")
     return session_id
 
 
-def tool_result(reply: dict[str, Any]) -> dict[str, Any]:
-    """A step's reply as the result of a tool call, in the snake_case of OpenEnv's servers."""
+def tool_result(reply: dict[str, Any], opening: str = "") -> dict[str, Any]:
+    """A step's reply as the result of a tool call, in the snake_case of OpenEnv's servers.
+
+    `opening`: what the episode opened with, if the call began it.
+    """
     text = reply["observation"].get("text", "")
     content: list[dict[str, Any]] = [{"type": "text", "text": text, "annotations": None, "meta": None}]
     if reply["observation"].get("image") is not None:
         content.append({"type": "image", "data": reply["observation"]["image"], "mimeType": "image/png"})
+    begun = {"opening": opening} if opening else {}
     kept = ("reward", "done", "terminated", "truncated", "info", "step")
     return {
         "content": content,
-        "structured_content": {"result": text, **{key: reply[key] for key in kept if key in reply}},
+        "structured_content": {"result": text, **{key: reply[key] for key in kept if key in reply}, **begun},
         "data": text,
         "is_error": False,
         "meta": None,

@@ -109,7 +109,7 @@ def test_calls_in_a_session_add_up(url):
         (b'{"jsonrpc": "2.0", "method": "tools/list", "params": [], "id": 1}', -32600),
         (b'{"jsonrpc": "2.0", "method": "tools/list", "id": 1, "more": 1}', -32600),
         (b'{"jsonrpc": "2.0", "method": "tools/list", "id": {"a": 1}}', -32600),
-        (b'{"jsonrpc": "2.0", "method": "initialize", "id": 1}', -32601),
+        (b'{"jsonrpc": "2.0", "method": "resources/list", "id": 1}', -32601),
         (b'{"jsonrpc": "2.0", "method": "tools/call", "id": 1}', -32602),
         (b'{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "fly"}, "id": 1}', -32602),
         (b'{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "add", "arguments": 3}, "id": 1}', -32602),
