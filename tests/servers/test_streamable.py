@@ -39,7 +39,7 @@ def sessions(url: str) -> int:
 
 
 def test_the_official_client_plays_a_task_from_its_opening_to_the_reward(url):
-    env = load.make("tools-one")
+    env: Any = load.make("tools-one")
     opening, _ = env.reset(seed=0, options={"split": "test", "task": 5})
 
     async def play() -> None:
@@ -48,14 +48,14 @@ def test_the_official_client_plays_a_task_from_its_opening_to_the_reward(url):
             listed = (await client.list_tools()).tools
             assert [tool.name for tool in listed] == [tool.name for tool in env.env_spec.tools]
             assert sessions(url) == 1
-            wrong = await client.call_tool(listed[2].name, {"no": 1})
+            wrong: Any = await client.call_tool(listed[2].name, {"no": 1})
             assert wrong.is_error
             observation, *_ = env.step({"name": listed[2].name, "arguments": {"no": 1}})
             assert wrong.content[0].text == observation
             while not env.over:
                 call = env.expert()
                 observation, reward, terminated, _, _ = env.step(call)
-                result = await client.call_tool(call["name"], call["arguments"])
+                result: Any = await client.call_tool(call["name"], call["arguments"])
                 assert (result.content[0].text, result.is_error) == (observation, False)
                 assert result.structured_content["reward"] == reward
             assert (result.structured_content["reward"], terminated) == (1.0, True)
