@@ -10,9 +10,10 @@ steps/s        in this process, choosing excluded; over HTTP, one session, every
 HTTP / local   time of a step over HTTP as a multiple of the local one
 memory, MB     of one further session: (server with six sessions - server with one) / 5, proportional set size of all
                its processes
-original       steps/s of the wrapped library driven directly with the same actions in the same run, and our overhead:
-               time of our step / time of its step - 1, local. Where the library's step takes over a millisecond, the
-               world itself dominates, and the benchmark fails when the overhead is above 10 %.
+original       steps/s of the wrapped library (TextWorld, ScienceWorld) driven directly with the same actions in the
+               same run, and our overhead: time of our step / time of its step - 1, local. Where the library's step
+               takes over a millisecond, the world itself dominates, and the benchmark fails when the overhead is above
+               10 %. BrowserGym, whose tasks `miniwob` has, is raced by web.py.
 
 A world whose package or program is missing is left out and named.
 """
@@ -43,12 +44,19 @@ DOMINATES_S = 1e-3
 Choose = Callable[[Any, dict[str, Any]], Action]
 
 
+Play = Callable[[str], bool]
+"""Take an action; whether the episode is over."""
+Begin = Callable[[str, int], Play]
+"""Begin an episode of a split's task."""
+
+
 @dataclass
 class Pace:
     """Times of one way to drive a world, in seconds."""
 
     resets: list[float]
-    steps: list[float]
+    steps: list[list[float]]
+    """Of each episode."""
 
     @property
     def reset_ms(self) -> float:
@@ -56,7 +64,19 @@ class Pace:
 
     @property
     def step_s(self) -> float:
-        return sum(self.steps) / max(len(self.steps), 1)
+        return sum(map(sum, self.steps)) / max(sum(map(len, self.steps)), 1)
+
+    @property
+    def spent(self) -> float:
+        return sum(self.resets) + sum(map(sum, self.steps))
+
+
+def overhead_of(ours: Pace, theirs: Pace) -> float:
+    """The median over episodes, so that what else the machine does falls out."""
+    ratios = [
+        (sum(here[: len(there)]) / sum(there)) for here, there in zip(ours.steps, theirs.steps) if there and sum(there)
+    ]
+    return median(ratios) - 1
 
 
 def main() -> None:
@@ -81,15 +101,14 @@ def measure(name: str, seconds: float) -> bool:
         print(f"| {name} | left out: {error} |", flush=True)
         return True
     try:
-        here, actions = local_pace(env, seconds)
-        theirs = original_pace(name, env, actions, seconds)
+        here, theirs, actions = local_pace(env, seconds)
     except AgentGymError as error:  # a program that is missing is found out by the first reset
         print(f"| {name} | left out: {error} |", flush=True)
         return True
     finally:
         env.close()
     there, memory = asyncio.run(remote_pace(name, actions, seconds))
-    overhead = None if theirs is None else here.step_s / theirs.step_s - 1
+    overhead = None if theirs is None else overhead_of(here, theirs)
     shown = "| |" if theirs is None or overhead is None else f"| {1 / theirs.step_s:,.0f} | {100 * overhead:+.1f} % |"
     print(
         f"| {name} | {here.reset_ms:,.2f} | {1 / here.step_s:,.0f} | {there.reset_ms:,.2f} | {1 / there.step_s:,.0f} "
@@ -110,25 +129,43 @@ def choices(env: Env) -> Choose:
     return choose
 
 
-def local_pace(env: Env, seconds: float) -> tuple[Pace, list[list[Action]]]:
-    """Plays for `seconds`, and what was done in each episode (task i of the first split is the i-th)."""
-    pace, played, choose = Pace([], []), [], choices(env)
+def local_pace(env: Env, seconds: float) -> tuple[Pace, Pace | None, list[list[Action]]]:
+    """Plays for `seconds`: our pace, the third party's own in the same episodes by turns with it, and what was done in
+    each (task i of the first split is the i-th)."""
+    ours, theirs, played, choose = Pace([], []), Pace([], []), [], choices(env)
+    begin = ORIGINALS.get(type(env).__name__, lambda env: None)(env)
     for options in tasks(env):
         began = time.perf_counter()
         _, info = env.reset(seed=0, options=options)
-        pace.resets.append(time.perf_counter() - began)
+        ours.resets.append(time.perf_counter() - began)
         played.append([])
+        ours.steps.append([])
         over = False
         while not over:
             action = choose(env, info)
             began = time.perf_counter()
             _, _, terminated, truncated, info = env.step(action)
-            pace.steps.append(time.perf_counter() - began)
+            ours.steps[-1].append(time.perf_counter() - began)
             played[-1].append(action)
             over = terminated or truncated
-        if sum(pace.steps) + sum(pace.resets) > seconds:
-            return pace, played
+        if begin is not None:
+            replay(begin, options, played[-1], theirs)
+        if ours.spent > seconds:
+            return ours, theirs if begin else None, played
     raise AssertionError("tasks() is endless")
+
+
+def replay(begin: Begin, options: dict[str, Any], actions: list[Action], pace: Pace) -> None:
+    began = time.perf_counter()
+    play = begin(options["split"], options["task"])
+    pace.resets.append(time.perf_counter() - began)
+    pace.steps.append([])
+    for action in actions:
+        began = time.perf_counter()
+        over = play(str(action))
+        pace.steps[-1].append(time.perf_counter() - began)
+        if over:
+            return
 
 
 def tasks(env: Env) -> Iterator[dict[str, Any]]:
@@ -148,13 +185,14 @@ async def remote_pace(name: str, actions: list[list[Action]], seconds: float) ->
                 began = time.perf_counter()
                 await session.reset(seed=0, options={"split": split, "task": i % size})
                 pace.resets.append(time.perf_counter() - began)
+                pace.steps.append([])
                 for action in episode:
                     began = time.perf_counter()
                     step: Step = await session.step(action)
-                    pace.steps.append(time.perf_counter() - began)
+                    pace.steps[-1].append(time.perf_counter() - began)
                     if step.terminated or step.truncated:
                         break
-                if sum(pace.steps) + sum(pace.resets) > seconds:
+                if pace.spent > seconds:
                     break
             server = server_pids()
             alone = memory_mb(server)
@@ -188,9 +226,46 @@ def memory_mb(pids: set[int]) -> float:
     return total
 
 
-def original_pace(name: str, env: Env, actions: list[list[Action]], seconds: float) -> Pace | None:
-    """The wrapped library's own pace on the same actions; None for a world that is all ours."""
-    return None
+# --- the third party's own -----------------------------------------------------------------------------------------
+
+
+def textworld(env: Any) -> Begin:
+    """TextWorld's own loop, asked for what ours shows: commands, score, description, plan."""
+    import textworld
+
+    from agentgym_environments.adapters.textworld.games import game_file
+
+    def begin(split: str, task: int) -> Play:
+        path = game_file(env.challenge, env.level, split, task, env.cache)
+        inner: Any = textworld.start(str(path), request_infos=env._wanted)
+        state = inner.reset()
+
+        def play(action: str) -> bool:
+            nonlocal state
+            command = next((one for one in state.admissible_commands if one.lower() == action), action)
+            state, _, over = inner.step(command)
+            return over
+
+        return play
+
+    return begin
+
+
+def scienceworld(env: Any) -> Begin:
+    """ScienceWorld's own Python environment, which lists the possible actions at every step, as ours does."""
+    from scienceworld import ScienceWorldEnv
+
+    inner = ScienceWorldEnv("", envStepLimit=10**6)
+
+    def begin(split: str, task: int) -> Play:
+        inner.load(env.task, env.variations[split][task], env.simplifications, generateGoldPath=True)
+        inner.reset()
+        return lambda action: inner.step(action)[2]
+
+    return begin
+
+
+ORIGINALS: dict[str, Callable[[Any], Begin]] = {"TextWorld": textworld, "ScienceWorld": scienceworld}
 
 
 if __name__ == "__main__":
