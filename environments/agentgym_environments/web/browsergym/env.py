@@ -29,7 +29,7 @@ FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
 class BrowserGym(Env):
     """One BrowserGym task, its seeds as tasks.
 
-    task: as BrowserGym names it, "miniwob.click-test". python: an interpreter that has BrowserGym, whose Playwright is
+    task: as BrowserGym names it, "miniwob.click-button". python: an interpreter that has BrowserGym, whose Playwright is
     an older one than ours. options: for `gymnasium.make`. Without a MINIWOB_URL, its MiniWoB pages are those of the
     `miniwob` package here.
     """
@@ -38,7 +38,7 @@ class BrowserGym(Env):
         self,
         spec: EnvSpec | None = None,
         *,
-        task: str = "miniwob.click-test",
+        task: str = "miniwob.click-button",
         python: str = "",
         options: dict[str, Any] | None = None,
     ) -> None:
