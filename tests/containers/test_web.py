@@ -31,6 +31,6 @@ def test_a_page_is_solved_in_a_container_that_is_locked_down(images, kit, run):
         return rewards
 
     assert asyncio.run(play()) == [1.0, 1.0, 1.0]
-    processes = kit.docker("top", container.name, "-eo", "user,comm")
+    processes = kit.docker("top", container.name, "-eo", "pid,user,comm")
     assert "chromium" in processes or "headless" in processes
     assert kit.docker("exec", container.name, "id", "--user") == "10001"

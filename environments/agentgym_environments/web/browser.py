@@ -56,6 +56,10 @@ PAGE_S = 20.0
 """Most seconds for one call of a tab."""
 
 NO_DRIVER = "web worlds need Playwright and Pillow: pip install 'agentgym[web]'"
+NO_START = (
+    "Playwright's driver does not start (playwright --version shows why; Debian's slim images lack libatomic1: "
+    "apt-get install libatomic1)"
+)
 NO_BROWSER = "web worlds need a Chromium: apt-get install chromium-headless-shell (or: playwright install chromium)"
 
 Result = TypeVar("Result")
@@ -153,7 +157,10 @@ class Browsers:
 
         if self._playwright is None:
             orphans.adopt()
-            self._playwright = await async_playwright().start()
+            try:
+                self._playwright = await async_playwright().start()
+            except Exception as error:  # a bare Exception when its program ends at once
+                raise MissingDependency(f"{NO_START}: {error}") from error
         program = find_program() or self._playwright.chromium.executable_path
         if not Path(program).exists():
             raise MissingDependency(NO_BROWSER)
