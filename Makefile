@@ -38,7 +38,7 @@ images:
 # Every world's tasks, at length: experts on all of them, hundreds of browser pages, bugs in real repositories.
 worlds: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
-	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python $(BIN)/python -m pytest -m worlds
+	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python $(BIN)/python -m pytest -m worlds --numprocesses auto --durations 20
 
 # What needs a Docker engine: builds every image and runs it.
 containers: .venv/ready

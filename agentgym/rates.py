@@ -140,7 +140,7 @@ async def rates(
         listed = spec.actions or "available_actions" in spec.info_keys
         policies["random"] = RandomPolicy(seed) if listed else FormatPolicy(said, seed + 1)
         policies["format only"] = FormatPolicy(said, seed)
-    harness = Harness(grammar="tool_call" if spec.tools else "last_line")
+    harness = Harness(grammar="tool_call" if spec.tools else "tagged")
     for split, size in spec.splits.items():
         count = min(size, episodes)
         plan = [Episode(spec.id, split, i * size // count, seed) for i in range(count)]

@@ -34,28 +34,21 @@ from agentgym.probe import (
 )
 from agentgym.session import LocalSession
 
-INFO_TYPES: dict[str, Callable[[Any], bool]] = {
-    "success": lambda value: isinstance(value, bool),
-    "valid_action": lambda value: isinstance(value, bool),
-    "state_key": lambda value: isinstance(value, str),
-    "progress": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1,
-    "available_actions": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    "role": lambda value: type(value) is int and value in (0, 1),
-    "rewards": lambda value: isinstance(value, list) and [type(one) in (int, float) for one in value] == [True] * 2,
+INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "success": ("a bool", lambda value: isinstance(value, bool)),
+    "valid_action": ("a bool", lambda value: isinstance(value, bool)),
+    "state_key": ("a string", lambda value: isinstance(value, str)),
+    "progress": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
+    "available_actions": ("a list of strings", lambda value: isinstance(value, list) and {*map(type, value)} <= {str}),
+    "role": ("0 or 1", lambda value: type(value) is int and value in (0, 1)),
+    "rewards": (
+        "two numbers",
+        lambda value: isinstance(value, list) and len(value) == 2 and {*map(type, value)} <= {int, float},
+    ),
 }
 
 OFFERS = 8
 """Offered actions that are tried in an episode."""
-
-INFO_SAYS = {
-    "success": "a bool",
-    "valid_action": "a bool",
-    "state_key": "a string",
-    "progress": "a number from 0 to 1",
-    "available_actions": "a list of strings",
-    "role": "0 or 1",
-    "rewards": "two numbers",
-}
 
 
 async def spec_is_complete(probe: Probe) -> None:
@@ -142,8 +135,9 @@ async def info_is_as_promised(probe: Probe) -> None:
             if missing:
                 raise Broken(f"info of {where} lacks {', '.join(missing)}, which info_keys promises for every step")
             for name, value in step.info.items():
-                if name in INFO_TYPES and not INFO_TYPES[name](value):
-                    raise Broken(f"info[{name!r}] of {where} is {value!r}, not {INFO_SAYS[name]}")
+                said, fits = INFO_TYPES.get(name, ("", None))
+                if fits is not None and not fits(value):
+                    raise Broken(f"info[{name!r}] of {where} is {value!r}, not {said}")
 
 
 async def same_seed_same_episode(probe: Probe) -> None:
@@ -277,9 +271,8 @@ async def available_actions_are_valid(probe: Probe) -> None:
         raise Skip("the world does not give both available_actions and valid_action")
     random = np.random.default_rng(probe.seed)
     async for task, episode in episodes(probe, count=3):
-        offers = [
-            (turn, action) for turn, step in enumerate(episode.steps[:-1]) for action in step.info["available_actions"]
-        ]
+        offered = [step.info["available_actions"] for step in episode.steps[:-1]]
+        offers = [(turn, action) for turn, actions in enumerate(offered) for action in actions]
         async with probe.session() as session:
             for index in sorted(random.permutation(len(offers))[:OFFERS]):
                 turn, action = offers[index]

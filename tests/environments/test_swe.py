@@ -16,9 +16,10 @@ import pytest
 from agentgym import load
 from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
-from agentgym_environments.swe import actions, source
+from agentgym_environments.sandbox import actions
+from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
 from agentgym_environments.swe import env as swe_env
-from agentgym_environments.swe.actions import Edit, Run, Submit, View, understand
+from agentgym_environments.swe import source
 from agentgym_environments.swe.issue import symptom
 from agentgym_environments.swe.judge import judge
 from agentgym_environments.swe.make import bugs

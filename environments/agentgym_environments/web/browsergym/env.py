@@ -29,7 +29,7 @@ FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
 class BrowserGym(Env):
     """One BrowserGym task, its seeds as tasks.
 
-    task: as BrowserGym names it, "miniwob.click-button". python: an interpreter that has BrowserGym, whose Playwright is
+    task: as BrowserGym names it, "miniwob.click-button". python: an interpreter with BrowserGym, whose Playwright is
     an older one than ours. options: for `gymnasium.make`. Without a MINIWOB_URL, its MiniWoB pages are those of the
     `miniwob` package here.
     """

@@ -62,7 +62,7 @@ TOOLS = (
         last=_LINE,
         text=_TEXT,
     ),
-    _tool("submit", "End the episode: the hidden tests are run.", []),
+    _tool("submit", "End the episode: the work is judged, once.", []),
 )
 
 
