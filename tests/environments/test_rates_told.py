@@ -1,0 +1,59 @@
+"""What the worlds' READMEs say of their expert, of chance and of form alone is what `agentgym envs rates` prints."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from agentgym import load
+from agentgym.rates import rates
+from agentgym.session import LocalSession, Session
+
+FOLDER = Path(__file__).parents[2] / "environments" / "agentgym_environments"
+HEAD = "| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|\n"
+SLOW = ("gui", "miniwob", "research", "shop-browser", "swe")
+"""Minutes each; their experts are measured by the tests of their own."""
+
+
+def tables() -> dict[str, dict[str, list[str]]]:
+    """By id and split, the cells of its line: episodes, expert, random, format only."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(FOLDER.rglob("README.md")):
+        for table in path.read_text(encoding="utf-8").split(HEAD)[1:]:
+            for line in re.match(r"(\|.*\|\n)*", table)[0].splitlines():  # type: ignore[index]
+                name, split, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+                told.setdefault(name.strip("`"), {})[split] = cells
+    return told
+
+
+TOLD = tables()
+
+
+def test_every_world_tells_its_rates():
+    ours = [name for name, target in load.names().items() if target.startswith("agentgym_environments.")]
+    untold = [name for name in ours if name not in TOLD and not name.startswith(SLOW)]
+    assert untold == ["browsergym"]  # whose tasks are another's
+
+
+@pytest.mark.worlds
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", [name for name in TOLD if not name.startswith(SLOW)])
+def test_the_readme_says_what_is_measured(name):
+    async def open_session() -> Session:
+        return LocalSession(load.make(name))
+
+    async def measured() -> dict[str, dict[str, str]]:
+        episodes = max(int(cells[0]) for cells in TOLD[name].values())
+        found: dict[str, dict[str, str]] = {}
+        async for rate in rates(open_session, load.spec(name), episodes=episodes):
+            assert not rate.failed, rate.error
+            found.setdefault(rate.split, {})[rate.policy] = rate.cell()
+        return found
+
+    found = asyncio.run(measured())
+    assert {
+        split: [by.get(policy, "–") for policy in ("expert", "random", "format only")] for split, by in found.items()
+    } == {split: cells[1:] for split, cells in TOLD[name].items()}
