@@ -6,7 +6,7 @@ import importlib
 from typing import Any, ClassVar
 
 from agentgym.env import Action
-from agentgym.errors import MissingDependency
+from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.turns import Outcome, TurnEnv
 
 
@@ -15,9 +15,23 @@ def package(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        missing = (error.name or module).partition(".")[0]
         raise MissingDependency(
-            f"this world needs the package {error.name!r}, which is not installed: pip install 'agentgym[{extra}]'"
+            f"this world needs the package {missing!r}, which is not installed: pip install 'agentgym[{extra}]'"
         ) from error
+
+
+def require_flag(world: str, name: str, value: Any) -> None:
+    """Raises ConfigError when an argument is neither true nor false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{world}: {name} is true or false, not {value!r}")
+
+
+def require_whole(world: str, name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raises ConfigError when an argument is no whole number between `least` and `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        within = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{world}: {name} is a whole number {within}, not {value!r}")
 
 
 class EngineEnv(TurnEnv):
@@ -58,11 +72,16 @@ class EngineEnv(TurnEnv):
         return f"not an action; say {', '.join(legal)}\n{self.observe()}"
 
     def save(self) -> Any:
-        return {"opening": self._opening, "actions": self._taken}
+        return {"opening": self._opening, "actions": self._taken, "key": self.key()}
 
     def load(self, state: Any) -> None:
         split, task = state["opening"]
-        self.begin(split, task)
+        self.begin(*self.select_task({"split": split, "task": task}))
         for action in state["actions"]:
             self._said = action
             self.act(action)
+        if self.key() != state["key"]:
+            raise BadRequest(
+                f"this snapshot of {self.env_spec.id} comes out otherwise when it is played again: it is of a world "
+                "with other arguments, or of another version of its package"
+            )

@@ -27,6 +27,12 @@ TASKS = {"staircase": 1.0, "descend": 1.0, "gold": 20.0}
 MONK = "mon-hum-neu-mal"
 """Human, neutral, male."""
 
+CHARACTERS = {
+    "arc", "bar", "cav", "hea", "kni", "mon", "pri", "rog", "ran", "sam", "tou", "val", "wiz",
+    "hum", "elf", "dwa", "gno", "orc", "law", "neu", "cha", "mal", "fem",
+}  # fmt: skip
+"""NetHack's short names of roles, peoples, alignments and sexes."""
+
 GOLD, DEPTH = 13, 12
 """Places in NLE's `blstats`."""
 
@@ -63,6 +69,10 @@ class NetHack(EngineEnv):
         nle: Any = package("nle.env.base", "nle")
         if task not in TASKS:
             raise ConfigError(f"nle has no task {task!r}; it has {', '.join(TASKS)}")
+        if isinstance(goal, bool) or not isinstance(goal, (int, float)) or goal < 0:
+            raise ConfigError(f"nle: goal is a number above 0, not {goal!r}")
+        if not CHARACTERS.issuperset(str(character).split("-")):
+            raise ConfigError(f"nle: character is such as {MONK!r}, not {character!r}")
         self.task, self.goal, self.character = task, goal or TASKS[task], character
         keys = tuple(ord(key) for key in KEYS.values())
         self.inner: Any = nle.NLE(

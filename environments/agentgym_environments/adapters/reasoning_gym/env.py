@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.adapters.engine import EngineEnv
+from agentgym_environments.adapters.engine import EngineEnv, require_flag
 from agentgym_environments.adapters.reasoning_gym.tasks import NO_EXPERT, UNSTEADY, question, require
 from agentgym_environments.turns import Outcome
 
@@ -38,6 +38,7 @@ class ReasoningGym(EngineEnv):
             notes = f"{dataset}: another process has other questions, unless PYTHONHASHSEED is the same. {spec.notes}"
             spec = spec.model_copy(update={"deterministic": False, "notes": notes})
         super().__init__(spec)
+        require_flag("reasoning-gym", "partial", partial)
         require(dataset, level)
         self.dataset, self.level, self.partial = dataset, level, partial
         self.score = 0.0

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentgym.errors import ConfigError
-from agentgym_environments.adapters.engine import package
+from agentgym_environments.adapters.engine import package, require_whole
 from agentgym_environments.turns import split_of, task_random
 
 LEFT_OUT = {
@@ -33,13 +33,24 @@ def names() -> list[str]:
 
 
 def require(dataset: str, level: int | None) -> None:
-    """Raises ConfigError when there is no such data set, or none with levels."""
+    """Raises ConfigError when there is no such data set, or it has no such level."""
     if dataset in LEFT_OUT:
         raise ConfigError(f"reasoning-gym: {dataset} is no world here: {LEFT_OUT[dataset]}")
     if dataset not in names():
         raise ConfigError(f"reasoning-gym has no data set {dataset!r}; it has {', '.join(names())}")
-    if level is not None and not package("reasoning_gym.factory", "reasoning-gym").has_curriculum(dataset):
+    if dataset == "bf":  # its compiler prints a dot a question
+        package("reasoning_gym.code.contrib.bfit.Compiler.Optimizer", "reasoning-gym").print = lambda *told, **how: None
+    if level is None:
+        return
+    factory = package("reasoning_gym.factory", "reasoning-gym")
+    if not factory.has_curriculum(dataset):
         raise ConfigError(f"reasoning-gym: {dataset} has no levels; leave `level` out")
+    highest = max(len(settings.levels) for settings in factory.create_curriculum(dataset).attributes.values()) - 1
+    require_whole("reasoning-gym", f"level of {dataset}", level, 0, highest)
+    try:
+        make(dataset, level, 0)
+    except Exception as error:  # a curriculum may go further than its own data set allows
+        raise ConfigError(f"reasoning-gym: {dataset} cannot be made at level {level}: {error}") from error
 
 
 def make(dataset: str, level: int | None, seed: int) -> Any:

@@ -8,12 +8,18 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.adapters.engine import EngineEnv
+from agentgym_environments.adapters.engine import EngineEnv, require_flag, require_whole
 from agentgym_environments.adapters.scienceworld.engine import Engine
 from agentgym_environments.turns import Outcome, task_random
 
 SPLITS = {"train": "getVariationsTrain", "validation": "getVariationsDev", "test": "getVariationsTest"}
 """Split: who of the engine's names its variations, which are its own."""
+
+
+LEAST_HEAP_MB = 64
+
+WHICH = "Ambiguous request"
+"""How the engine begins when it asks which of several things is meant; the next action is a number."""
 
 
 class ScienceWorld(EngineEnv):
@@ -33,9 +39,11 @@ class ScienceWorld(EngineEnv):
         heap_mb: int = 256,
     ) -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("scienceworld.toml")))
+        require_flag("scienceworld", "offer", offer)
+        require_whole("scienceworld", "heap_mb", heap_mb, LEAST_HEAP_MB)
         self.engine = Engine(heap_mb)
         try:
-            self.variations = self._variations(task)
+            self.variations = self._variations(task, simplifications)
         except ConfigError:
             self.engine.close()
             raise
@@ -68,16 +76,21 @@ class ScienceWorld(EngineEnv):
         if self._followed < len(self.plan) and action == self.plan[self._followed]:
             self._followed += 1
         self._text, self._possible = told, None
-        score = max(0.0, float(server.getScore()))
+        if told.startswith(WHICH):
+            self._possible = [line.partition(":")[0] for line in told.splitlines()[1:]]
+        score = float(server.getScore())
+        failed = score < 0  # the wrong thing was chosen, which nothing mends
+        score = max(0.0, score)
         gained, self._score = score - self._score, score
-        return Outcome(gained, ended=bool(server.getCompleted()), success=score >= 1.0)
+        return Outcome(gained, ended=bool(server.getCompleted()) or failed, success=score >= 1.0)
 
     def refuse(self, action: str) -> str:
         return self._text
 
     def key(self) -> str:
         server = self.engine.server
-        whole = [self.task, server.freeActionLook(), server.freeActionInventory(), f"{self._score:.3f}"]
+        asked = self._text if self._text.startswith(WHICH) else ""
+        whole = [self.task, asked, server.freeActionLook(), server.freeActionInventory(), f"{self._score:.3f}"]
         return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
@@ -96,9 +109,13 @@ class ScienceWorld(EngineEnv):
     def close(self) -> None:
         self.engine.close()
 
-    def _variations(self, task: str) -> dict[str, list[int]]:
+    def _variations(self, task: str, simplifications: str) -> dict[str, list[int]]:
         names = sorted(self.engine.server.getTaskNames())
         if task not in names:
             raise ConfigError(f"scienceworld has no task {task!r}; it has {', '.join(names)}")
+        known = ["easy", *self.engine.server.getPossibleSimplifications().split(", ")]
+        unknown = [name for name in str(simplifications).split(",") if name and name not in known]
+        if unknown:
+            raise ConfigError(f"scienceworld has no simplification {unknown[0]!r}; it has {', '.join(known)}")
         self.engine.server.load(task, 0, "", False)
         return {split: list(getattr(self.engine.server, name)()) for split, name in SPLITS.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.adapters.engine import EngineEnv
+from agentgym_environments.adapters.engine import EngineEnv, require_flag, require_whole
 from agentgym_environments.adapters.textarena.engine import chance, make
 from agentgym_environments.adapters.textarena.experts import EXPERTS
 from agentgym_environments.adapters.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE
@@ -30,8 +30,10 @@ class TextArena(EngineEnv):
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("textarena.toml"))
         if game not in GAMES:
-            why = next((f": {reason}" for name, reason in LEFT_OUT.items() if game.startswith(name)), "")
+            why = next((f": {reason}" for name, reason in LEFT_OUT.items() if str(game).startswith(name)), "")
             raise ConfigError(f"textarena: {game!r} is no world here{why}; the games are {', '.join(GAMES)}")
+        require_flag("textarena", "partial", partial)
+        require_whole("textarena", "turns", turns, 1)
         self.game, self.partial = game, partial
         self.inner: Any = make(game)
         self._solver = EXPERTS.get(game)

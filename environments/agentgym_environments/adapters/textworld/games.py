@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ def require(challenge: str, level: int) -> None:
 
 def game_file(challenge: str, level: int, split: str, task: int, folder: Path) -> Path:
     """The compiled game of a task; made now when it is not in the folder yet (seconds)."""
+    _hush()
     path = folder / f"{package('textworld', 'textworld').__version__}-{challenge}-{level}-{split}-{task}.z8"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +45,24 @@ def game_file(challenge: str, level: int, split: str, task: int, folder: Path) -
     return path
 
 
+def _hush() -> None:
+    """The engine warns of every game that is not one of fifty classics; TextWorld needs nothing of what is missing."""
+    warnings.filterwarnings("ignore", message="Game '.*' is not fully supported")
+
+
+@cache
+def _remember_rules() -> None:
+    """TextWorld parses its files of rules anew for every game that it makes, which is nine tenths of the time, and in
+    the order that the file system gives them; from here on once, and by name."""
+    logic = package("textworld.logic", "textworld").GameLogic
+    load = cache(logic.load)
+    logic.load = lambda paths: load(tuple(sorted(paths)))
+
+
 def _make(challenge: str, level: int, split: str, task: int) -> tuple[Any, Any]:
     """(game, options) of the first seed of the task's own whose game belongs to the split."""
+    _hush()
+    _remember_rules()
     options_class = package("textworld", "textworld").GameOptions
     _, make, _ = package("textworld.challenges", "textworld").CHALLENGES[f"tw-{challenge}"]
     random = task_random("textworld", challenge, level, split, task)

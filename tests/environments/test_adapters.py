@@ -1,0 +1,260 @@
+"""What every world around another's engine owes: packages that may be missing, arguments, snapshots, training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentgym_environments.adapters
+from agentgym import load
+from agentgym.errors import BadRequest, ConfigError, MissingDependency
+from agentgym_environments.adapters.engine import EngineEnv
+from agentgym_trainers.recipe import resolve
+from agentgym_trainers.run import run
+
+ROOT = Path(agentgym_environments.adapters.__file__).parent
+IDS = [name for name, target in load.names().items() if ".adapters." in target]
+NETHACK = ("nle", "nle-descend", "nle-gold")
+"""They run in an interpreter of their own: test_adapters_nle.py."""
+
+QUICK = ("babyai", "babyai-pickup", "reasoning-gym", "textarena", "textarena-guess", "textarena-hanoi")
+SLOW = ("alfworld", "scienceworld:offer=false", "textworld")
+"""Of each slow class one."""
+
+TRAINED = ("babyai", "reasoning-gym", "textarena")
+"""Of each quick class one."""
+
+WORLDS = (*QUICK, *(pytest.param(name, marks=pytest.mark.worlds) for name in SLOW))
+
+PACKAGES = [
+    ("alfworld", "textworld", "alfworld"),
+    ("alfworld", "alfworld", "alfworld"),
+    ("babyai", "minigrid", "babyai"),
+    ("nle", "nle", "nle"),
+    ("reasoning-gym", "reasoning_gym", "reasoning-gym"),
+    ("scienceworld", "scienceworld", "scienceworld"),
+    ("scienceworld", "py4j", "scienceworld"),
+    ("textarena", "textarena", "textarena"),
+    ("textarena", "nltk", "textarena"),
+    ("textworld", "textworld", "textworld"),
+]
+"""World, a package of its, and the extra that installs it."""
+
+
+@pytest.fixture(scope="session")
+def games(tmp_path_factory) -> str:
+    """Where TextWorld's games are compiled for these tests."""
+    return str(tmp_path_factory.mktemp("textworld"))
+
+
+def named(name: str, games: str) -> str:
+    """The world, with its compiled games in a folder of the tests'."""
+    return f"{name}{',' if ':' in name else ':'}cache={games}" if name.startswith("textworld") else name
+
+
+def test_every_adapter_is_played_by_some_test():
+    assert {name.partition("-")[0] for name in IDS} == {
+        "alfworld", "babyai", "nle", "reasoning", "scienceworld", "textarena", "textworld",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("world", "package", "extra"), PACKAGES)
+def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
+    for module in list(sys.modules):
+        if module == package or module.startswith(f"{package}."):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependency) as caught:
+        load.make(world)
+    assert str(caught.value) == (
+        f"this world needs the package {package!r}, which is not installed: pip install 'agentgym[{extra}]'"
+    )
+    assert load.spec(world).id == world  # what it says of itself is there all the same
+
+
+def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDependency, match=r"Java, which is not installed: apt-get install default-jre-headless$"):
+        load.make("scienceworld")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("alfworld:kind=cook", "no chores of kind 'cook'; it has put, clean, heat, cool, two and mixed"),
+        ("alfworld:size=huge", "no kitchens of size 'huge'; it has small, large"),
+        ("babyai:level=Nowhere", "no level 'Nowhere'; it has ActionObjDoor"),
+        ("reasoning-gym:dataset=nothing", "no data set 'nothing'; it has ab, acre"),
+        ("reasoning-gym:dataset=futoshiki", "no world here: a question may take a minute"),
+        ("reasoning-gym:dataset=acre,level=1", "acre has no levels"),
+        ("reasoning-gym:level=-1", "level of chain_sum is a whole number from 0 to 10, not -1"),
+        ("reasoning-gym:level=11", "from 0 to 10, not 11"),
+        ("reasoning-gym:level=hard", "not 'hard'"),
+        ("reasoning-gym:level=true", "not True"),
+        ("reasoning-gym:dataset=caesar_cipher,level=3", "caesar_cipher cannot be made at level 3: rotation"),
+        ("reasoning-gym:partial=False", "partial is true or false, not 'False'"),
+        ("textarena:game=Chess", "'Chess' is no world here; the games are 2048-v0"),
+        ("textarena:game=Wordle-v0", "there is a world `wordle`"),
+        ("textarena:game=5", "5 is no world here"),
+        ("textarena:turns=0", "turns is a whole number of at least 1, not 0"),
+        ("textarena:turns=2.5", "not 2.5"),
+        ("textarena:partial=1", "partial is true or false, not 1"),
+        ("textworld:challenge=chess", "no challenge 'chess'; it has treasure_hunter, coin_collector, simple, cooking"),
+        ("textworld:level=0", "treasure_hunter has the levels 1 to 30, not 0"),
+        ("textworld:challenge=cooking,level=6", "cooking has the levels 1 to 5, not 6"),
+        ("textworld:level=true", "not True"),
+        ("scienceworld:offer=no", "offer is true or false, not 'no'"),
+        ("scienceworld:heap_mb=1", "heap_mb is a whole number of at least 64, not 1"),
+        ("scienceworld:heap_mb=lots", "not 'lots'"),
+        ("babyai:size=3", "cannot be made with"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(name, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load.make(name)
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if name not in (*NETHACK, "scienceworld")])
+def test_the_spec_says_what_the_class_does(name):
+    world = load.make(name)
+    assert isinstance(world, EngineEnv)
+    assert world.env_spec == load.spec(name)
+    assert not world.env_spec.inline
+    world.close()
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
+    name = named(name, games)
+    world, copy = load.make(name), load.make(name)
+    world.reset(seed=1, options={"split": "train", "task": 0})
+    turn = 0
+    while not world.over and turn < 10:
+        action = "dance on the moon" if turn % 4 == 1 else world.expert()
+        state = world.snapshot()
+        step = world.step(action)
+        copy.restore(state)
+        assert json.dumps(copy.step(action)) == json.dumps(step)
+        turn += 1
+    copy.restore(world.snapshot())
+    assert (copy.over, copy.success, copy.turn) == (world.over, world.success, world.turn)
+    assert copy.key() == world.key()
+    world.close()
+    copy.close()
+
+
+def test_a_snapshot_of_another_world_is_refused_rather_than_played():
+    """All share an id, and differ by arguments."""
+    world, other = load.make("textarena"), load.make("textarena:game=FrozenLake-v0-hardcore")
+    world.reset(options={"task": 0})
+    world.step(world.expert())
+    with pytest.raises(BadRequest, match=r"comes out otherwise .* other arguments"):
+        other.restore(world.snapshot())
+
+
+@pytest.mark.parametrize(("split", "task"), [("nowhere", 0), ("train", 10**6), ("train", -1), ("train", "0")])
+def test_a_snapshot_of_no_task_is_refused(split, task):
+    """A world that draws until a task belongs to its split would look for this one for ever."""
+    world = load.make("babyai")
+    world.reset(options={"task": 0})
+    state = json.loads(world.snapshot())
+    state["state"]["opening"] = [split, task]
+    with pytest.raises(BadRequest, match=r"has no split 'nowhere'|has tasks 0 to 9999"):
+        world.restore(json.dumps(state).encode())
+
+
+# READMEs.
+
+READMES = [
+    (path.parent.name, match.groups())
+    for path in sorted(ROOT.glob("*/README.md"))
+    for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
+]
+
+
+def test_every_folder_prints_an_episode():
+    assert {folder for folder, _ in READMES} == {path.parent.name for path in ROOT.glob("*/env.py")}
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        pytest.param(printed, id=folder, marks=[pytest.mark.worlds] if printed[0] in SLOW else [])
+        for folder, printed in READMES
+        if folder != "nle"
+    ],
+)
+def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(printed, games):
+    name, split, task, text = printed
+    world = load.make(named(name, games))
+    lines, reward = [world.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
+    while not world.over:
+        action = world.expert()
+        observation, gained, *_ = world.step(action)
+        reward += gained
+        lines += [f"> {action}", observation]
+    world.close()
+    played = "\n".join([*lines, f"reward {reward:g}"])
+    assert [line.rstrip() for line in played.splitlines()] == text.splitlines()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*/env.py")), ids=lambda path: path.parent.name)
+def test_a_readme_names_every_id_and_what_it_needs(path):
+    text = (path.parent / "README.md").read_text()
+    for spec in path.parent.glob("*.toml"):
+        assert f"`{spec.stem}`" in text
+    assert "pip install 'agentgym[" in text
+    assert "| id | split | expert | random | format only |" in text
+
+
+# Training.
+
+
+def train(name: str, folder: Path) -> None:
+    """Imitation of two episodes, then two steps of a recipe; raises AssertionError where something failed."""
+    options = [
+        "run.steps=2", "run.threads=1", "run.trajectories_every=1", f"world.name={name}", "world.max_turns=3",
+        "rollout.groups=1", "rollout.group_size=2", "rollout.concurrency=4", "rollout.max_new_tokens=8",
+        "rollout.max_length=4096", "model.tiny.max_length=4096", "model.tiny.hidden_size=32", "model.tiny.layers=2",
+        "sft.demonstrations=2", "sft.batch=2", "sft.max_steps=2", "sft.stop_at_success=", "sft.noise=0",
+        "eval.split=train", "eval.tasks=0",
+    ]  # fmt: skip
+    if "://" not in name:
+        options += ["world.serve=false"]
+    asyncio.run(run(resolve("rloo", options), folder))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["phase"] == "rl"] == [1, 2]
+    for line in lines:
+        if line["phase"] == "rl":
+            assert line["rollout/failed"] == 0
+            assert line["loss/policy"] is not None
+            assert line["policy/engine_gap"] < 1e-4
+
+
+@pytest.mark.parametrize("name", [*TRAINED, *(pytest.param(name, marks=pytest.mark.worlds) for name in SLOW)])
+def test_a_recipe_trains_on_it(name, games, tmp_path):
+    train(named(name, games), tmp_path / "run")
+
+
+@pytest.mark.worlds
+def test_a_recipe_trains_on_a_served_nethack(tmp_path):
+    """The trainer's interpreter has no NLE: the server's has."""
+    if not os.environ.get("AGENTGYM_NLE_PYTHON"):
+        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
+    command = ["-m", "agentgym_servers.environment", "nle", "--port", "0", "--die-with-stdin"]
+    with subprocess.Popen(
+        [os.environ["AGENTGYM_NLE_PYTHON"], *command],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        said = (re.search(r"serving at (http\S+)", line) for line in server.stdout)
+        url = next(found[1] for found in said if found)
+        train(f"{url}/envs/nle", tmp_path / "run")
+        server.communicate(timeout=60)  # its standard input ends

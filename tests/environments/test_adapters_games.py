@@ -1,0 +1,334 @@
+"""BabyAI, reasoning-gym and TextArena: their engines are played, and what they say is what is told and paid."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+
+from agentgym import load
+from agentgym_environments.adapters.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
+from agentgym_environments.adapters.textarena.experts import EXPERTS
+from agentgym_environments.adapters.textarena.games import GAMES, SINGLE
+
+SPLITS = ("train", "validation", "test")
+
+
+def solve(world, split="train", task=0):
+    """(sum of rewards, the last info) of the expert's episode."""
+    world.reset(seed=0, options={"split": split, "task": task})
+    total, info = 0.0, {}
+    while not world.over:
+        _, reward, *_, info = world.step(world.expert())
+        total += reward
+    return total, info
+
+
+def openings(world, tasks):
+    """Split: the state keys of its first tasks."""
+    return {
+        split: {world.reset(options={"split": split, "task": task})[1]["state_key"] for task in range(min(tasks, size))}
+        for split, size in world.env_spec.splits.items()
+    }
+
+
+def disjoint(found):
+    whole = [key for keys in found.values() for key in keys]
+    return len(set(whole)) == len(whole)
+
+
+# BabyAI.
+
+
+@pytest.mark.parametrize("name", ["babyai", "babyai-pickup", "babyai-boss", "babyai:level=UnlockLocal"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_babyais_bot_fulfils_the_mission(name, split):
+    world = load.make(name)
+    for task in range(5):
+        total, info = solve(world, split, task)
+        assert (total, info["success"]) == (1.0, True), task
+
+
+@pytest.mark.worlds
+def test_babyais_bot_on_every_level():
+    """Its makers' bot fails now and then where much is in the way."""
+    load.make("babyai").close()  # which registers the levels
+    levels = sorted({name.split("-")[1] for name in gymnasium.registry if name.startswith("BabyAI-")})
+    assert len(levels) > 50
+    lost = []
+    for level in levels:
+        world = load.make("babyai-boss", level=level)
+        won = sum(solve(world, "test", task)[1]["success"] for task in range(3))
+        lost += [level] * (3 - won)
+    assert len(lost) <= 0.05 * 3 * len(levels), lost
+
+
+def test_babyais_engine_does_what_is_said_and_only_that():
+    world = load.make("babyai")
+    observation, info = world.reset(options={"task": 0})
+    assert observation.splitlines()[0] == world.inner.mission
+    heading = world.inner.agent_dir
+    world.step("turn right")
+    assert world.inner.agent_dir == (heading + 1) % 4
+    *_, after = world.step("  TURN   LEFT ")
+    assert world.inner.agent_dir == heading
+    assert (after["valid_action"], after["state_key"]) == (True, info["state_key"])
+    told, reward, ended, cut, after = world.step("dance")
+    assert told.startswith("not an action; say turn left, turn right")
+    assert (reward, ended, cut, after["valid_action"]) == (0, False, False, False)
+    assert after["state_key"] == info["state_key"]
+    assert world.turn == 3
+
+
+def test_babyai_ends_by_turns_and_says_no_success():
+    world = load.make("babyai")
+    world.reset(options={"task": 0})
+    steps = [world.step("turn left") for _ in range(world.env_spec.max_turns)]
+    assert [step[3] for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert not any(step[1] or step[4]["success"] for step in steps)
+
+
+def test_babyais_bot_need_not_be_obeyed():
+    """After steps of chance it begins anew from what is there."""
+    world = load.make("babyai")
+    chance = random.Random(0)
+    for task in range(8):
+        world.reset(options={"split": "test", "task": task})
+        info = {}
+        while not world.over:
+            *_, info = world.step(chance.choice(world.env_spec.actions[:3]) if world.turn % 3 == 1 else world.expert())
+        assert info["success"], task
+
+
+def test_babyai_prints_nothing_and_its_splits_are_disjoint(capfd):
+    assert disjoint(openings(load.make("babyai:level=GoToLocalS5N2"), 60))
+    assert disjoint(openings(load.make("babyai-boss"), 8))
+    assert capfd.readouterr() == ("", "")
+
+
+# reasoning-gym.
+
+DATASETS = "chain_sum", "countdown", "maze", "letter_counting", "syllogism", "quantum_lock", "ab", "bf"
+"""Some that are quick."""
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
+    world = load.make(f"reasoning-gym:dataset={dataset}")
+    for split in SPLITS:
+        total, info = solve(world, split, 3)
+        assert (total, info["success"], info["progress"]) == (1.0, True, pytest.approx(1.0))
+        observation, _ = world.reset(options={"split": split, "task": 3})
+        told, reward, ended, cut, info = world.step("I cannot know.")
+        assert (told, reward, ended, cut, info["success"]) == (observation, 0.0, True, False, False)
+        assert info["valid_action"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_answer_is_taken_as_it_was_said():
+    """With its capitals and lines: some verifiers want them."""
+    world = load.make("reasoning-gym:dataset=ab")
+    world.reset(options={"task": 1})
+    answer = world.expert()
+    assert answer != answer.lower()
+    assert world.step(f"  {answer}\n")[4]["success"]
+    world.reset(options={"task": 1})
+    assert not world.step(answer.lower())[4]["success"]
+
+
+def test_no_answer_is_no_action():
+    world = load.make("reasoning-gym")
+    observation, _ = world.reset(options={"task": 0})
+    told, reward, ended, cut, info = world.step("  ")
+    assert told == f"no answer\n{observation}"
+    assert (reward, ended, cut, info["valid_action"]) == (0.0, False, True, False)
+
+
+def test_partial_pays_what_the_verifier_gives():
+    """A sum of countdown that is another number is worth something to its verifier, and is no success."""
+    for partial in (False, True):
+        world = load.make("reasoning-gym:dataset=countdown", partial=partial)
+        world.reset(options={"task": 0})
+        _, reward, *_, info = world.step("1 + 1")
+        assert info["success"] is False
+        assert 0 < info["progress"] < 1
+        assert reward == (info["progress"] if partial else 0.0)
+
+
+def test_levels_make_it_harder():
+    def terms(level):
+        world = load.make(f"reasoning-gym:level={level}")
+        return sum(world.reset(options={"task": task})[0].count(" + ") for task in range(10))
+
+    assert terms(0) < terms(3) < terms(10)
+
+
+def test_questions_belong_to_one_split():
+    assert disjoint(openings(load.make("reasoning-gym"), 100))
+
+
+@pytest.mark.parametrize("dataset", sorted(UNSTEADY))
+def test_an_unsteady_data_set_says_that_it_is(dataset):
+    spec = load.spec(f"reasoning-gym:dataset={dataset}")
+    assert not spec.deterministic
+    assert spec.notes.startswith(f"{dataset}: another process has other questions")
+
+
+@pytest.mark.parametrize("dataset", sorted(NO_EXPERT))
+def test_a_data_set_without_right_answers_has_no_expert(dataset):
+    world = load.make(f"reasoning-gym:dataset={dataset}")
+    assert world.env_spec.capabilities == ("snapshot",)
+    world.reset(options={"task": 0})
+    with pytest.raises(NotImplementedError, match="no expert"):
+        world.expert()
+
+
+QUESTIONS = """
+import json
+from agentgym_environments.adapters.reasoning_gym.tasks import names, question
+
+slow = {"knight_swap", "sokoban", "zebra_puzzles"}
+print(json.dumps({name: [question(name, None, "train", task)[1]["question"] for task in range(1 if name in slow else 6)]
+                  for name in names()}))
+"""
+
+
+@pytest.mark.worlds
+def test_unsteady_are_those_whose_questions_follow_the_hash_seed():
+    told = []
+    for seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", QUESTIONS], capture_output=True, check=True, env=environment
+        )
+        told.append(json.loads(run.stdout.decode().splitlines()[-1]))
+    assert set(told[0]) == set(names()) == set(told[1])
+    other = {name for name in told[0] if told[0][name] != told[1][name]}
+    assert other <= UNSTEADY
+    assert other  # one question of each need not differ
+
+
+@pytest.mark.worlds
+def test_every_data_set_is_a_world():
+    assert len(names()) > 95
+    assert not set(names()) & set(LEFT_OUT)
+    for dataset in names():
+        world = load.make(f"reasoning-gym:dataset={dataset}")
+        for split in SPLITS:
+            if dataset not in NO_EXPERT:
+                assert solve(world, split)[1]["success"], (dataset, split)
+            world.reset(options={"split": split, "task": 0})
+            assert not world.step("I do not know.")[4]["success"], dataset
+
+
+# TextArena.
+
+QUICK = [game for game in GAMES if not game.startswith("Sudoku")]
+GAMES_HERE = [*QUICK, *(pytest.param(game, marks=pytest.mark.worlds) for game in GAMES if game not in QUICK)]
+
+
+@pytest.mark.parametrize("game", GAMES_HERE)
+def test_a_game_is_played_alike_and_its_splits_are_disjoint(game):
+    world, copy = load.make(f"textarena:game={game}"), load.make(f"textarena:game={game}")
+    assert list(world.env_spec.splits) == (["train"] if game.startswith(SINGLE) else list(SPLITS))
+    assert disjoint(openings(world, 2 if "Guess" in game else 3)) or "Guess" in game
+    chance = random.Random(0)
+    words = world.env_spec.actions or ("[0 0]", "[1 2 3 4]", "[A B]", "hello", "[A1]", "[reveal 0 0]", "[1 1 1]")
+    assert copy.reset(seed=0, options={"task": 0}) == world.reset(seed=0, options={"task": 0})
+    while not world.over and world.turn < 12:
+        action = chance.choice(words)
+        assert json.dumps(copy.step(action)) == json.dumps(world.step(action))
+
+
+@pytest.mark.parametrize("game", EXPERTS)
+def test_an_expert_solves_its_game(game):
+    world = load.make(f"textarena:game={game}")
+    for split in world.env_spec.splits:
+        for task in range(min(4, world.env_spec.splits[split])):
+            total, info = solve(world, split, task)
+            assert (total, info["success"], info["progress"]) == (1.0, True, 1.0), (split, task)
+    assert set(EXPERTS) <= set(GAMES)
+
+
+def test_guessed_numbers_of_one_split_are_of_no_other():
+    for game, tasks in (("GuessTheNumber-v0", 60), ("GuessTheNumber-v0-hardcore", 100)):
+        found = {split: set() for split in SPLITS}
+        world = load.make(f"textarena:game={game}")
+        for split in SPLITS:
+            for task in range(tasks):
+                world.reset(options={"split": split, "task": task})
+                found[split].add(world.inner.game_number)
+        assert disjoint(found)
+        assert all(found.values())
+
+
+def test_textarenas_engine_does_what_is_said_and_only_that():
+    world = load.make("textarena")
+    observation, info = world.reset(options={"task": 0})
+    assert observation.startswith("Welcome to Frozen Lake!")
+    right = world.expert()
+    before = tuple(world.inner.state.game_state["player_pos"])
+    *_, after = world.step(right.upper())
+    assert after["valid_action"]
+    assert tuple(world.inner.state.game_state["player_pos"]) != before
+    told, reward, ended, cut, refused = world.step("dance")
+    assert told.startswith("say [up], [down], [left], [right]")
+    assert (reward, ended, cut, refused["valid_action"]) == (0.0, False, False, False)
+    assert refused["state_key"] == after["state_key"] != info["state_key"]
+    assert world.turn == 2
+
+
+def test_a_move_against_the_rules_costs_a_turn_and_ends_nothing():
+    world = load.make("textarena-hanoi")
+    _, before = world.reset(options={"task": 0})
+    for turn in range(5):
+        told, reward, ended, cut, info = world.step("[C A]")  # there is no disk on C
+        assert (reward, ended, cut, info["valid_action"], world.turn) == (0.0, False, False, False, turn + 1)
+        assert told
+    assert world.key() == before["state_key"]
+
+
+def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
+    scores = []
+    for partial in (False, True):
+        world = load.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)
+        world.reset(options={"task": 0})
+        chance, total, info = random.Random(1), 0.0, {}
+        while not world.over:
+            _, reward, *_, info = world.step(chance.choice(world.env_spec.actions))
+            total += reward
+        assert info["success"] is False
+        scores.append((total, info["progress"]))
+    assert scores[0] == (0.0, scores[1][1])
+    assert scores[1] == (scores[1][1], scores[1][1])
+
+
+def test_turns_are_the_games_own_or_fewer():
+    assert load.make("textarena-guess").env_spec.max_turns == 10
+    assert load.make("textarena-guess:turns=4").env_spec.max_turns == 4
+    world = load.make("textarena:turns=2")
+    world.reset(options={"task": 0})
+    assert [world.step("dance")[3] for _ in range(2)] == [False, True]
+
+
+def test_pythons_chance_is_left_as_it_was_and_nothing_is_fetched(monkeypatch):
+    """Games draw from the one generator that everybody has, and fetch lists of words when they are imported."""
+    import nltk
+
+    monkeypatch.setattr(nltk, "download", lambda *given: pytest.fail("a game fetched a list of words"))
+    random.seed(7)
+    before = random.getstate()
+    world = load.make("textarena:game=2048-v0")
+    world.reset(options={"task": 0})
+    world.step("[up]")
+    assert random.getstate() == before
+    random.seed(8)
+    first = world.snapshot(), world.step("[left]")
+    random.seed(9)
+    world.restore(first[0])
+    assert world.step("[left]") == first[1]
