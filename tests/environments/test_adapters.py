@@ -15,6 +15,10 @@ import pytest
 import agentgym_environments.adapters
 from agentgym import load
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
+from agentgym.harness import Harness
+from agentgym.policy import Episode, ExpertPolicy
+from agentgym.rollout import Limits, Runner
+from agentgym.session import LocalSession
 from agentgym_environments.adapters.engine import EngineEnv
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
@@ -168,6 +172,22 @@ def test_a_snapshot_of_no_task_is_refused(split, task):
     state["state"]["opening"] = [split, task]
     with pytest.raises(BadRequest, match=r"has no split 'nowhere'|has tasks 0 to 9999"):
         world.restore(json.dumps(state).encode())
+
+
+TOGETHER = ("babyai", "reasoning-gym", "textarena", "alfworld", pytest.param("textworld", marks=pytest.mark.worlds))
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_worlds_in_threads_of_one_process_do_not_disturb_each_other(name, games):
+    """As a server's workers run them, and a trainer that serves nothing. Some engines have globals."""
+    name = named(name, games)
+
+    async def opened() -> LocalSession:
+        return LocalSession(load.make(name))
+
+    episodes = [Episode(name, "train", task) for task in range(4)]
+    played = asyncio.run(Runner(opened, Harness(), Limits(), 4).run(ExpertPolicy(), episodes))
+    assert [(trajectory.error, trajectory.success) for trajectory in played] == [("", True)] * 4
 
 
 # READMEs.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.turns import Outcome, TurnEnv
+
+TEXTWORLD = threading.RLock()
+"""TextWorld's parser, which ALFWorld uses too, has one state for the whole process: worlds in threads take turns."""
 
 
 def package(module: str, extra: str) -> Any:
@@ -44,6 +49,9 @@ class EngineEnv(TurnEnv):
     as_said: ClassVar[bool] = False
     """`apply` is given the action as it was said, with capitals and line breaks, only the spaces around it cut off."""
 
+    alone: ClassVar[AbstractContextManager[Any]] = nullcontext()
+    """Held while the engine works, for one that bears no second world of its process at the same time."""
+
     def open(self, split: str, task: int) -> None:
         raise NotImplementedError
 
@@ -56,9 +64,18 @@ class EngineEnv(TurnEnv):
         self._said = ""
         self.open(split, task)
 
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        with self.alone:
+            return super().reset(seed=seed, options=options)
+
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._said = action.strip() if isinstance(action, str) else ""
-        return super().step(action)
+        with self.alone:
+            return super().step(action)
+
+    def restore(self, state: bytes) -> None:
+        with self.alone:
+            super().restore(state)
 
     def act(self, action: str) -> Outcome | None:
         action = self._said if self.as_said else action

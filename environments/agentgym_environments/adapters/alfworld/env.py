@@ -10,7 +10,7 @@ from typing import Any
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.adapters.alfworld.kitchens import KINDS, PLACES, chore
-from agentgym_environments.adapters.engine import EngineEnv, package
+from agentgym_environments.adapters.engine import TEXTWORLD, EngineEnv, package
 from agentgym_environments.turns import Outcome, split_of, task_random
 
 
@@ -19,6 +19,8 @@ class AlfWorld(EngineEnv):
 
     kind: "put", "clean", "heat", "cool", "two" or "mixed". size: "small" or "large" kitchens.
     """
+
+    alone = TEXTWORLD
 
     def __init__(self, spec: EnvSpec | None = None, *, kind: str = "put", size: str = "small") -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("alfworld.toml")))
@@ -84,12 +86,14 @@ class AlfWorld(EngineEnv):
         """The next step of the planner's plan."""
         self._require_episode("expert")
         if not self._plan:
-            plan = self.planner._pddl_state.replan(self.planner._entity_infos)
+            with self.alone:
+                plan = self.planner._pddl_state.replan(self.planner._entity_infos)
             self._plan = [" ".join(action.split()) for action in plan]
         return self._plan[0] if self._plan else "look"
 
     def close(self) -> None:
-        self.inner.close()
+        with self.alone:
+            self.inner.close()
 
     def _possible(self) -> list[str]:
         return [command for command in self.state.admissible_commands if command != "help"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.adapters.engine import EngineEnv, package
+from agentgym_environments.adapters.engine import TEXTWORLD, EngineEnv, package
 from agentgym_environments.adapters.textworld.games import digest, game_file, require
 from agentgym_environments.turns import Outcome
 
@@ -18,6 +18,8 @@ class TextWorld(EngineEnv):
     challenge: "treasure_hunter" (levels 1 to 30), "coin_collector" (1 to 300), "simple" (1 to 3: how much is told),
     "cooking" (1 to 5). cache: where compiled games are kept; `~/.cache/agentgym/textworld` when empty.
     """
+
+    alone = TEXTWORLD
 
     def __init__(
         self,
@@ -90,9 +92,10 @@ class TextWorld(EngineEnv):
         return plan[0] if plan else "look"
 
     def close(self) -> None:
-        if self.inner is not None:
-            self.inner.close()
-            self.inner = None
+        with self.alone:
+            if self.inner is not None:
+                self.inner.close()
+                self.inner = None
 
     def _lowered(self) -> dict[str, str]:
         """Command as it is told to us: as the engine writes it."""
