@@ -12,6 +12,7 @@ import gymnasium
 import pytest
 
 from agentgym import load
+from agentgym_environments.adapters.babyai.env import NO_EXPERT as NO_BOT
 from agentgym_environments.adapters.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
 from agentgym_environments.adapters.textarena.experts import EXPERTS
 from agentgym_environments.adapters.textarena.games import GAMES, SINGLE
@@ -56,16 +57,18 @@ def test_babyais_bot_fulfils_the_mission(name, split):
 
 @pytest.mark.worlds
 def test_babyais_bot_on_every_level():
-    """Its makers' bot fails now and then where much is in the way."""
+    """Of those that it is said to solve."""
     load.make("babyai").close()  # which registers the levels
     levels = sorted({name.split("-")[1] for name in gymnasium.registry if name.startswith("BabyAI-")})
     assert len(levels) > 50
     lost = []
     for level in levels:
         world = load.make("babyai-boss", level=level)
-        won = sum(solve(world, "test", task)[1]["success"] for task in range(3))
-        lost += [level] * (3 - won)
-    assert len(lost) <= 0.05 * 3 * len(levels), lost
+        if level in NO_BOT:
+            assert "expert" not in world.env_spec.capabilities
+            continue
+        lost += [] if solve(world, "test")[1]["success"] else [level]
+    assert len(lost) <= 0.05 * len(levels), lost
 
 
 def test_babyais_engine_does_what_is_said_and_only_that():
@@ -192,9 +195,9 @@ QUESTIONS = """
 import json
 from agentgym_environments.adapters.reasoning_gym.tasks import names, question
 
-slow = {"knight_swap", "sokoban", "zebra_puzzles"}
-print(json.dumps({name: [question(name, None, "train", task)[1]["question"] for task in range(1 if name in slow else 6)]
-                  for name in names()}))
+slow = {"knight_swap", "sokoban", "zebra_puzzles", "figlet_font", "group_anagrams", "word_ladder"}
+print(json.dumps({name: [question(name, None, "train", task)[1]["question"] for task in range(4)]
+                  for name in names() if name not in slow}))
 """
 
 
@@ -207,7 +210,7 @@ def test_unsteady_are_those_whose_questions_follow_the_hash_seed():
             [sys.executable, "-W", "ignore", "-c", QUESTIONS], capture_output=True, check=True, env=environment
         )
         told.append(json.loads(run.stdout.decode().splitlines()[-1]))
-    assert set(told[0]) == set(names()) == set(told[1])
+    assert len(told[0]) > 90
     other = {name for name in told[0] if told[0][name] != told[1][name]}
     assert other <= UNSTEADY
     assert other  # one question of each need not differ
@@ -219,11 +222,10 @@ def test_every_data_set_is_a_world():
     assert not set(names()) & set(LEFT_OUT)
     for dataset in names():
         world = load.make(f"reasoning-gym:dataset={dataset}")
-        for split in SPLITS:
-            if dataset not in NO_EXPERT:
-                assert solve(world, split)[1]["success"], (dataset, split)
-            world.reset(options={"split": split, "task": 0})
-            assert not world.step("I do not know.")[4]["success"], dataset
+        if dataset not in NO_EXPERT:
+            assert solve(world)[1]["success"], dataset
+        world.reset(options={"task": 0})
+        assert not world.step("I do not know.")[4]["success"], dataset
 
 
 # TextArena.

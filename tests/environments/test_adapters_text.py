@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -133,9 +134,8 @@ def test_alfworlds_chores_are_not_done_and_can_be(kind, size):
             for name, split in [
                 ("textworld", "test"),
                 ("textworld-coin", "validation"),
-                ("textworld-cooking", "test"),
+                ("textworld-cooking", "train"),
                 ("textworld:challenge=simple,level=1", "train"),
-                ("textworld:challenge=cooking,level=3", "train"),
             ]
         ),
     ],
@@ -185,9 +185,7 @@ def test_textworld_says_where_games_cannot_be_kept(tmp_path):
         world.reset(options={"task": 0})
 
 
-@pytest.mark.parametrize(
-    ("challenge", "level"), [("treasure_hunter", 3), pytest.param("cooking", 2, marks=pytest.mark.worlds)]
-)
+@pytest.mark.parametrize(("challenge", "level"), [("treasure_hunter", 3)])
 def test_textworlds_games_are_their_tasks_alone(challenge, level):
     """The same task has the same game, and belongs to its split."""
 
@@ -270,7 +268,7 @@ def test_scienceworlds_chance_is_the_tasks(science):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("simplifications", ["nothing", "easy,openDoor"])
+@pytest.mark.parametrize("simplifications", ["easy,openDoor"])
 def test_scienceworlds_simplifications_are_the_engines(simplifications):
     with pytest.raises(ConfigError, match=r"no simplification '(nothing|openDoor)'; it has easy, noElectricalAction"):
         load.make("scienceworld", simplifications=simplifications)
@@ -283,7 +281,7 @@ def test_an_unknown_experiment_ends_its_engine():
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("task", ["boil", "mendelian-genetics-known-plant", "use-thermometer", "power-component"])
+@pytest.mark.parametrize("task", ["boil", "power-component"])
 def test_scienceworlds_other_experiments(task):
     world = load.make(f"scienceworld:task={task},offer=false")
     total, info = solve(world, "train", 0)
@@ -316,6 +314,7 @@ import os; os.kill(os.getpid(), 9)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     pid = int(run.stdout)
     deadline = time.monotonic() + 30
-    while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split(") ")[1][0] != "Z":  # noqa: SIM115
+    stat = Path(f"/proc/{pid}/stat")
+    while stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.1)
