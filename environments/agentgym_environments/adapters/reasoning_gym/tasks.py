@@ -20,7 +20,9 @@ LEFT_OUT = {
 NO_EXPERT = frozenset({"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
 """Their verifiers do not accept the answer that is stored (most store none)."""
 
-UNSTEADY = frozenset({"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note"})
+UNSTEADY = frozenset(
+    {"isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication", "ransom_note"}
+)
 """Their questions follow the order of Python's sets, which is another in every process (PYTHONHASHSEED)."""
 
 TRIES = 400
