@@ -67,7 +67,8 @@ def add_routes(
             app.add_api_route(f"{prefix}/state", answering(front.state), methods=["GET"], response_model=None)
             path = f"{prefix}/sessions/{{session_id}}"
             app.add_api_route(path, answering(front.lookup), methods=["GET"], response_model=None)
-        app.add_api_route(f"{prefix}/mcp", answering(front.mcp), methods=["POST", "DELETE"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", answering(front.mcp), methods=["POST"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", answering(front.mcp_end), methods=["DELETE"], response_model=None)
         add_task_routes(app, verbs, prefix, max_body_bytes)
     app.add_api_route("/envs", answering(front.envs), methods=["GET"], response_model=None)
     add_error_replies(app)
@@ -134,9 +135,10 @@ class _Front:
 
     async def mcp(self, request: Request) -> Response:
         mcp = Streamable(self.verbs, self._world(request), self.attachments)
-        if request.method == "DELETE":
-            return await mcp.delete(request.headers)
         return await mcp.post(await body_of(request, self.max_body_bytes), request.headers, request.query_params)
+
+    async def mcp_end(self, request: Request) -> Response:
+        return await Streamable(self.verbs, self._world(request), self.attachments).delete(request.headers)
 
     def route(self, name: str, call: Call) -> Handler:
         """The handler where the way in leaves a request to the router."""

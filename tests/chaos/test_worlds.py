@@ -52,5 +52,6 @@ def test_workers_killed(tmp_path, chaos):
     with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
-    assert tally.failed["ENVIRONMENT_CRASHED"] > 0, tally
+    # During a call the world has crashed; between two the episode is lost, and says why.
+    assert tally.failed["ENVIRONMENT_CRASHED"] + tally.failed["EPISODE_LOST"] > 0, tally
     assert tally.completed > tally.episodes / 4, tally

@@ -231,7 +231,7 @@ def test_a_readme_names_every_id_and_what_it_needs(path):
     for spec in path.parent.glob("*.toml"):
         assert f"`{spec.stem}`" in text
     assert "pip install 'agentgym[" in text
-    assert "| id | split | expert | random | format only |" in text
+    assert "| id | split | episodes | expert | random | format only |" in text
 
 
 # Training.

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import DeadlineExceeded, EpisodeLost
+from agentgym_environments.web import orphans
 from agentgym_environments.web.actions import Action, NotPossible, parse
 from agentgym_environments.web.browser import PROGRAMS, Browsers, find_program
 from agentgym_environments.web.page import Page
@@ -391,7 +392,7 @@ def test_a_browser_that_dies_loses_its_own_sessions_alone_and_is_replaced(folder
     for page in (one, two, three):
         page.close()
         page.close()
-    wait_until(lambda: not [name for name, state in children() if state == "Z"])
+    wait_until(lambda: ("Z", True) not in [(state, name.startswith(orphans.NAMES)) for name, state in children()])
     pool.close()
     assert len(children()) <= before
 

@@ -50,11 +50,11 @@ def test_a_world_by_url_is_registered_played_and_removed(gateway):
 
 def test_a_world_by_entry_point_is_a_child_process_that_goes_with_it(gateway):
     assert gateway.register("words", entry_point=ECHO).status_code == 201
-    assert len(children_of(os.getpid())) == 1
+    assert len(running(children_of(os.getpid()))) == 1
     assert asyncio.run(play(f"{gateway.url}/envs/words")) == 1.0
     assert "agentgym_gateway_seconds_count" in gateway.http.get("/metrics").text
     assert gateway.http.delete("/environments/words").status_code == 200
-    assert children_of(os.getpid()) == []
+    assert running(children_of(os.getpid())) == []
 
 
 def free_port() -> int:
@@ -86,7 +86,7 @@ def test_what_cannot_be_registered_says_why_and_leaves_nothing(gateway, body, st
     assert message in reply.json()["message"]
     assert gateway.registry.worlds() == []
     assert gateway.http.get("/environments").json() == {"environments": []}
-    assert children_of(os.getpid()) == []
+    assert running(children_of(os.getpid())) == []
 
 
 def test_a_world_that_fails_its_check_is_told_which_rules(gateway):
