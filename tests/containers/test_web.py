@@ -1,4 +1,4 @@
-"""The image of the web worlds: a browser in a container that is locked down."""
+"""The image of the web worlds: MiniWoB++ and the shop, a browser in a container that is locked down."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from agentgym.client import EnvClient
 pytestmark = pytest.mark.docker
 
 
-def test_a_page_is_solved_in_a_container_that_is_locked_down(images, kit, run):
+def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):
     images("base")
     folder = kit.root / "environments/agentgym_environments/web"
     image = kit.build(folder, "agentgym/web")
     room = ("--memory", "1g", "--pids-limit", "512", "--init", "--network", "bridge")
-    container = run(image, "miniwob-easy", options=room)
+    container = run(image, "miniwob-easy", "shop-browser", options=room)
 
-    async def play() -> list[float]:
+    async def play(world: str) -> list[float]:
         rewards = []
-        async with EnvClient(f"{container.url}/envs/miniwob-easy", timeout_s=120) as client:
+        async with EnvClient(f"{container.url}/envs/{world}", timeout_s=120) as client:
             session = client.session()
             for task in (0, 1, 2):
                 step = await session.reset(seed=0, options={"split": "test", "task": task})
@@ -30,7 +30,8 @@ def test_a_page_is_solved_in_a_container_that_is_locked_down(images, kit, run):
             await session.close()
         return rewards
 
-    assert asyncio.run(play()) == [1.0, 1.0, 1.0]
+    assert asyncio.run(play("miniwob-easy")) == [1.0, 1.0, 1.0]
+    assert asyncio.run(play("shop-browser")) == [1.0, 1.0, 1.0]
     processes = kit.docker("top", container.name, "-eo", "pid,user,comm")
     assert "chromium" in processes or "headless" in processes
     assert kit.docker("exec", container.name, "id", "--user") == "10001"

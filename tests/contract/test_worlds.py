@@ -25,6 +25,7 @@ NETHACK = ["nle", "nle-descend", "nle-gold"]
 HEAVY = [name for name in SHIPPED if name not in (*WORLDS, *NETHACK)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""
 INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
+ONE_OF_A_KIND = {load.names()[name]: name for name in reversed(HEAVY)}.values()
 ONE_OF_A_FAMILY = list({load.spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values())
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
@@ -75,16 +76,18 @@ def test_the_conformance_suite_passes_by_url(url, world):
     assert [str(finding) for finding in findings if not finding.ok] == []
 
 
-@pytest.mark.worlds
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("world", HEAVY)
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param(name, marks=pytest.mark.worlds if name in ONE_OF_A_KIND else pytest.mark.every) for name in HEAVY],
+)
 def test_a_heavy_world_keeps_the_contract_by_url(world):
     with server_process([INTERPRETERS.get(world, world)], startup_s=240) as url:
         findings = asyncio.run(check_server(f"{url}/envs/{world}", tasks=1))
     assert [str(finding) for finding in findings if not finding.ok] == []
 
 
-@pytest.mark.worlds
+@pytest.mark.every
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("world", ONE_OF_A_FAMILY)
 def test_a_heavy_world_of_each_family_keeps_the_contract_here(world):

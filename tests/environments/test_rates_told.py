@@ -39,7 +39,7 @@ def test_every_world_tells_its_rates():
     assert untold == ["browsergym", "scienceworld"]  # another's tasks; told with the argument offer=false
 
 
-@pytest.mark.worlds
+@pytest.mark.every
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", [name for name in TOLD if not name.startswith(SLOW)])
 def test_the_readme_says_what_is_measured(name):
