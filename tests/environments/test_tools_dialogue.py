@@ -266,3 +266,14 @@ def test_arguments_that_do_not_exist_are_refused():
         load.make("tools-dialogue", persona="rude")
     with pytest.raises(UsageError, match="begins with http"):
         load.make("tools-dialogue", user="localhost")
+
+
+def test_the_new_address_is_another():
+    """Drawn anew where chance gives the order's own: nothing could be changed (validation 217 was such a task)."""
+    env = load.make("tools-dialogue")
+    env.reset(seed=0, options={"split": "validation", "task": 217})
+    over, info = False, {}
+    while not over:
+        _, _, terminated, truncated, info = env.step(env.expert())
+        over = terminated or truncated
+    assert info["success"] is True

@@ -69,7 +69,8 @@ class ScienceWorld(EngineEnv):
     def apply(self, action: str) -> Outcome | None:
         server = self.engine.server
         told = server.step(action)
-        if told.startswith(("No known action", "Unknown action")):
+        # It offers a few things that it then does not know: what moves has moved on. That is not the agent's fault.
+        if told.startswith(("No known action", "Unknown action")) and action not in (self._possible or ()):
             self._taken.append(action)  # it takes the engine's time, which is part of its state
             self._text = told
             return None

@@ -154,6 +154,8 @@ def cancel_too_late(shop: Shop) -> Draft:
 
 def move_address(shop: Shop) -> Draft:
     order, street = shop.order(shop.me, shop.chance.choice(("processing", "processing", "shipped"))), shop.street()
+    while street == order["address"]:  # another one, or there is nothing to change
+        street = shop.street()
     wish = Wish("address", order["id"], order["items"][0]["name"], "Please send {order} to another address.", (street,))
     wish.details["address"] = f"The new address is {street}."
     if order["status"] == "shipped":
