@@ -472,7 +472,7 @@ def test_a_worker_that_is_killed_takes_its_desktop_along(tmp_path):
 
 
 @real
-@pytest.mark.worlds
+@pytest.mark.every
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["gui", "gui-long"])
 def test_the_conformance_suite_passes(name):

@@ -243,7 +243,7 @@ def test_a_page_can_be_had_as_html_or_seen(worlds, name):
         load.make(f"{name}:observation=smell")
 
 
-@pytest.mark.worlds
+@pytest.mark.every
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
 def test_the_conformance_suite_passes_in_the_browser(name):
     assert [finding for finding in check.check_env(load.maker(name), tasks=3) if not finding.ok] == []
