@@ -36,7 +36,8 @@ images:
 	done
 
 # The worlds' tasks at length (experts, hundreds of browser pages, bugs in real repositories), and the contract for one
-# world of each kind. `make every` has all the others, and plays every rate again that a README tells: half an hour more.
+# world of each kind. `make every` has all the others, and plays the rates again that the READMEs tell,
+# but for the slowest.
 worlds every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
 	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python \

@@ -48,7 +48,7 @@ INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 OFFERS = 8
-"""Offered actions that are tried in an episode."""
+"""Offered actions that are tried in an episode, times the tasks that are to be tried."""
 
 
 async def spec_is_complete(probe: Probe) -> None:
@@ -274,7 +274,7 @@ async def available_actions_are_valid(probe: Probe) -> None:
         offered = [step.info["available_actions"] for step in episode.steps[:-1]]
         offers = [(turn, action) for turn, actions in enumerate(offered) for action in actions]
         async with probe.session() as session:
-            for index in sorted(random.permutation(len(offers))[:OFFERS]):
+            for index in sorted(random.permutation(len(offers))[: OFFERS * probe.tasks]):
                 turn, action = offers[index]
                 await probe.begin(session, task, seed=task)
                 await replay(session, episode.actions[:turn])
@@ -305,7 +305,7 @@ async def snapshot_continues(probe: Probe) -> None:
     require_capability(probe, "snapshot")
     cause = "The snapshot must hold the whole state, the count of turns, and self.np_random.bit_generator.state"
     tasks = probe.task_list(probe.splits[0])
-    for number in range(min(8, 4 * len(tasks))):
+    for number in range(min(8, 4 * probe.tasks)):
         task = tasks[number % len(tasks)]
         async with probe.session() as one, probe.session() as other:
             start = await probe.begin(one, task, seed=number)
