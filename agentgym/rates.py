@@ -115,7 +115,7 @@ async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -
         said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
     if "expert" in spec.capabilities:
         played = await Runner(open_session, Harness(grammar="tagged"), Limits(), 1).run(ExpertPolicy(), openings)
-        said |= dict.fromkeys(turn.reply for trajectory in played for turn in trajectory.turns)
+        said |= dict.fromkeys(t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str))
     return tuple(said)
 
 
