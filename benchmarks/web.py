@@ -193,7 +193,7 @@ def main() -> int:
         "--peer", default=str(ROOT / ".venv-browsergym/bin/python"), help="an interpreter with BrowserGym"
     )
     parser.add_argument("--rounds", type=int, default=4, help="episodes of each page")
-    parser.add_argument("--sessions", type=int, nargs=2, default=(64, 8), help="sessions open for memory: ours, theirs")
+    parser.add_argument("--sessions", type=int, nargs=2, default=(128, 8), help="open at once for memory")
     parser.add_argument("--peer-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer_of:

@@ -1,4 +1,4 @@
-"""The software world's image, and sandboxes that are containers."""
+"""The image of the software and research worlds, and sandboxes that are containers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, r
             await session.close()
             return said
 
-    for name in ("swe", "swe-hard"):
+    for name in ("swe", "swe-hard", "research", "research-hard"):
         (said,) = asyncio.run(mend(name))
         assert "Read-only file system" in said
 

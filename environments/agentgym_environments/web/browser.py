@@ -48,8 +48,8 @@ ARGUMENTS = (
     "--enable-features=CDPScreenshotNewSurface,NetworkServiceInProcess2",
     "--font-render-hinting=none",
 )
-TABS = 16
-"""Tabs in one browser; more slow each other down (and die together)."""
+TABS = 32
+"""Tabs in one browser: the more, the less memory each takes, and the more are lost together."""
 LINGER_S = 15.0
 """A browser without tabs ends after so long."""
 PAGE_S = 20.0

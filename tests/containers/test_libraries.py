@@ -1,0 +1,39 @@
+"""The images of worlds that stand on a library: every one is solved in a container that is locked down."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentgym.client import connect
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize(
+    ("family", "worlds"),
+    [
+        ("search", ["search"]),
+        pytest.param(
+            "adapters",
+            ["alfworld", "babyai", "reasoning-gym", "scienceworld", "textarena-hanoi", "textworld"],
+            marks=pytest.mark.every,  # compiles for minutes
+        ),
+    ],
+)
+def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, family, worlds):
+    folder = kit.root / "environments" / "agentgym_environments" / family
+    image = kit.build(folder, f"agentgym/{family}", "--build-arg", f"BASE={images('base')}")
+    container = run(image, *worlds, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
+
+    async def solve(world: str) -> bool:
+        async with connect(f"{container.url}/envs/{world}", timeout_s=120) as client:
+            session = client.session()
+            step = await session.reset(seed=0, options={"split": "train", "task": 0})
+            while not (step.terminated or step.truncated):
+                step = await session.step(await session.expert())
+            await session.close()
+            return step.info["success"]
+
+    assert {world: asyncio.run(solve(world)) for world in worlds} == dict.fromkeys(worlds, True)
