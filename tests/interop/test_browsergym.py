@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -62,4 +63,8 @@ def test_closing_ends_its_processes(python):
     world.reset(seed=0)
     pid = world._child.pid  # type: ignore[attr-defined]
     world.close()
-    assert not subprocess.run(["pgrep", "--session", str(pid)], capture_output=True, text=True).stdout
+    for _ in range(50):  # killed is not yet buried
+        if not (left := subprocess.run(["pgrep", "--session", str(pid)], capture_output=True, text=True).stdout):
+            break
+        time.sleep(0.1)
+    assert not left

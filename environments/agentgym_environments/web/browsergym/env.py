@@ -83,12 +83,11 @@ class BrowserGym(Env):
         assert child.stdout is not None
         with contextlib.suppress(OSError):
             child.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(10)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        with contextlib.suppress(ProcessLookupError):  # Playwright's driver may outlive it by a moment
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
         child.stdout.close()
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
