@@ -128,6 +128,21 @@ def test_the_expert_solves_pages_of_every_kind_and_the_same_episode_comes_again(
         assert json.dumps(again) == json.dumps(said)
 
 
+def test_what_moves_under_a_mouse_at_rest_is_told_of_it_before_the_agent_looks(make):
+    """A menu that closes under the mouse opens what lies below it, with the browser's next frame: in one of four
+    episodes the agent saw it so, in the others not."""
+    world = make("miniwob:page=click-menu")
+    said = {json.dumps(play(world, {"split": "test", "task": 0})) for _ in range(16)}
+    assert len(said) == 1
+
+
+def test_what_a_page_leaves_behind_does_not_move_the_next_episode(make):
+    """A pie menu is drawn from where the last one was: its slices moved by a pixel."""
+    world = make("miniwob:page=click-pie")
+    said = {json.dumps(play(world, {"split": "test", "task": 0})) for _ in range(3)}
+    assert len(said) == 1
+
+
 def test_a_snapshot_is_played_again(make):
     world, other = make("miniwob:page=click-checkboxes-large"), make("miniwob:page=click-checkboxes-large")
     world.reset(seed=1, options={"task": 5})

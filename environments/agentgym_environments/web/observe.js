@@ -259,7 +259,19 @@
     next = first;
   };
 
-  const state = { tree, html, point, scroll, ready, select, restart, leaving: false };
+  // Where the mouse is, and the element that was told so. When what lies under a mouse at rest changes, the browser
+  // tells the new element with one of its next frames: whoever looks waits for that, lest it come sooner or later.
+  let mouse = null, entered = null;
+  for (const name of ["mousemove", "mouseover"])
+    window.addEventListener(name, event => {
+      mouse = [event.clientX, event.clientY];
+      entered = event.target;
+    }, true);
+  const settled = async () => {
+    for (let frames = 0; frames < 4 && mouse && document.elementFromPoint(...mouse) !== entered; frames++) await drawn();
+  };
+
+  const state = { tree, html, point, scroll, ready, select, restart, settled, leaving: false };
   Object.defineProperty(window, "__seen", { value: state });
   window.navigation?.addEventListener("navigate", event => {
     if (!event.destination.sameDocument && event.downloadRequest === null) state.leaving = true;

@@ -21,7 +21,11 @@ LEAVE_S = 10.0
 
 LOOK = """async ([patient, view, hide, pass, also]) => {
   if (patient && (__seen.leaving || document.readyState !== "complete")) return null;
-  if (pass && window.__clock) await __clock.advance(pass);
+  await __seen.settled();
+  if (pass && window.__clock) {
+    await __clock.advance(pass);
+    await __seen.settled();
+  }
   return [__seen[view](hide), also ? (0, eval)(also) : null];
 }"""
 """Null while another page is on its way."""
