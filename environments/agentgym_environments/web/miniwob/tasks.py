@@ -22,7 +22,8 @@ EASY = (
 
 RELOAD = frozenset({
     "book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium",
-    "choose-date-nodelay", "click-menu-2", "click-pie", "copy-paste-2", "drag-items", "drag-items-grid", "drag-sort-numbers",
+    "choose-date-nodelay", "click-menu-2", "click-pie", "copy-paste-2", "drag-items", "drag-items-grid",
+    "drag-sort-numbers",
     "form-sequence", "moving-items", "scroll-text", "scroll-text-2", "search-engine", "simon-says", "terminal",
     "use-autocomplete", "use-autocomplete-nodelay", "use-colorwheel", "use-colorwheel-2", "use-slider", "use-slider-2",
     "use-spinner",
