@@ -277,6 +277,59 @@ def test_new_weights_are_sampled_from_at_once(kit, lockstep, optimise) -> None:
     asyncio.run(main())
 
 
+@BOTH
+def test_a_reply_under_way_goes_on_with_the_new_weights(kit, lockstep) -> None:
+    """Each token is what the weights that it names say of it, after all tokens before it: no cache of old ones."""
+    first, second = kit.build(seed=0), kit.build(seed=1)
+    models = [first, copy.deepcopy(first), second]
+    engine = engine_of(first, lockstep=lockstep)
+    prompts = [tokens(number, 12 + number) for number in range(3)]
+
+    async def main() -> list[Completion]:
+        seen = asyncio.Event()
+
+        def on_token(token: int, logprob: float) -> bool:
+            count[0] += 1
+            if count[0] == 6:
+                seen.set()
+            return False
+
+        count = [0]
+        talks = [engine.open(np.random.default_rng(number)) for number in range(3)]
+        asked = [
+            asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 40), on_token=on_token))
+            for talk, prompt in zip(talks, prompts, strict=True)
+        ]
+        await seen.wait()
+        await engine.refresh(second.state_dict(), 5)
+        said = await asyncio.gather(*asked)
+        talks[1].close()
+        talks[2].close()
+        longer = [*prompts[0], *said[0].ids, 1]
+        then = await talks[0].generate(longer, Sampling(1.0, 4))
+        assert set(then.versions) == {5}
+        assert_true(kit, models[2], longer, then)
+        return said
+
+    said = asyncio.run(main())
+    assert {version for completion in said for version in completion.versions} == {0, 5}
+    for prompt, completion in zip(prompts, said, strict=True):
+        assert completion.versions == sorted(completion.versions)
+        assert completion.version == completion.versions[0]
+        ids = [*prompt, *completion.ids]
+        for version, model in ((0, models[1]), (5, models[2])):
+            own = np.flatnonzero(np.array(completion.versions) == version)
+            truth = kit.plain_logprobs(model, ids)[len(prompt) - 1 :]
+            for i in own.tolist():
+                assert completion.logprobs[i] == pytest.approx(truth[i, completion.ids[i]].item(), abs=SLACK)
+
+
+def test_weights_of_another_model_are_refused(kit) -> None:
+    engine = engine_of(kit.build())
+    with pytest.raises(PolicyFailure, match="another model"):
+        asyncio.run(engine.refresh({"lm_head.weight": torch.zeros(2, 2)}, 1))
+
+
 # Sampling
 
 

@@ -500,6 +500,6 @@ def test_a_fresh_action_is_only_known_to_be_said(played) -> None:
     again = transitions_of(batch, rows, 1.0)
     assert [t.action.tolist() for t in again] == [t.action.tolist() for t in turns]
     assert [t.logprobs.tolist() for t in again] == [t.logprobs.tolist() for t in turns]
-    new = fresh(turns[0], Completion([1, 2], [-0.5, -1.0], "length", 7))
+    new = fresh(turns[0], Completion([1, 2], [-0.5, -1.0], "length", [7, 7]))
     assert (new.version, new.stop - new.start, np.isnan(new.to_go)) == (7, 2, True)
     assert new.state.tolist() == turns[0].state.tolist()

@@ -253,7 +253,7 @@ def test_a_prompt_is_not_changed_after_it_was_given() -> None:
     transcript = Transcript(template, template.stop_ids())
     prompt = transcript.prompt([{"role": "user", "content": "one"}])
     kept = list(prompt)
-    transcript.sampled(0, [template.end_id], [-1.0], 0)
+    transcript.sampled(0, [template.end_id], [-1.0], [0])
     assert prompt == kept
 
 
@@ -371,7 +371,7 @@ def test_results_of_tools_fork_once_the_question_is_past() -> None:
     for turn, after in enumerate(["tool", "tool", "user"]):
         transcript.prompt(messages)
         ids = [*template.encode(THINKS), template.end_id]
-        _, text = transcript.sampled(turn, ids, [-1.0] * len(ids), turn)
+        _, text = transcript.sampled(turn, ids, [-1.0] * len(ids), [turn] * len(ids))
         messages += [{"role": "assistant", "content": text}, {"role": after, "content": "three"}]
     tokens = transcript.finish(messages)
     assert len(tokens.branches) == 2
@@ -428,7 +428,7 @@ def test_tokens_that_would_merge_across_the_boundary_are_left_as_they_are() -> N
     user = {"role": "user", "content": "one"}
     transcript.prompt([user])
     no = list(template.encode("n")) + list(template.encode("o"))
-    transcript.sampled(0, no, [-1.0, -1.0], 0)
+    transcript.sampled(0, no, [-1.0, -1.0], [0, 0])
     tokens = transcript.finish([user, {"role": "assistant", "content": "no"}, {"role": "user", "content": "rth"}])
     (branch,) = tokens.branches
     assert branch.ids[branch.turn == 0].tolist() == no
@@ -517,7 +517,7 @@ def test_boundaries_are_written_as_in_one_piece(name: str) -> None:
     for turn, reply in enumerate(["two", "apple north", "hm"]):
         transcript.prompt(messages)
         ids = template.write(messages, reply)
-        _, text = transcript.sampled(turn, ids, [-1.0] * len(ids), 0)
+        _, text = transcript.sampled(turn, ids, [-1.0] * len(ids), [0] * len(ids))
         assert text.strip() == reply
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": f"Say: {reply}"}]
     (branch,) = transcript.finish(messages).branches
@@ -534,9 +534,9 @@ def mutate(monkeypatch: pytest.MonkeyPatch, mutant: type[Transcript]) -> None:
 class RereadsReplies(Transcript):
     """Decodes a reply and encodes it again, as several trainers do."""
 
-    def sampled(self, turn, ids, logprobs, version):
+    def sampled(self, turn, ids, logprobs, versions):
         said = list(self._template.encode(self._template.decode(ids)))
-        return super().sampled(turn, said, [*logprobs, *logprobs][: len(said)], version)
+        return super().sampled(turn, said, [*logprobs, *logprobs][: len(said)], [*versions, *versions][: len(said)])
 
 
 class RereadsPrompts(Transcript):
@@ -589,7 +589,7 @@ def test_what_no_engine_may_answer(ids: list[int], logprobs: list[float]) -> Non
     transcript = Transcript(template, template.stop_ids())
     transcript.prompt([{"role": "user", "content": "one"}])
     with pytest.raises(PolicyFailure, match="the engine answered"):
-        transcript.sampled(0, ids, logprobs, 0)
+        transcript.sampled(0, ids, logprobs, [0] * len(ids))
 
 
 def test_half_a_surrogate_pair_in_an_observation() -> None:

@@ -304,8 +304,8 @@ class _Retracer(TextActor):
             raise PolicyFailure(f"turn {turn.index} cannot be told in the tokens that it was sampled after")
         own = slice(span.start, span.stop)
         ids, logprobs = branch.ids[own].tolist(), branch.logprobs[own].tolist()
-        said = Completion(ids, logprobs, turn.finish, int(branch.versions[span.start]))
-        self._transcript.sampled(ask.turn, said.ids, said.logprobs, said.version)
+        said = Completion(ids, logprobs, turn.finish, branch.versions[own].tolist())
+        self._transcript.sampled(ask.turn, said.ids, said.logprobs, said.versions)
         return before, said
 
 

@@ -5,7 +5,7 @@ Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,10 @@ class Learner:
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The policy's, by name, as an engine samples from them."""
+        return self.model.state_dict()
 
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
         """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""

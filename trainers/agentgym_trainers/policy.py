@@ -55,7 +55,7 @@ class TokenActor:
 
     def _record(self, ask: Ask, completion: Completion) -> Reply:
         assert self._transcript is not None
-        span, text = self._transcript.sampled(ask.turn, completion.ids, completion.logprobs, completion.version)
+        span, text = self._transcript.sampled(ask.turn, completion.ids, completion.logprobs, completion.versions)
         return Reply(text, finish=completion.finish, span=span)
 
     def finish(self, messages: list[Message] | None) -> Tokens:

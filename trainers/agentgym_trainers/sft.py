@@ -50,7 +50,7 @@ def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: 
         messages = harness.messages(spec, history, turn.observation)
         transcript.prompt(messages)
         ids = template.write(messages, turn.reply, tools)
-        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), 0)
+        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
         turns.append(replace(turn, reply=said, span=span))
         history.append((turn.observation, said))
     tokens = transcript.finish(None)

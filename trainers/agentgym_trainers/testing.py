@@ -12,12 +12,13 @@ Three turns, one logit a state for the first action. Constants hold for the unif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from agentgym.policy import ContextFull
 from agentgym_trainers.batch import Batch, Credit
@@ -265,6 +266,11 @@ class ScriptedEngine:
         self.opened += 1
         return ScriptedConversation(self, self.opened - 1)
 
+    async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
+        self.version = version
+
+    def shutdown(self) -> None: ...
+
 
 class ScriptedConversation:
     """One conversation of a ScriptedEngine."""
@@ -282,7 +288,7 @@ class ScriptedConversation:
         self._calls += 1
         logprobs = [-(engine.tokens + i + 1) / 1024 for i in range(len(said))]
         finish = "stop" if said and said[-1] in sampling.stop_ids else "length"
-        completion = Completion(list(said), logprobs, finish, engine.version)
+        completion = Completion(list(said), logprobs, finish, [engine.version] * len(said))
         engine.tokens, engine.version = engine.tokens + len(said), engine.version + 1
         engine.calls.append((self._index, prompt, completion))
         return completion

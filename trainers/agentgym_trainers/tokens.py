@@ -157,21 +157,23 @@ class Transcript:
         self._covered = rendered
         return list(self._ids)
 
-    def sampled(self, turn: int, ids: Sequence[int], logprobs: Sequence[float], version: int) -> tuple[Span, str]:
+    def sampled(
+        self, turn: int, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> tuple[Span, str]:
         """Record a reply exactly as it left the engine; returns where it lies and its text without the stop token.
 
         Raises PolicyFailure for what no engine may answer.
         """
-        if not ids or len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
+        if not ids or not len(ids) == len(logprobs) == len(versions) or not all(map(math.isfinite, logprobs)):
             raise PolicyFailure(
-                f"the engine answered {len(ids)} tokens and {len(logprobs)} log-probabilities; a reply has at least "
-                "one token, and each token a finite log-probability"
+                f"the engine answered {len(ids)} tokens, {len(logprobs)} log-probabilities and {len(versions)} "
+                "versions; a reply has at least one token, and each token a finite log-probability and a version"
             )
         start, before = len(self._ids), self._ids[-1:]
         self._ids.extend(ids)
         self._turn.extend([turn] * len(ids))
         self._logprobs.extend(logprobs)
-        self._versions.extend([version] * len(ids))
+        self._versions.extend(versions)
         # After a stop token the template's own closing text begins with that very token; after a reply that was cut by
         # length it must be written whole, unsampled.
         said = len(ids) - (ids[-1] in self._stop_ids)
@@ -230,7 +232,7 @@ def check_template(template: ChatTemplate) -> list[str]:
         transcript = Transcript(template, template.stop_ids())
         transcript.prompt(first)
         ids = template.write(first, reply)
-        _, text = transcript.sampled(0, ids, [0.0] * len(ids), 0)
+        _, text = transcript.sampled(0, ids, [0.0] * len(ids), [0] * len(ids))
         then = [{"role": "assistant", "content": text}, {"role": "user", "content": "three"}]
         notes += [f"after {kind}, {why}" for why in transcript.finish([*first, *then]).forks]
     return notes

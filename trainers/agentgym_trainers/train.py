@@ -25,7 +25,7 @@ from agentgym_trainers.config import Config
 from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
 from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
-from agentgym_trainers.engines.base import Sampling
+from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.guards import Guards
 from agentgym_trainers.learner import Learner
@@ -64,7 +64,7 @@ class Trainer:
     spec: EnvSpec
     runner: Runner
     learner: Learner
-    engine: InProcessEngine
+    engine: Engine
     tokenizer: Any
     curriculum: UniformTasks
     source: Source
@@ -85,7 +85,7 @@ class Trainer:
             collected = perf_counter()
             lesson = await self.learn(groups) if groups else None
             self.step += 1
-            self.engine.version = self.step
+            await self.publish()
             metrics |= rollout_metrics([t for group in played for t in group.trajectories])
             metrics |= watched | (lesson.metrics if lesson is not None else {})
             metrics |= {"time/rollout_s": collected - started, "time/learn_s": perf_counter() - collected}
@@ -97,6 +97,10 @@ class Trainer:
             if self.step % run.checkpoint_every == 0 or self.step == run.steps:
                 self.save(log)
             on_step(self.step, metrics)
+
+    async def publish(self) -> None:
+        """Let the engine sample from the learner's weights, whose version is the step."""
+        await self.engine.refresh(self.learner.weights(), self.step)
 
     def schedule(self) -> None:
         """Set every scheduled option to what it is in this step."""
@@ -281,9 +285,9 @@ class Trainer:
         return folder
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built."""
+        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built.
+        `publish` comes next."""
         self.step = state["step"]
-        self.engine.version = self.step
         self.learner.optimizer.load_state_dict(state["optimizer"])
         if self.learner.value is not None:
             self.learner.value.load_state_dict(state["value"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,13 @@ class Completion:
     logprobs: list[float]
     finish: str
     """"stop" or "length"."""
-    version: int
-    """Of the weights that sampled it."""
+    versions: list[int]
+    """Of the weights that sampled each token: they may be refreshed while a reply is under way."""
+
+    @property
+    def version(self) -> int:
+        """Of the first token, the oldest."""
+        return self.versions[0]
 
 
 class Conversation(Protocol):
@@ -47,7 +53,15 @@ class Conversation(Protocol):
 
 class Engine(Protocol):
     version: int
+    """Of the weights that are sampled from."""
     max_length: int
     """Tokens of the longest sequence: what the learner must be able to hold."""
 
     def open(self, rng: np.random.Generator) -> Conversation: ...
+
+    async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample from these weights from now on. A reply under way goes on with them: its tokens say which sampled
+        each, and no keys or values of the old weights are read any more."""
+        ...
+
+    def shutdown(self) -> None: ...

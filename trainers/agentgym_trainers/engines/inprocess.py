@@ -14,7 +14,7 @@ slots between), Q the most new tokens of one, L cached positions, Hq/Hk query/ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,10 +33,11 @@ from agentgym_trainers.engines.base import Completion, Sampling
 @dataclass(eq=False)
 class _Request:
     slot: int
-    fresh: list[int]
-    """Tokens to compute before the next one is sampled."""
+    prompt: list[int]
     start: int
-    """Position of the first of them."""
+    """Position of the first token to compute before the next one is sampled."""
+    version: int
+    """Of the weights whose keys and values are before `start`."""
     sampling: Sampling
     rng: np.random.Generator
     future: asyncio.Future[Completion]
@@ -48,6 +49,16 @@ class _Request:
     """Its prompt is kept for others to copy from."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    fresh: list[int] = field(init=False)
+    """The tokens to compute."""
+
+    def __post_init__(self) -> None:
+        self.fresh = self.prompt[self.start :]
+
+    def renew(self, version: int) -> None:
+        """Compute everything again, with other weights."""
+        self.fresh, self.start, self.version = [*self.prompt, *self.ids], 0, version
 
 
 class InProcessEngine:
@@ -82,6 +93,24 @@ class InProcessEngine:
         self._open += 1
         return InProcessConversation(self, self._free.pop(), rng)
 
+    async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Sample from these weights from now on; see `Engine`. Those that are the model's own are not copied.
+
+        Raises PolicyFailure where they are not those of this model.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._load, weights, version)
+
+    @torch.no_grad()
+    def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Between two forwards, since the executor has one thread."""
+        own = self.model.state_dict()
+        if set(weights) != set(own) or any(weights[name].shape != own[name].shape for name in own):
+            raise PolicyFailure("the weights to sample from are those of another model")
+        for name, tensor in own.items():
+            if tensor.data_ptr() != weights[name].data_ptr():
+                tensor.copy_(weights[name])
+        self.version = version
+
     def shutdown(self) -> None:
         self._executor.shutdown()
 
@@ -94,7 +123,7 @@ class InProcessEngine:
         if self._prefix_version != self.version:
             self._prefix = []
         for request in first if self._prefix else []:
-            request.start = shared_prefix(self._prefix, request.fresh)
+            request.start, request.version = shared_prefix(self._prefix, request.fresh), self._prefix_version
             request.fresh = request.fresh[request.start :]
             self._cache.copy(self._prefix_slot, request.slot, request.start)
         if not self._prefix and first:
@@ -126,7 +155,7 @@ class InProcessEngine:
             try:
                 if not self._admit():
                     return
-                self._advance(await loop.run_in_executor(self._executor, self._step, self._running))
+                self._advance(*await loop.run_in_executor(self._executor, self._step, self._running))
             except Exception as error:  # noqa: BLE001  whatever went wrong is told to every caller
                 self._fail(error)
             await asyncio.sleep(0)
@@ -152,20 +181,20 @@ class InProcessEngine:
             enter = self._share_prefix(self._entering)
             self._entering = [request for request in self._entering if request not in enter]
             self._running = [*self._running, *enter]
-        self._running.sort(key=lambda request: (len(request.fresh) > 1, request.slot))
         return bool(self._running)
 
-    def _advance(self, tokens: list[tuple[int, float]]) -> None:
+    def _advance(self, tokens: list[tuple[int, float]], version: int) -> None:
         """Append one sampled token to each running request; answer those that are finished."""
         still = []
         for request, (token, logprob) in zip(self._running, tokens, strict=True):
             if request.leads and not request.ids:
                 self._cache.copy(request.slot, self._prefix_slot, len(request.fresh))
-                self._prefix, self._prefix_version = request.fresh, self.version
+                self._prefix, self._prefix_version = request.fresh, version
             request.start += len(request.fresh)
             request.fresh = [token]
             request.ids.append(token)
             request.logprobs.append(logprob)
+            request.versions.append(version)
             ended = request.on_token is not None and not request.future.done() and request.on_token(token, logprob)
             stopped = ended or token in request.sampling.stop_ids
             full = len(request.ids) >= request.sampling.max_new_tokens or request.start + 1 >= self.max_length
@@ -173,12 +202,16 @@ class InProcessEngine:
                 still.append(request)
             elif not request.future.done():
                 finish = "stop" if stopped else "length"
-                request.future.set_result(Completion(request.ids, request.logprobs, finish, self.version))
+                request.future.set_result(Completion(request.ids, request.logprobs, finish, request.versions))
         self._running = still
 
     @torch.inference_mode()
-    def _step(self, requests: list[_Request]) -> list[tuple[int, float]]:
-        """One forward over everything fresh, and one token sampled a request."""
+    def _step(self, requests: list[_Request]) -> tuple[list[tuple[int, float]], int]:
+        """One forward over everything fresh, and one token sampled a request; and the version of the weights."""
+        for request in requests:
+            if request.version != self.version:
+                request.renew(self.version)
+        requests.sort(key=lambda request: (len(request.fresh) > 1, request.slot))
         layout = _CachedLayout(self._cache, requests, self._groups)
         ids = torch.tensor([[token for request in requests for token in request.fresh]])
         self.computed_tokens += ids.shape[1]
@@ -190,7 +223,7 @@ class InProcessEngine:
             logits_to_keep=layout.last_B,
             layout=layout,
         ).logits[0]
-        return _sample(logits, requests)
+        return _sample(logits, requests), self.version
 
 
 class InProcessConversation:
@@ -224,15 +257,17 @@ class InProcessConversation:
             raise ValueError("an empty prompt")
         if len(prompt) >= engine.max_length:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
-        if self._version != engine.version:  # other weights' keys and values
-            self._cached, self._version = [], engine.version
+        version = engine.version
+        if self._version != version:  # other weights' keys and values
+            self._cached, self._version = [], version
         shared, first = shared_prefix(self._cached, prompt), not self._cached
         self._cached = self._cached[:shared]  # however this call ends, the rest is overwritten
         self._future = asyncio.get_running_loop().create_future()
         rng = self._rng if rng is None else rng
-        engine._submit(_Request(self._slot, prompt[shared:], shared, sampling, rng, self._future, first, on_token))
+        engine._submit(_Request(self._slot, prompt, shared, version, sampling, rng, self._future, first, on_token))
         completion = await self._future
         self._cached = [*prompt, *completion.ids[:-1]]  # the last token is sampled, not yet computed
+        self._version = completion.versions[-1]
         return completion
 
     def close(self) -> None:

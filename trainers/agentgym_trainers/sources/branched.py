@@ -110,7 +110,7 @@ class Prefix:
             assert turn.span is not None
             branch, span = trunk.branches[turn.span.branch], slice(turn.span.start, turn.span.stop)
             ids, logprobs = branch.ids[span].tolist(), branch.logprobs[span].tolist()
-            said.append(Completion(ids, logprobs, turn.finish, int(branch.versions[span][0])))
+            said.append(Completion(ids, logprobs, turn.finish, branch.versions[span].tolist()))
         return cls(mark, tuple(said))
 
 
