@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -189,12 +190,25 @@ class Engine:
             raise NoEngine(f"containers need the package {error.name}: pip install 'agentgym[docker]'") from error
         try:
             if self._client is None:
+                _knock()
                 self._client = docker.from_env(timeout=ENGINE_TIMEOUT_S)
             return call(self._client)
         except docker.errors.APIError as error:
             raise NoEngine(f"the Docker engine refused: {error.explanation or error}") from error
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
             raise NoEngine(f"no Docker engine answers: {error}; start one, or set DOCKER_HOST") from error
+
+
+def _knock() -> None:
+    """Raises OSError where nobody listens at the engine's Unix socket: the docker package leaves its own open then."""
+    import docker.constants
+    import docker.utils
+
+    address = docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET
+    kind, _, path = docker.utils.parse_host(address).partition("://")
+    if kind == "http+unix":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
+            knock.connect(path)
 
 
 def _fetch(client: Any, image: str) -> None:
