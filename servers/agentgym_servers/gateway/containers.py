@@ -205,7 +205,7 @@ def _knock() -> None:
     import docker.utils
 
     address = docker.utils.kwargs_from_env().get("base_url") or docker.constants.DEFAULT_UNIX_SOCKET
-    kind, _, path = docker.utils.parse_host(address).partition("://")
+    kind, _, path = str(docker.utils.parse_host(address)).partition("://")
     if kind == "http+unix":
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
             knock.connect(path)
