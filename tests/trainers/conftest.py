@@ -74,6 +74,18 @@ def build(name: str = "qwen3", vocabulary: int = 64, seed: int = 0, **changes: A
         return model_class(config_class(**{**shape, **options, **changes})).eval()
 
 
+def exact(model: Any) -> Any:
+    """In float64 throughout: transformers' RMSNorm computes in float32 whatever the model's dtype."""
+    model = model.double()
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if type(module).__name__.endswith("RMSNorm"):
+                norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, dtype=torch.float64)
+                norm.weight = module.weight
+                setattr(parent, name, norm)
+    return model
+
+
 def plain_logprobs(model: Any, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
     """float32[T - 1, V] of positions 1 .. T - 1, by transformers' own forward on this one sequence."""
     reference = copy.deepcopy(model)
@@ -255,6 +267,7 @@ def kit() -> Any:
     """The functions of this file, for the tests beside it."""
     return SimpleNamespace(
         build=build,
+        exact=exact,
         plain_logprobs=plain_logprobs,
         plain_hidden=plain_hidden,
         play=play,

@@ -1,4 +1,4 @@
-"""Packed attention: sequences laid end to end give what each gives alone."""
+"""Packed attention: sequences laid over each other give what each gives alone."""
 
 from __future__ import annotations
 
@@ -8,24 +8,61 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_trainers.attention import Segments, at_least_float32, positions, use_packed_attention
+from agentgym_trainers.attention import Blocks, Chunks, at_least_float32, layout_of, use_packed_attention
+from agentgym_trainers.tree import Tree, tree_of
 
 LENGTHS = (7, 1, 12, 3)
 
 
+def apart() -> list[np.ndarray]:
+    """Sequences that share nothing."""
+    rng = np.random.default_rng(0)
+    return [np.append(i, rng.integers(0, 64, length - 1)) for i, length in enumerate(LENGTHS)]
+
+
+def alike() -> list[np.ndarray]:
+    """A prompt for all, forks in two depths, a sequence that begins another, and one twice."""
+    rng = np.random.default_rng(1)
+    prompt, left, right = (rng.integers(0, 64, length) for length in (9, 6, 5))
+    ends = [np.append(i, rng.integers(0, 64, 3 + i)) for i in range(5)]
+    first = np.concatenate([prompt, left, ends[0]])
+    return [
+        first, np.concatenate([prompt, right, ends[1]]), np.concatenate([prompt, left, ends[2]]),
+        np.concatenate([prompt, left]), first.copy(), np.concatenate([prompt[:4], ends[3]]), ends[4],
+    ]  # fmt: skip
+
+
+def chunks(tree: Tree) -> Chunks:
+    layout = layout_of(tree, "cpu")
+    assert isinstance(layout, Chunks)
+    return layout
+
+
+def blocks(tree: Tree) -> Blocks:
+    """What CUDA runs compiled, here as PyTorch evaluates it without a compiler."""
+    return Blocks(torch.from_numpy(tree.until_T), compiled=False)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("layout", [chunks, blocks])
+@pytest.mark.parametrize("sequences", [apart, alike])
 @pytest.mark.parametrize("name", ["qwen3", "qwen2-gqa", "llama-gqa", "mistral"])
-def test_packed_equals_one_by_one(kit, name) -> None:
-    model = kit.build(name).double()
+def test_packed_equals_one_by_one(kit, name, sequences, layout) -> None:
+    model = kit.exact(kit.build(name))
     plain = copy.deepcopy(model)
     plain.set_attn_implementation("sdpa")
     use_packed_attention(model)
-    rng = np.random.default_rng(0)
-    parts = [torch.from_numpy(rng.integers(0, 64, (1, length))) for length in LENGTHS]
-    packed = model(
-        input_ids=torch.cat(parts, dim=1), position_ids=positions(LENGTHS), use_cache=False, layout=Segments(LENGTHS)
-    ).logits[0]
-    alone = torch.cat([plain(input_ids=part, use_cache=False).logits[0] for part in parts])
+    if layout is blocks:  # PyTorch has no gradient of it on a CPU
+        model.requires_grad_(False)
+    rng, parts = np.random.default_rng(0), sequences()
+    tree = tree_of(parts)
+    ids, positions = (torch.from_numpy(column)[None] for column in (tree.ids_T, tree.position_T))
+    logits = model(input_ids=ids, position_ids=positions, use_cache=False, layout=layout(tree)).logits[0]
+    packed = torch.cat([logits[torch.from_numpy(place)] for place in tree.places])
+    alone = torch.cat([plain(input_ids=torch.from_numpy(part)[None], use_cache=False).logits[0] for part in parts])
     torch.testing.assert_close(packed, alone, atol=1e-10, rtol=1e-10)
+    if layout is blocks:
+        return
     weights = torch.from_numpy(rng.normal(size=alone.shape))
     (packed * weights).sum().backward()
     (alone * weights).sum().backward()
@@ -56,10 +93,6 @@ def test_calls_that_packed_attention_would_get_wrong_are_refused(kit) -> None:
         model(input_ids=ids, attention_mask=torch.tensor([[0, 1, 1, 1, 1, 1], [1] * 6]))
     model.set_attn_implementation("sdpa")
     assert torch.equal(model.generate(ids, max_new_tokens=3, do_sample=False, pad_token_id=0), expected)
-
-
-def test_positions_begin_anew_in_each_sequence() -> None:
-    assert positions([3, 1, 2]).tolist() == [[0, 1, 2, 0, 0, 1]]
 
 
 @pytest.mark.parametrize(

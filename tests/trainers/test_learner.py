@@ -36,6 +36,16 @@ def a_turn_a_row(batch: Batch, rows: list[Row]) -> list[Row]:
     return cut
 
 
+def alike(rows: list[Row]) -> list[Row]:
+    """The same rows, now beginning alike as far as chance has it: over a prompt and a reply, mostly."""
+    longest = max(rows, key=lambda row: len(row.ids)).ids
+    shared = np.random.default_rng(4).integers(0, max(len(row.ids) for row in rows), len(rows))
+    return [
+        replace(row, ids=np.concatenate([longest[:n], row.ids[n:]])) if n < len(row.ids) else row
+        for row, n in zip(rows, shared.tolist(), strict=True)
+    ]
+
+
 def value_head(model: Any, trunk: str | None, seed: int = 3) -> ValueHead | None:
     if trunk is None:
         return None
@@ -74,26 +84,15 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], 
         torch.testing.assert_close(ours[name], g, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def exact(model: Any) -> Any:
-    """In float64 throughout: transformers' RMSNorm computes in float32 whatever the model's dtype."""
-    model = model.double()
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if type(module).__name__.endswith("RMSNorm"):
-                norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, dtype=torch.float64)
-                norm.weight = module.weight
-                setattr(parent, name, norm)
-    return model
-
-
 @TRUNKS
 @pytest.mark.parametrize("column", ["value_A", "value_N"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-4)], ids=["f64", "f32"])
 def test_gradient_does_not_depend_on_the_layout(kit, trunk, column, dtype, tolerance) -> None:
     """Micro-batches, order of rows, one row a turn instead of one a trajectory; packed as one by one."""
     model = kit.build("qwen2-gqa")
-    model = exact(model) if dtype == torch.float64 else model
+    model = kit.exact(model) if dtype == torch.float64 else model
     batch, rows = kit.episodes()
+    rows = alike(rows)
     credit = kit.credit_of(batch, column)
     reference, metrics = gradient(model, rows, batch, credit, trunk=trunk)
     turns = a_turn_a_row(batch, rows)

@@ -1,7 +1,7 @@
 """One attention function for the learner and the in-process engine, registered with transformers.
 
-Both feed a model tokens of many sequences laid end to end, as a single row: no padding is computed. The `layout` they
-pass to the model's forward says which tokens belong together.
+Both feed a model tokens of many sequences as a single row: no padding is computed. The `layout` they pass to the
+model's forward says which tokens see which.
 
 Shapes: T packed tokens, B sequences, Hq query heads, Hk key heads, D head size, L cached positions.
 """
@@ -9,14 +9,17 @@ Shapes: T packed tokens, B sequences, Hq query heads, Hk key heads, D head size,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from agentgym.errors import CheckpointError
+from agentgym_trainers.tree import Chunk, Tree
 
 NAME = "agentgym_packed"
 
@@ -32,25 +35,57 @@ class Layout(Protocol):
         ...
 
 
-class Segments:
-    """Independent causal sequences laid end to end; what the learner computes."""
+class Chunks:
+    """A tree of sequences, chunk after chunk: each sees what is before it, and itself causally."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.lengths = list(lengths)
+    def __init__(self, chunks: Sequence[Chunk], device: Any) -> None:
+        self.chunks = chunks
+        self.masks = [_causal_after(chunk, device) if chunk.before else None for chunk in chunks]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        parts = [part.split(self.lengths, dim=1) for part in (query, key, value)]
-        gqa = query.shape[0] != key.shape[0]
-        outs = [
-            scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=gqa)[0]
-            for q, k, v in zip(*parts, strict=True)
-        ]
+        options = {"scale": scale, "enable_gqa": query.shape[0] != key.shape[0]}
+        outs = []
+        for chunk, mask in zip(self.chunks, self.masks, strict=True):
+            spans = [*chunk.before, (chunk.start, chunk.stop)]
+            k, v = (torch.cat([part[:, a:b] for a, b in spans], dim=1)[None] for part in (key, value))
+            q = query[None, :, chunk.start : chunk.stop]
+            outs.append(scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)[0])
         return torch.cat(outs, dim=1)
 
 
-def positions(lengths: Sequence[int], device: Any = None) -> Tensor:
-    """int64[1, T]: 0, 1, ... within each sequence."""
-    return torch.cat([torch.arange(length, device=device) for length in lengths])[None]
+class Blocks:
+    """The same by FlexAttention, for CUDA: one kernel that skips what is masked, whatever the tree."""
+
+    def __init__(self, until_T: Tensor, *, compiled: bool = True) -> None:
+        def seen(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return (k <= q) & (q < until_T[k])
+
+        size = len(until_T)
+        self.mask = create_block_mask(seen, None, None, size, size, device=str(until_T.device))
+        self.function = _compiled_flex() if compiled else flex_attention
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        gqa = query.shape[0] != key.shape[0]
+        out = self.function(query[None], key[None], value[None], block_mask=self.mask, scale=scale, enable_gqa=gqa)
+        return out[0]
+
+
+@cache
+def _compiled_flex() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
+
+
+def layout_of(tree: Tree, device: Any) -> Layout:
+    """How a device computes a tree."""
+    if torch.device(device).type == "cuda":
+        return Blocks(torch.from_numpy(tree.until_T).to(device))
+    return Chunks(tree.chunks, device)
+
+
+def _causal_after(chunk: Chunk, device: Any) -> Tensor:
+    """bool[Q, K]: query i sees all that is before the chunk, and of the chunk the tokens up to i."""
+    count, past = chunk.stop - chunk.start, sum(stop - start for start, stop in chunk.before)
+    return torch.ones(count, past + count, dtype=torch.bool, device=device).tril(past)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""One packed forward: rows laid end to end, logits only where an action token is predicted.
+"""One packed forward: rows as a tree, logits only where an action token is predicted.
 
-Shapes: T packed tokens, A action tokens of the batch; lower-case k, "of these rows".
+Shapes: T tokens of the tree, A action tokens of the batch; lower-case k, "of these rows", and u of those k the places
+that differ: attempts may say the same at the same place. V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_trainers.attention import Segments, at_least_float32, positions
+from agentgym_trainers.attention import at_least_float32, layout_of
 from agentgym_trainers.rows import Row
+from agentgym_trainers.tree import common, in_order, tree_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,12 @@ class Packed:
     """What a transformers model's forward takes."""
     ids: Tensor
     """int64[T]"""
-    starts: np.ndarray
-    """int64[rows]: where each row begins."""
+    places: list[np.ndarray]
+    """Of each row, int64[its length]: where its tokens stand among the T."""
     at: Tensor
-    """int64[k]: positions that predict an action token; the token itself is one further."""
+    """int64[k]: where an action token is predicted."""
+    own: Tensor
+    """int64[k]: where it stands."""
     index: np.ndarray
     """int64[k]: the tokens' places among the batch's action tokens."""
 
@@ -40,49 +44,58 @@ class Scores:
     logprob: Tensor
     """float[k]"""
     distribution: Tensor
-    """float[k, V]: log-probabilities of the whole vocabulary."""
+    """float[u, V]: log-probabilities of the whole vocabulary."""
+    which: Tensor
+    """int64[k]: of the u, each action token's own."""
     hidden: Tensor | None
     """float[T, H]: the last layer's states, where they were asked for."""
 
     @property
     def entropy(self) -> Tensor:
         """float[k]"""
-        return -(self.distribution.exp() * self.distribution).sum(dim=-1)
+        return -(self.distribution.exp() * self.distribution).sum(dim=-1)[self.which]
 
 
 def micro_batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
-    """Rows in order, cut where the next one would exceed the token budget."""
+    """Rows that begin alike together, cut where the next one's own tokens would exceed the budget."""
     part: list[Row] = []
     tokens = 0
-    for row in rows:
-        if part and tokens + len(row.ids) > budget:
+    for i in in_order([row.ids for row in rows]):
+        row = rows[i]
+        own = len(row.ids) - (common(part[-1].ids, row.ids) if part else 0)
+        if part and tokens + own > budget:
             yield part
-            part, tokens = [], 0
+            part, tokens, own = [], 0, len(row.ids)
         part.append(row)
-        tokens += len(row.ids)
+        tokens += own
     if part:
         yield part
 
 
 def pack(rows: Sequence[Row], device: Any) -> Packed:
-    """Lay rows end to end."""
-    lengths = [len(row.ids) for row in rows]
-    starts = np.cumsum([0, *lengths[:-1]])
-    ids = torch.from_numpy(np.concatenate([row.ids for row in rows])).to(device)
-    at = np.concatenate([row.action_at - 1 + start for row, start in zip(rows, starts, strict=True)])
+    """Lay rows over each other as far as they begin alike."""
+    tree = tree_of([row.ids for row in rows])
+    ids = torch.from_numpy(tree.ids_T).to(device)
+    at, own = (
+        torch.from_numpy(
+            np.concatenate([place[row.action_at + by] for row, place in zip(rows, tree.places, strict=True)])
+        ).to(device)
+        for by in (-1, 0)
+    )
     inputs = {
         "input_ids": ids[None],
-        "position_ids": positions(lengths, device),
+        "position_ids": torch.from_numpy(tree.position_T).to(device)[None],
         "use_cache": False,
-        "layout": Segments(lengths),
+        "layout": layout_of(tree, device),
     }
     index = np.concatenate([row.action_index for row in rows])
-    return Packed(inputs, ids, starts, torch.from_numpy(at).to(device), index)
+    return Packed(inputs, ids, tree.places, at, own, index)
 
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0, *, hidden: bool = False) -> Scores:
     """Log-probabilities of the action tokens at the temperature that they were sampled with."""
-    out = model(**packed.inputs, logits_to_keep=packed.at, output_hidden_states=hidden)
+    at, which = torch.unique(packed.at, return_inverse=True)
+    out = model(**packed.inputs, logits_to_keep=at, output_hidden_states=hidden)
     distribution = torch.log_softmax(at_least_float32(out.logits[0]) / temperature, dim=-1)
-    logprob = distribution.gather(1, packed.ids[packed.at + 1][:, None])[:, 0]
-    return Scores(logprob, distribution, out.hidden_states[-1][0] if hidden else None)
+    logprob = distribution[which, packed.ids[packed.own]]
+    return Scores(logprob, distribution, which, out.hidden_states[-1][0] if hidden else None)

@@ -279,8 +279,8 @@ class Learner:
         values, bootstrap = None, []
         if value is not None:
             cut = [
-                (row.trajectory, start + len(row.ids) - 1)
-                for row, start in zip(rows, packed.starts, strict=True)
+                (row.trajectory, int(place[-1]))
+                for row, place in zip(rows, packed.places, strict=True)
                 if row.bootstrap
             ]
             final = torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)

@@ -81,7 +81,7 @@ class InstructionValue:
         with torch.no_grad():
             for part in micro_batches(rows, self.budget):
                 packed = pack(part, self.trunk.device)
-                ends = np.append(packed.starts[1:], len(packed.ids)) - 1
+                ends = np.array([place[-1] for place in packed.places])
                 states.append(self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)])
         order = {row.ids.tobytes(): i for i, row in enumerate(rows)}
         return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()

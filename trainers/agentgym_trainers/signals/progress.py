@@ -106,7 +106,7 @@ class ProgressHead:
         turns = batch.turn_A[packed.index[ends]]
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.trunk == "own"):
             hidden = self.trunk(**packed.inputs).last_hidden_state[0]
-        at = packed.at[torch.from_numpy(ends).to(packed.at.device)] + 1
+        at = packed.own[torch.from_numpy(ends).to(packed.own.device)]
         contribution = self.head(hidden[at].to(self.head.weight.dtype))[:, 0]
         if self.options.divide:
             contribution = contribution / as_tensor(np.bincount(batch.traj_N)[batch.traj_N[turns]], contribution)
