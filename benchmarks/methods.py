@@ -231,7 +231,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
             folder = out / f"{world}-{METHODS.get(method, method)}-{lr}-{seed}"
             shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
             folder.mkdir()
-            trainer, _ = await run.start_training(config, folder, connection, start)
+            trainer, _ = run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             tasks = connection.spec.splits[place.split]
             held_out = [Episode(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(place.held_out)]

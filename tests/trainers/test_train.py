@@ -147,8 +147,7 @@ def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
     assert checkpoint.step_of(newest) == 2
     again = trainer_of(chosen, checkpoint.load_model(newest)[0], tokenizer, tmp_path)
     again.load(checkpoint.load_state(newest))
-    asyncio.run(again.publish())
-    assert (again.step, again.engine.version) == (2, 2)
+    assert again.step == 2
     assert again.curriculum.position == trainer.curriculum.position == 8
     for ours, theirs in zip(again.learner.value.parameters(), trainer.learner.value.parameters(), strict=True):
         assert ours.equal(theirs)

@@ -68,7 +68,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
-            trainer, log = await start_training(config, folder, world, start)
+            trainer, log = start_training(config, folder, world, start)
             try:
                 before = await held_out.evaluate(trainer, start, "before")
                 await reinforce(trainer, log, progress)
@@ -214,7 +214,7 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
         engine.shutdown()
 
 
-async def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
+def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
     newest = checkpoint.latest(folder) or start
     model, tokenizer = checkpoint.load_model(newest)
@@ -223,7 +223,6 @@ async def start_training(config: Config, folder: Path, world: Connection, start:
     state = checkpoint.load_state(newest)
     if newest != start:
         trainer.load(state)
-    await trainer.publish()
     return trainer, MetricsLog(folder, state["metrics_bytes"])
 
 

@@ -77,6 +77,7 @@ class Trainer:
     async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
         """From the present step to the last."""
         run = self.config.run
+        await self.publish()
         while self.step < run.steps:
             watched = await self.guards.before_step(self.step)
             started = perf_counter()
@@ -285,8 +286,7 @@ class Trainer:
         return folder
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built.
-        `publish` comes next."""
+        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built."""
         self.step = state["step"]
         self.learner.optimizer.load_state_dict(state["optimizer"])
         if self.learner.value is not None:
