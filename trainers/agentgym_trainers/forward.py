@@ -32,7 +32,7 @@ class Packed:
     at: Tensor
     """int64[k]: where an action token is predicted."""
     own: Tensor
-    """int64[k]: where it stands."""
+    """int64[k]: where it stands; of a row that is only read up to there, its last token."""
     index: np.ndarray
     """int64[k]: the tokens' places among the batch's action tokens."""
 
@@ -76,12 +76,9 @@ def pack(rows: Sequence[Row], device: Any) -> Packed:
     """Lay rows over each other as far as they begin alike."""
     tree = tree_of([row.ids for row in rows])
     ids = torch.from_numpy(tree.ids_T).to(device)
-    at, own = (
-        torch.from_numpy(
-            np.concatenate([place[row.action_at + by] for row, place in zip(rows, tree.places, strict=True)])
-        ).to(device)
-        for by in (-1, 0)
-    )
+    pairs = list(zip(rows, tree.places, strict=True))
+    at = np.concatenate([place[row.action_at - 1] for row, place in pairs])
+    own = np.concatenate([place[np.minimum(row.action_at, len(place) - 1)] for row, place in pairs])
     inputs = {
         "input_ids": ids[None],
         "position_ids": torch.from_numpy(tree.position_T).to(device)[None],
@@ -89,7 +86,7 @@ def pack(rows: Sequence[Row], device: Any) -> Packed:
         "layout": layout_of(tree, device),
     }
     index = np.concatenate([row.action_index for row in rows])
-    return Packed(inputs, ids, tree.places, at, own, index)
+    return Packed(inputs, ids, tree.places, torch.from_numpy(at).to(device), torch.from_numpy(own).to(device), index)
 
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0, *, hidden: bool = False) -> Scores:
