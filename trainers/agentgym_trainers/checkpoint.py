@@ -95,10 +95,12 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def prune(run: Path, keep: int) -> None:
-    """Delete all but the first (where RL began) and the newest `keep` checkpoints."""
-    for folder in sorted((run / "checkpoints").glob("step-*"))[1:-keep]:
+def prune(run: Path, keep: int) -> list[Path]:
+    """Delete all but the first (where RL began) and the newest `keep` checkpoints, which are returned."""
+    later = sorted((run / "checkpoints").glob("step-*"))[1:]
+    for folder in later[:-keep]:
         shutil.rmtree(folder)
+    return later[-keep:]
 
 
 def weights_digest(path: Path) -> str:

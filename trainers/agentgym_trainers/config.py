@@ -83,6 +83,11 @@ class RolloutOptions(Part):
     max_length: int = Field(default=1024, gt=1)
     """Tokens of a whole episode; longer ones are cut."""
     concurrency: int = Field(default=128, gt=0)
+    staleness: int = Field(default=0, ge=0)
+    """Updates that a token may be behind the weights that learn from it. 0 plays and learns in turns; above it episodes
+    are played all the time, and the weights change under them."""
+    spare: int = Field(default=0, ge=0)
+    """Attempts of a group beyond `group_size`; the last ones to end are cancelled, so long episodes are seen less."""
     lockstep: bool = False
     """Wait for every open episode before each forward: the run is then reproducible to the bit, and as slow as the
     slowest world."""
@@ -259,6 +264,7 @@ class Config(Part):
                 "rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency "
                 f"must be at least {episodes} (rollout.groups x rollout.group_size), not {self.rollout.concurrency}"
             )
+        self._asynchronous_fits()
         if self.model.path is None and self.rollout.max_length > self.model.tiny.max_length:
             raise ValueError(
                 f"rollout.max_length is {self.rollout.max_length}, and the tiny model reads no further than "
@@ -284,6 +290,26 @@ class Config(Part):
                 "select.tries must be 1"
             )
         return self
+
+    def _asynchronous_fits(self) -> None:
+        """Raises ValueError for what cannot go on while weights are learned, or needs it."""
+        rollout = self.rollout
+        if rollout.spare and not rollout.staleness:
+            raise ValueError("rollout.spare is for episodes that nobody waits for: set rollout.staleness above 0")
+        if not rollout.staleness:
+            return
+        asking = [name for name in self.signals if name in ASKING]
+        for wrong, why in (
+            (self.source.kind != "online", f'source.kind must be "online", not {self.source.kind!r}'),
+            (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
+            (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
+            (
+                rollout.concurrency < rollout.group_size + rollout.spare,
+                f"rollout.concurrency must be at least {rollout.group_size + rollout.spare}, a whole group",
+            ),
+        ):
+            if wrong:
+                raise ValueError(f"with rollout.staleness above 0, {why}")
 
     def at(self, step: int) -> Config:
         """This, with every scheduled option as it is in a step (counted from 0)."""
@@ -332,6 +358,8 @@ VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
 """Columns of the critic."""
 ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
 """Columns that no table has to ask for: recorded, or computed because a part needs them."""
+ASKING = frozenset({"branched_value", "judge", "twin", "digiq"})
+"""Signals that use the engine, worlds or a server, which belong to the event loop that plays."""
 OF_THE_WORLD = frozenset({"anchors", "snapshots"})
 """Needs that only the world can meet: `run.check_world`."""
 

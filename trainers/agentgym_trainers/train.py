@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
 from agentgym_trainers.signals.value import ValueHead
 from agentgym_trainers.sources import SOURCES, Source
+from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.viewer import write_trajectories
 
@@ -76,6 +78,13 @@ class Trainer:
 
     async def run(self, log: MetricsLog, on_step: OnStep = lambda step, metrics: None) -> None:
         """From the present step to the last."""
+        try:
+            await self._run(log, on_step)
+        finally:
+            if isinstance(self.source, StreamedSource):
+                await self.source.close()
+
+    async def _run(self, log: MetricsLog, on_step: OnStep) -> None:
         run = self.config.run
         await self.publish()
         while self.step < run.steps:
@@ -84,7 +93,7 @@ class Trainer:
             self.schedule()
             played, groups, metrics = await self.gather()
             collected = perf_counter()
-            lesson = await self.learn(groups) if groups else None
+            lesson = await self.lesson(groups) if groups else None
             self.step += 1
             await self.publish()
             metrics |= rollout_metrics([t for group in played for t in group.trajectories])
@@ -121,6 +130,14 @@ class Trainer:
             weight_A = weight_A * credit.weight_A
         return replace(credit, weight_A=weight_A), {f"correct/{name}": value for name, value in seen.items()}
 
+    async def lesson(self, groups: list[Group]) -> Lesson:
+        """`learn`, and where episodes are played meanwhile, in a thread of its own."""
+        if not isinstance(self.source, StreamedSource):
+            return await self.learn(groups)
+        lesson = await asyncio.to_thread(lambda: asyncio.run(self.learn(groups)))
+        lesson.metrics.update(self.source.told())
+        return lesson
+
     async def learn(self, groups: list[Group]) -> Lesson:
         """A step's way from episodes to weights."""
         scene, metrics = await self.annotate(self.scene(groups))
@@ -131,6 +148,9 @@ class Trainer:
         if "kept_M" in batch.x:
             credit = replace(credit, advantage_A=credit.advantage_A * batch.x["kept_M"][batch.traj_A])
         credit, seen = self.correct(batch, credit)
+        if self.config.rollout.staleness:
+            credit, aged = fresh(batch, credit, self.step, self.config.rollout.staleness)
+            seen |= aged
         metrics |= seen | credit_metrics(batch, credit) | self.update(batch, actor.rows, credit)
         metrics |= self.relive(actor, credit)
         metrics |= await self.fit(scene, first=False)
@@ -282,7 +302,9 @@ class Trainer:
         }
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
         checkpoint.save(folder, self.learner.model, self.tokenizer, state)
-        checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
+        kept = checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
+        if isinstance(self.source, StreamedSource):
+            self.source.forget(checkpoint.step_of(kept[0]) if kept else 0)
         return folder
 
     def load(self, state: dict[str, Any]) -> None:
@@ -350,8 +372,9 @@ def build(
     frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
     learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
     rollout = config.rollout
+    acting = copy.deepcopy(model) if rollout.staleness else model  # sampled from while the other is learned
     engine = InProcessEngine(
-        model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
+        acting, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
     )
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
@@ -363,7 +386,7 @@ def build(
         config.optim.tokens_per_micro_batch,
     )  # fmt: skip
     signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
-    source = SOURCES[config.source.kind].build(config.source)
+    source = StreamedSource() if rollout.staleness else SOURCES[config.source.kind].build(config.source)
     guards = Guards(config.guards, signals)
     selection = Selection(config.select) if config.select is not None else None
     buffer = ReplayBuffer(config.replay) if config.replay is not None else None

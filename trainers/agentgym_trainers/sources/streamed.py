@@ -1,0 +1,182 @@
+"""Asynchronous collection: groups are played all the time, and a step takes those that are ready.
+
+    admit    prompts are issued as long as at most (1 + staleness) steps of groups are not learned from
+    play     a group's attempts are coroutines of their own; nobody waits for another group
+    take     the first groups that are whole, in the order in which they ended
+    journal  says of every prompt whether it was issued, is ready or was learned from, also after a crash
+
+The weights change under episodes that are under way; every token says which weights sampled it, and those that are
+more than `staleness` updates old when they are learned from have no advantage (`fresh`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentgym.errors import PolicyFailure
+from agentgym.policy import Episode
+from agentgym.trajectory import Group, Trajectory
+from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.journal import Journal, Prompt
+from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy
+
+if TYPE_CHECKING:
+    from agentgym_trainers.train import Trainer
+
+STALL_S = 60.0
+"""Without a group that is whole; then it is printed who waits for whom."""
+
+
+class StreamedSource:
+    """The episodes of a run with `rollout.staleness`. Use it within one event loop, and `close` it."""
+
+    def __init__(self) -> None:
+        self.watch = Watch()
+        self._journal: Journal | None = None
+        self._waiting: deque[Prompt] = deque()
+        """Issued, and not begun."""
+        self._ready: deque[tuple[Prompt, Group]] = deque()
+        self._playing: dict[asyncio.Task[Group], Prompt] = {}
+        self._cancelled: list[Trajectory | None] = []
+        self._counts = {"spared": 0, "kept_turns": 0, "kept": 0, "cut_turns": 0, "empty": 0}
+        self._before = dict(self.watch.spent)
+
+    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+        """The first `groups` groups that are whole; they count as learned from by the present step."""
+        journal = self._begin(trainer)
+        taken: list[tuple[Prompt, Group]] = []
+        empty = 0
+        while len(taken) < groups:
+            self._admit(trainer, journal, len(taken))
+            while self._ready and len(taken) < groups:
+                prompt, group = self._ready.popleft()
+                journal.consumed([prompt], trainer.step + 1)
+                if group.without_failures().trajectories:
+                    taken.append((prompt, group))
+                    continue
+                empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
+                if empty > groups:
+                    error = group.trajectories[0].error
+                    raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
+            if len(taken) < groups:
+                await self._wait(trainer, journal)
+        self._admit(trainer, journal, len(taken))
+        return [group for _, group in taken]
+
+    def told(self) -> dict[str, float]:
+        """Metrics since the last time."""
+        spent = {name: self.watch.spent[name] - self._before[name] for name in self.watch.spent}
+        self._before = dict(self.watch.spent)
+        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+        told = {
+            "async/playing": float(len(self._playing)),
+            "async/ready": float(len(self._ready)),
+            "async/waited_for_engine_s": spent[ENGINE],
+            "async/waited_for_world_s": spent[WORLD],
+        }
+        if counts["spared"]:
+            told["async/cancelled"] = float(counts["spared"])
+            told["async/cancelled_turns"] = counts["cut_turns"] / counts["spared"]
+            told["async/kept_turns"] = counts["kept_turns"] / max(counts["kept"], 1)
+        return told
+
+    def forget(self, step: int) -> None:
+        """The oldest checkpoint is of `step`: what it has learned from is not asked for again."""
+        if self._journal is not None:
+            self._journal.forget(step)
+
+    async def close(self) -> None:
+        for task in self._playing:
+            task.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+        self._playing.clear()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # the journal is on the disk
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def _begin(self, trainer: Trainer) -> Journal:
+        """The journal, opened at the first step of a run, and again at the first after it was resumed."""
+        if self._journal is None:
+            self._journal = Journal(trainer.folder / "journal.sqlite")
+            waiting, ready = self._journal.go_back(trainer.step)
+            self._waiting, self._ready = deque(waiting), deque(ready)
+            trainer.curriculum.load_state_dict({"position": len(self._journal.steps())})
+        return self._journal
+
+    def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
+        """Issue prompts, and play as many groups at once as there is room for."""
+        rollout = trainer.config.rollout
+        most = (1 + rollout.staleness) * rollout.groups
+        while taken + len(self._ready) + len(self._playing) + len(self._waiting) < most:
+            ((task, seed),) = trainer.curriculum.propose(1)
+            self._waiting.append(journal.issue(task, seed))
+        room = max(1, rollout.concurrency // (rollout.group_size + rollout.spare))
+        while self._waiting and len(self._playing) < room:
+            prompt = self._waiting.popleft()
+            self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
+
+    async def _play(self, trainer: Trainer, prompt: Prompt) -> Group:
+        """A group's attempts; of more than `group_size` the first that end, which prefers those that end soon."""
+        rollout = trainer.config.rollout
+        size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
+        episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size + rollout.spare)]
+        policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
+        runner = replace(trainer.runner, concurrency=len(episodes))
+        kept: list[Trajectory] = []
+        stream = runner.stream(policy, episodes)
+        try:
+            async for _, trajectory in stream:
+                kept.append(trajectory)
+                if sum(not t.stop.is_failure for t in kept) >= size:
+                    break
+        finally:
+            await stream.aclose()
+        kept.sort(key=lambda trajectory: trajectory.attempt)
+        self._counts["spared"] += len(episodes) - len(kept)
+        self._counts["kept"] += len(kept)
+        self._counts["kept_turns"] += sum(len(t.turns) for t in kept)
+        return Group(tuple(kept))
+
+    async def _wait(self, trainer: Trainer, journal: Journal) -> None:
+        """Until a group is whole. Raises what broke it, and PolicyFailure when none is for too long."""
+        limits, waited = trainer.runner.limits, 0.0
+        longest = (trainer.runner.retries + 1) * limits.episode_s + STALL_S
+        while True:
+            done, _ = await asyncio.wait(self._playing, timeout=STALL_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                prompt = self._playing.pop(task)
+                group = task.result()
+                journal.ready(prompt, group)
+                self._ready.append((prompt, group))
+            if done:
+                return
+            waited += STALL_S
+            report = f"no group was whole for {waited:.0f} s; who waits for whom:\n{self.watch.told()}"
+            if waited >= longest:
+                raise PolicyFailure(report)
+            logging.getLogger(__name__).warning("%s", report)
+
+
+def fresh(batch: Batch, credit: Credit, step: int, staleness: int) -> tuple[Credit, dict[str, float]]:
+    """The credit without that of tokens more than `staleness` updates old; "async/staleness_max" is of the others."""
+    age_A = np.maximum(step - batch.x["version_A"], 0)
+    old_A = age_A > staleness
+    kept = age_A[~old_A]
+    told = {
+        "async/staleness_mean": float(age_A.mean()) if len(age_A) else 0.0,
+        "async/staleness_max": float(kept.max(initial=0)),
+        "async/stale": float(old_A.mean()) if len(age_A) else 0.0,
+    }
+    return replace(credit, advantage_A=np.where(old_A, 0.0, credit.advantage_A)), told
