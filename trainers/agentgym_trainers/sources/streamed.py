@@ -39,12 +39,13 @@ class StreamedSource:
     def __init__(self) -> None:
         self.watch = Watch()
         self._journal: Journal | None = None
+        self._seats = asyncio.Semaphore(0)
+        """Of the engine: an attempt each."""
         self._waiting: deque[Prompt] = deque()
         """Issued, and not begun."""
         self._ready: deque[tuple[Prompt, Group]] = deque()
         self._playing: dict[asyncio.Task[Group], Prompt] = {}
-        self._cancelled: list[Trajectory | None] = []
-        self._counts = {"spared": 0, "kept_turns": 0, "kept": 0, "cut_turns": 0, "empty": 0}
+        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0}
         self._before = dict(self.watch.spent)
 
     async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
@@ -80,9 +81,9 @@ class StreamedSource:
             "async/waited_for_engine_s": spent[ENGINE],
             "async/waited_for_world_s": spent[WORLD],
         }
-        if counts["spared"]:
-            told["async/cancelled"] = float(counts["spared"])
-            told["async/cancelled_turns"] = counts["cut_turns"] / counts["spared"]
+        if counts["cancelled"]:
+            told["async/cancelled"] = float(counts["cancelled"])
+            told["async/cancelled_turns"] = counts["cut_short"] / counts["cancelled"]
             told["async/kept_turns"] = counts["kept_turns"] / max(counts["kept"], 1)
         return told
 
@@ -110,20 +111,20 @@ class StreamedSource:
         """The journal, opened at the first step of a run, and again at the first after it was resumed."""
         if self._journal is None:
             self._journal = Journal(trainer.folder / "journal.sqlite")
+            self._seats = asyncio.Semaphore(trainer.config.rollout.concurrency)
             waiting, ready = self._journal.go_back(trainer.step)
             self._waiting, self._ready = deque(waiting), deque(ready)
             trainer.curriculum.load_state_dict({"position": len(self._journal.steps())})
         return self._journal
 
     def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
-        """Issue prompts, and play as many groups at once as there is room for."""
+        """Issue prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats."""
         rollout = trainer.config.rollout
         most = (1 + rollout.staleness) * rollout.groups
         while taken + len(self._ready) + len(self._playing) + len(self._waiting) < most:
             ((task, seed),) = trainer.curriculum.propose(1)
             self._waiting.append(journal.issue(task, seed))
-        room = max(1, rollout.concurrency // (rollout.group_size + rollout.spare))
-        while self._waiting and len(self._playing) < room:
+        while self._waiting:
             prompt = self._waiting.popleft()
             self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
 
@@ -133,18 +134,25 @@ class StreamedSource:
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
         episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size + rollout.spare)]
         policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
-        runner = replace(trainer.runner, concurrency=len(episodes))
+
+        async def attempt(episode: Episode) -> Trajectory:
+            async with self._seats:
+                (trajectory,) = await trainer.runner.run(policy, [episode])
+                return trajectory
+
+        attempts = [asyncio.ensure_future(attempt(episode)) for episode in episodes]
         kept: list[Trajectory] = []
-        stream = runner.stream(policy, episodes)
         try:
-            async for _, trajectory in stream:
-                kept.append(trajectory)
+            for ended in asyncio.as_completed(attempts):
+                kept.append(await ended)
                 if sum(not t.stop.is_failure for t in kept) >= size:
                     break
         finally:
-            await stream.aclose()
+            for task in attempts:
+                task.cancel()
+            await asyncio.gather(*attempts, return_exceptions=True)
         kept.sort(key=lambda trajectory: trajectory.attempt)
-        self._counts["spared"] += len(episodes) - len(kept)
+        self._counts["cancelled"] += len(episodes) - len(kept)
         self._counts["kept"] += len(kept)
         self._counts["kept_turns"] += sum(len(t.turns) for t in kept)
         return Group(tuple(kept))
