@@ -458,7 +458,7 @@ def test_the_projects_own_client_plays_a_world_and_its_prompts_may_grow_too_long
 
 def test_a_checkpoint_is_served_and_evaluated_from_the_command_line(model, tokenizer, tmp_path, capsys):
     checkpoint.save(tmp_path / "tiny", model, tokenizer, {})
-    command = [sys.executable, "-m", "agentgym", "serve-model", str(tmp_path / "tiny"), "--port", "0"]
+    command = [sys.executable, "-m", "agentgym", "infer", "serve", str(tmp_path / "tiny"), "--port", "0"]
     with subprocess.Popen([*command, "--name", "mine"], stdout=subprocess.PIPE, text=True) as server:
         try:
             url = re.search(r"http://\S+", server.stdout.readline())[0]
@@ -471,5 +471,5 @@ def test_a_checkpoint_is_served_and_evaluated_from_the_command_line(model, token
         finally:
             server.terminate()
     with pytest.raises(SystemExit):
-        main(["serve-model", str(tmp_path / "nothing")])
+        main(["infer", "serve", str(tmp_path / "nothing")])
     assert "is no checkpoint's folder" in capsys.readouterr().err
