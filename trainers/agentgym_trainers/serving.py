@@ -14,7 +14,6 @@ from agentgym.spec import ToolSpec
 from agentgym_trainers import checkpoint
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessConversation, InProcessEngine, shared_prefix
-from agentgym_trainers.run import checkpoint_engine
 from agentgym_trainers.tokens import ChatTemplate
 
 
@@ -136,6 +135,8 @@ def load_served(path: Path, *, name: str | None, max_sequences: int, max_length:
 
     Raises CheckpointError.
     """
+    from agentgym_trainers.run import checkpoint_engine  # run reads the configuration, whose sources serve models
+
     engine, template, config = checkpoint_engine(path, max_sequences=max_sequences, max_length=max_length)
     return ServedModel(
         engine,

@@ -13,6 +13,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from agentgym_servers.inference.episodes import (
 )
 from agentgym_servers.inference.reply import Reply
 from agentgym_servers.inference.requests import MOST_REPLIES, ApiError, ChatRequest, TextRequest, too_long
-from agentgym_servers.serving import run_app
+from agentgym_servers.serving import run_app, serve_in_loop
 
 RETRY_AFTER_S = 1
 BYTES_A_TOKEN = 64
@@ -362,3 +363,8 @@ def run_inference_server(
 ) -> None:
     """Serve `model` until SIGINT or SIGTERM. Raises UsageError when the port is taken."""
     run_app(create_inference_app(model, api_key=api_key, recorder=recorder), host, port, announce=announce)
+
+
+def serve_episodes(model: Model, recorder: Recorder, api_key: str) -> AbstractAsyncContextManager[str]:
+    """Serve `model` to agents of this machine in the running event loop; gives the URL."""
+    return serve_in_loop(create_inference_app(model, api_key=api_key, recorder=recorder))
