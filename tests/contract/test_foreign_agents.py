@@ -263,7 +263,7 @@ def test_a_reply_is_never_tokenised_anew(scripted, tokenizer):
 def test_whatever_the_agent_does_what_crossed_the_boundary_is_what_is_trained(scripted, tokenizer):
     """Random tokens, told again as they were, respaced, edited; conversations cut, gone on from twice, asked again."""
     rng, kinds = np.random.default_rng(0), set()
-    for _ in range(12):
+    for _ in range(6):
         replies = [[*rng.integers(3, len(tokenizer), 4).tolist(), tokenizer.eos_token_id] for _ in range(12)]
         with scripted(replies) as (url, engine):
             said_so_far: list[list[dict[str, Any]]] = [[HELLO]]
@@ -372,6 +372,28 @@ def test_concurrent_calls_of_one_episode(model, tokenizer):
     assert (len(trajectory.turns), len(trajectory.branches)) == (12, 6)
     for branch in trajectory.branches:
         assert len(set(branch.turn[branch.turn >= 0].tolist())) == 2
+
+
+def test_a_stop_string_and_a_reply_that_was_cut(scripted, tokenizer):
+    """What was sampled goes on after the stop string: the agent saw less. A cut reply is ended by the template."""
+    cut = tokenizer("go no")["input_ids"]
+    with scripted(["go north now", "two", cut, "three"]) as (url, engine):
+        message, _ = said(chat(url, "stop", [HELLO], stop=["nor"]))
+        assert message["content"] == "go "
+        assert said(chat(url, "stop", [HELLO, message, HELLO]))[1] == "fork"
+        stopped = finish(url, "stop")
+        sampled = tokenizer.decode(stopped.branches[0].ids[stopped.branches[0].turn == 0])
+        assert "nor" in sampled
+        assert "now" not in sampled  # what the engine said after the stop is not the reply's
+        engine.calls[:] = engine.calls[:2]
+        message, _ = said(chat(url, "cut", [HELLO]))
+        assert said(chat(url, "cut", [HELLO, {**message, "content": " go no"}, HELLO]))[1] == "realign"
+        trajectory = finish(url, "cut")
+        engine.calls[:] = engine.calls[2:]
+    check_boundary(trajectory, engine)
+    (branch,) = trajectory.branches
+    after = int(np.flatnonzero(branch.turn == 0)[-1]) + 1
+    assert (branch.ids[after], branch.turn[after]) == (tokenizer.eos_token_id, -1)
 
 
 def test_strict(scripted):

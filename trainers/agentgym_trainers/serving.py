@@ -41,7 +41,7 @@ class ServedModel:
         self.temperature, self.max_tokens, self.fingerprint = temperature, max_tokens, fingerprint
         self.max_length, self.stop_ids = engine.max_length, template.stop_ids()
         self._room = asyncio.Semaphore(max_sequences)
-        self._unopened = max_sequences
+        self._most = self._unopened = max_sequences
         self._idle: list[tuple[InProcessConversation, int]] = []
         """Sequences that nobody uses, the longest idle first, and the length of the last prompt of each."""
         self._unseeded = np.random.default_rng()
@@ -89,12 +89,15 @@ class ServedModel:
             finally:
                 self._idle.append((conversation, len(prompt)))
 
-    def close(self) -> None:
-        """Give the engine's sequences back; nothing may be under way. The next prompt opens new ones."""
+    async def close(self) -> None:
+        """Give the engine's sequences back, once nothing is under way any more. The next prompt opens new ones."""
+        for _ in range(self._most):
+            await self._room.acquire()
         for conversation, _ in self._idle:
             conversation.close()
-        self._unopened += len(self._idle)
-        self._idle = []
+        self._unopened, self._idle = self._most, []
+        for _ in range(self._most):
+            self._room.release()
 
     async def _whole(
         self,

@@ -70,8 +70,8 @@ class RecordedEpisode:
         if len(self.nodes) >= MOST_TURNS:
             raise EpisodeRefused(f"the episode {self.name!r} has {MOST_TURNS} turns; finish it, and begin another")
         place = reconcile(asked, self.nodes, self._end)
-        told = difference(self._covered, asked.text)
-        if self.strict and place.kind is not Kind.CLEAN:
+        told = difference(self._covered, asked.text) if place.kind is not Kind.CLEAN else ""
+        if self.strict and told:
             raise EpisodeRefused(
                 f"the episode {self.name!r} is strict, and this prompt does not begin with an earlier prompt and the "
                 f"reply to it ({place.kind}): {told}; send messages back as they were, or serve without --strict"

@@ -99,7 +99,7 @@ class ForeignAgentSource:
                 runs = _Runs(self.options.command, url, key, recorder, policy, folder, config.world.episode_s)
                 played = await runs.all(episodes, config.rollout.concurrency, trainer.runner.retries)
         finally:
-            served.close()
+            await served.close()
         with contextlib.suppress(OSError):  # logs of failures stay
             folder.rmdir()
         return [Group(tuple(played[i : i + size])) for i in range(0, len(played), size)]
