@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentgym import load
+from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import Episode
@@ -334,6 +336,44 @@ def test_sub_agents_share_what_they_have_in_common(scripted):
     check_boundary(trajectory, engine)
     assert len(trajectory.branches) == 3
     assert "another" in trajectory.forks[-1]
+
+
+def test_a_later_reply_that_is_told_otherwise_is_a_fork(scripted):
+    """The first reply stays, as context; the second is edited, as by a template that strips the last thought alone."""
+    with scripted(["one", "<think>hm</think> two", "three"]) as (url, engine):
+        one, _ = said(chat(url, "e", [HELLO]))
+        messages = [HELLO, one, HELLO]
+        said(chat(url, "e", messages))
+        assert said(chat(url, "e", [*messages, {"role": "assistant", "content": "two"}, HELLO]))[1] == "fork"
+        trajectory = finish(url, "e")
+    check_boundary(trajectory, engine)
+    assert len(trajectory.branches) == 2
+    told_again = len(engine.calls[0][1])
+    size = len(engine.calls[0][2].ids)
+    assert trajectory.branches[1].ids[told_again : told_again + size].tolist() == engine.calls[0][2].ids
+    assert set(trajectory.branches[1].turn.tolist()) == {-1, 2}
+
+
+def test_a_call_that_fails_or_is_hung_up_on_is_no_turn(model, tokenizer, caplog):
+    said_once = iter([PolicyFailure("the engine is out of order"), [5, 6, tokenizer.eos_token_id]])
+    with serving(ScriptedEngine(lambda call, prompt: next(said_once)), tokenizer) as (url, _):
+        failed = chat(url, "e", [HELLO])
+        assert (failed.status_code, failed.json()["error"]["message"]) == (500, "the engine is out of order")
+        assert said(chat(url, "e", [HELLO]))[1] == "clean"
+        assert len(finish(url, "e").turns) == 1
+    with serving(engine_of(model), tokenizer) as (url, _):
+        body = {"messages": [HELLO], "stream": True, "max_tokens": 600}
+        asking = httpx.stream("POST", f"{url}/episodes/e/v1/chat/completions", json=body, timeout=60)
+        with asking as reply:
+            next(reply.iter_raw())
+        while httpx.get(f"{url}/health").json()["running"]:
+            pass
+        (listed,) = httpx.get(f"{url}/episodes").json()["data"]
+        refused = httpx.post(f"{url}/episodes/e/finish", json={"reward": 1})
+    gc.collect()
+    assert caplog.text == ""
+    assert listed["turns"] == 0
+    assert refused.json()["error"]["message"] == "the episode 'e' has no turns: nothing was asked in it"
 
 
 def test_many_episodes_at_once_never_mix(model, tokenizer):

@@ -316,7 +316,14 @@ class InferenceServer:
 
         tasks = [asyncio.ensure_future(sample(index, reply)) for index, reply in enumerate(answer.replies)]
         whole = asyncio.gather(*tasks)
-        whole.add_done_callback(lambda _: [task.cancel() for task in tasks])
+
+        def over(_: object) -> None:
+            for task in tasks:
+                task.cancel()
+            if not whole.cancelled():
+                whole.exception()  # seen: of a client that is gone, nobody else asks for it
+
+        whole.add_done_callback(over)
         return whole
 
 
