@@ -70,7 +70,7 @@ for verb in (
     credit.credit,
     envs.envs,
     serve.serve,
-    models.serve_model,
+    models.infer,
     gateway.gateway,
     gateway.register,
     gateway.unregister,

@@ -5,7 +5,8 @@ AgentGymError
 │   ├── ConfigError            a recipe, suite or flag that cannot be used as written
 │   ├── UnknownEnvironment     no world of that name
 │   ├── MissingDependency      an optional package or program is not installed
-│   └── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
+│   ├── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
+│   └── EpisodeRefused         what a foreign agent asks of its recorded episode, which that cannot give
 ├── EnvironmentFailure         a world, its server or the way to it failed: recorded with a StopReason, never scored
 │   ├── BadRequest             the request itself is wrong (422)
 │   ├── UnknownSession         the server never had this session (404)
@@ -55,6 +56,14 @@ class MissingDependency(UsageError):
 
 class CheckpointError(UsageError):
     """A checkpoint or run folder is missing, incomplete or corrupt."""
+
+
+class EpisodeRefused(UsageError):
+    """A foreign agent's episode is over, unknown, or cannot be continued so. `status` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 409) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class EnvironmentFailure(AgentGymError):

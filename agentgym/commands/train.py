@@ -118,9 +118,14 @@ def _run(
     from agentgym_trainers.signals.judge import use_judge_key
 
     use_judge_key(judge_key)
+    resolved = run.load_run(out) if recipe is None else recipes.resolve(recipe, overrides)
+    if resolved.source.kind == "harness":
+        from agentgym_servers.inference.app import serve_episodes
+        from agentgym_trainers.sources.harness import use_host
+
+        use_host(serve_episodes)
     if recipe is None:
-        return asyncio.run(run.run(run.load_run(out), out, resume=True))
-    resolved = recipes.resolve(recipe, overrides)
+        return asyncio.run(run.run(resolved, out, resume=True))
     there = go_on and (out / "config.toml").is_file()
     if there and run.load_run(out) != resolved:
         raise UsageError(f"{out} holds a run with other options; choose another --out, or delete that one")

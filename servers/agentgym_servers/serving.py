@@ -1,14 +1,16 @@
-"""Running an application with uvicorn: as a process of its own, or in a thread of this one."""
+"""Running an application with uvicorn: as a process of its own, in a thread of this one, or in its
+event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -84,6 +86,27 @@ def serve_in_thread(app: Any, host: str = "127.0.0.1", port: int = 0) -> Iterato
     finally:
         server.should_exit = True
         thread.join()
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def serve_in_loop(app: Any, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve an application in the running event loop, whose signals stay its own; yields its URL, and stops it at the
+    end."""
+    listener = listen(host, port)
+    started = asyncio.Event()
+    server = _Server(app, listener, lambda _: started.set())
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    serving, answering = asyncio.ensure_future(server.serve(sockets=[listener])), asyncio.ensure_future(started.wait())
+    try:
+        await asyncio.wait({answering, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            raise UsageError("the server ended while starting; its log says why")
+        yield server.url
+    finally:
+        answering.cancel()
+        server.should_exit = True
+        await serving
         listener.close()
 
 

@@ -29,7 +29,7 @@ from agentgym.policy import Episode
 from agentgym.rollout import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import StopReason
+from agentgym.trajectory import StopReason, read_jsonl
 from agentgym_servers.inference.app import create_inference_app
 from agentgym_servers.serving import serve_in_thread
 from agentgym_trainers import checkpoint, tiny
@@ -371,10 +371,13 @@ class Says:
     async def generate(self, prompt, *, temperature, max_tokens, seed, on_token):
         if isinstance(self.text, Exception):
             raise self.text
+        versions = []
         for token in (*self.encode(self.text, False), *self.stop_ids):
             await asyncio.sleep(0)
+            versions.append(0)
             if on_token(token, -1.0):
-                return
+                break
+        return versions
 
 
 TOOLS = [{"type": "function", "function": {"name": "act", "strict": True, "parameters": {"type": "object"}}}]
@@ -458,8 +461,9 @@ def test_the_projects_own_client_plays_a_world_and_its_prompts_may_grow_too_long
 
 def test_a_checkpoint_is_served_and_evaluated_from_the_command_line(model, tokenizer, tmp_path, capsys):
     checkpoint.save(tmp_path / "tiny", model, tokenizer, {})
-    command = [sys.executable, "-m", "agentgym", "serve-model", str(tmp_path / "tiny"), "--port", "0"]
-    with subprocess.Popen([*command, "--name", "mine"], stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", "agentgym", "infer", "serve", str(tmp_path / "tiny"), "--port", "0"]
+    command += ["--name", "mine", "--record", str(tmp_path / "kept")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             url = re.search(r"http://\S+", server.stdout.readline())[0]
             out = str(tmp_path / "eval")
@@ -468,8 +472,13 @@ def test_a_checkpoint_is_served_and_evaluated_from_the_command_line(model, token
             attempts = [json.loads(line) for line in (tmp_path / "eval" / "attempts.jsonl").read_text().splitlines()]
             assert len(attempts) == 24
             assert not any(attempt.get("error") for attempt in attempts)
+            episode = f"{url}/episodes/mine"
+            assert httpx.post(f"{episode}/v1/chat/completions", json={"messages": HELLO}, timeout=60).status_code == 200
+            assert httpx.post(f"{episode}/finish", json={"reward": 2}).json()["score"] == 2
+            (recorded,) = read_jsonl(tmp_path / "kept" / "episodes.jsonl")
+            assert [turn.reward for turn in recorded.turns] == [2]
         finally:
             server.terminate()
     with pytest.raises(SystemExit):
-        main(["serve-model", str(tmp_path / "nothing")])
+        main(["infer", "serve", str(tmp_path / "nothing")])
     assert "is no checkpoint's folder" in capsys.readouterr().err

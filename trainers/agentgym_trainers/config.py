@@ -258,6 +258,11 @@ class Config(Part):
                 "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
                 'source.opponent = "past" it must be false'
             )
+        if self.source.kind == "harness" and self.rollout.lockstep:
+            raise ValueError(
+                "rollout.lockstep waits for every open episode, and nobody knows when a program of its own asks again: "
+                'with source.kind = "harness" it must be false'
+            )
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:
             raise ValueError(

@@ -151,7 +151,7 @@ class Transcript:
         if rendered.startswith(self._covered):
             self._append(self._template.encode(rendered[len(self._covered) :], *self._ids[-1:]))
         else:
-            self._forks.append(self._why(rendered))
+            self._forks.append(difference(self._covered, rendered))
             self._close_branch()
             self._append(self._template.encode(rendered))
         self._covered = rendered
@@ -207,13 +207,15 @@ class Transcript:
             self._done.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))
         self._ids, self._turn, self._logprobs, self._versions = [], [], [], []
 
-    def _why(self, rendered: str) -> str:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(self._covered, rendered, strict=False)) if a != b),
-            min(len(self._covered), len(rendered)),
-        )
-        was, now = self._covered[max(0, at - 20) : at + 30], rendered[max(0, at - 20) : at + 30]
-        return f"the next prompt says {now!r} where the tokens say {was!r}"
+
+def difference(covered: str, rendered: str) -> str:
+    """Where a prompt first says something else than the tokens so far."""
+    at = next(
+        (i for i, (a, b) in enumerate(zip(covered, rendered, strict=False)) if a != b),
+        min(len(covered), len(rendered)),
+    )
+    was, now = covered[max(0, at - 20) : at + 30], rendered[max(0, at - 20) : at + 30]
+    return f"the next prompt says {now!r} where the tokens say {was!r}"
 
 
 REPLIES = {

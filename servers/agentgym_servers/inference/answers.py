@@ -29,6 +29,8 @@ class Answer:
         self, model: str, fingerprint: str, prompts: list[list[int]], replies: list[Reply], decode: Decode
     ) -> None:
         self.prompts, self.replies, self._decode = prompts, replies, decode
+        self.recorded: dict[str, Any] | None = None
+        """Which turn of which episode the reply became, where it is recorded."""
         prefix, self._whole, self._chunk = self.kind
         self._head = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -39,7 +41,8 @@ class Answer:
 
     def whole(self) -> dict[str, Any]:
         choices = [self.choice(index, reply) for index, reply in enumerate(self.replies)]
-        return {**self._head, "object": self._whole, "choices": choices, "usage": self.usage(), **self.extra()}
+        told = {"choices": choices, "usage": self.usage(), **self.extra(), **self.recording()}
+        return {**self._head, "object": self._whole, **told}
 
     def chunk(self, *choices: Chunk, **more: Any) -> dict[str, Any]:
         return {**self._head, "object": self._chunk, "choices": list(choices), **more}
@@ -53,6 +56,9 @@ class Answer:
     def extra(self) -> dict[str, Any]:
         """Fields beside OpenAI's."""
         return {}
+
+    def recording(self) -> dict[str, Any]:
+        return {"agentgym": self.recorded} if self.recorded is not None else {}
 
     def choice(self, index: int, reply: Reply) -> Chunk:
         raise NotImplementedError

@@ -1,8 +1,9 @@
 """The inference server: a model behind OpenAI's API. `create_inference_app` makes the application.
 
-POST /v1/chat/completions and /v1/completions (streamed, too), GET /v1/models, GET /health. Beside OpenAI's fields a
-request may say `return_token_ids`, as vLLM has it. Log-probabilities are those of the distribution that was sampled:
-after the temperature, and at temperature 0 those of temperature 1. Concurrent requests are computed together.
+POST /v1/chat/completions and /v1/completions (streamed, too), GET /v1/models, GET /health. With a recorder, all of it
+under /episodes/ID, too: `episodes.py`. Beside OpenAI's fields a request may say `return_token_ids`, as vLLM has it.
+Log-probabilities are those of the distribution that was sampled: after the temperature, and at temperature 0 those of
+temperature 1. Concurrent requests are computed together.
 """
 
 from __future__ import annotations
@@ -12,21 +13,30 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from agentgym import __version__
-from agentgym.errors import PolicyFailure, UsageError
+from agentgym.errors import EpisodeRefused, PolicyFailure, UsageError
 from agentgym.spec import ToolSpec
 from agentgym_servers.inference.answers import Answer, ChatAnswer, TextAnswer
+from agentgym_servers.inference.bodies import add_post, read_body
+from agentgym_servers.inference.episodes import (
+    EPISODE_HEADER,
+    Episodes,
+    Recorder,
+    Recording,
+    add_episodes,
+    episode_name,
+)
 from agentgym_servers.inference.reply import Reply
-from agentgym_servers.inference.requests import MOST_REPLIES, ApiError, ChatRequest, TextRequest, refusal, too_long
-from agentgym_servers.origin import foreign
-from agentgym_servers.serving import run_app
+from agentgym_servers.inference.requests import MOST_REPLIES, ApiError, ChatRequest, TextRequest, too_long
+from agentgym_servers.serving import run_app, serve_in_loop
 
 RETRY_AFTER_S = 1
 BYTES_A_TOKEN = 64
@@ -67,29 +77,34 @@ class Model(Protocol):
         *,
         temperature: float,
         max_tokens: int,
-        seed: Sequence[int] | None,
+        seed: Sequence[int] | np.random.Generator | None,
         on_token: Callable[[int, float], bool],
-    ) -> None:
-        """Tell every token and its log-probability to `on_token` until it returns True, or the reply is over."""
+    ) -> list[int]:
+        """Tell every token and its log-probability to `on_token` until it returns True, or the reply is over.
+
+        Returns the version of the weights that sampled each token. A generator is drawn from as it is."""
         ...
 
 
-def create_inference_app(model: Model, *, api_key: str | None = None, max_requests: int = 1024) -> FastAPI:
+def create_inference_app(
+    model: Model, *, api_key: str | None = None, max_requests: int = 1024, recorder: Recorder | None = None
+) -> FastAPI:
     """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
 
-    More than `max_requests` replies at once, waiting ones included, are refused with 503.
+    More than `max_requests` replies at once, waiting ones included, are refused with 503. With `recorder`, calls that
+    name an episode are recorded as its turns.
     """
-    server = InferenceServer(model, api_key, max_requests)
+    server = InferenceServer(model, api_key, max_requests, recorder)
     app = FastAPI(title="AgentGym inference server", version=__version__)
-    for path, kind, handler in (
-        ("/v1/chat/completions", ChatRequest, server.chat),
-        ("/v1/completions", TextRequest, server.complete),
-    ):
-        schema = {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}}}
-        app.add_api_route(path, handler, methods=["POST"], response_model=None, openapi_extra=schema)
-    app.add_api_route("/v1/models", server.models, methods=["GET"], response_model=None)
-    app.add_api_route("/v1/models/{name:path}", server.show, methods=["GET"], response_model=None)
+    for root in ("", "/episodes/{episode}") if recorder is not None else ("",):
+        add_post(app, f"{root}/v1/chat/completions", ChatRequest, server.chat)
+        add_post(app, f"{root}/v1/completions", TextRequest, server.complete)
+        app.add_api_route(f"{root}/v1/models", server.models, methods=["GET"], response_model=None)
+        app.add_api_route(f"{root}/v1/models/{{name:path}}", server.show, methods=["GET"], response_model=None)
+    if recorder is not None:
+        add_episodes(app, Episodes(recorder, server.authorise))
     app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
+    app.add_exception_handler(EpisodeRefused, _refused)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
@@ -99,8 +114,8 @@ def create_inference_app(model: Model, *, api_key: str | None = None, max_reques
 class InferenceServer:
     """The handlers."""
 
-    def __init__(self, model: Model, api_key: str | None, max_requests: int) -> None:
-        self.model, self.max_requests = model, max_requests
+    def __init__(self, model: Model, api_key: str | None, max_requests: int, recorder: Recorder | None) -> None:
+        self.model, self.max_requests, self.recorder = model, max_requests, recorder
         self.running = 0
         """Replies that are asked for and not given yet."""
         self._key = f"Bearer {api_key}".encode() if api_key else None
@@ -108,19 +123,25 @@ class InferenceServer:
 
     async def chat(self, request: Request) -> Response:
         asked = await self._read(request, ChatRequest)
+        name, model = self._episode(request, asked.n), self.model
+        said, recording = (asked.messages, asked.tool_specs(), asked.chat_template_kwargs), None
         try:
-            prompt = self.model.chat(asked.messages, asked.tool_specs(), asked.chat_template_kwargs)
+            if name is not None and self.recorder is not None:
+                recording = Recording(*self.recorder.chat(name, *said))
+            prompt = recording.call.prompt if recording is not None else model.chat(*said)
+        except EpisodeRefused:
+            raise
         except (UsageError, TypeError) as error:  # TypeError: a template that does not expect a message of this shape
             told = f"the model's chat template cannot read these messages: {error}"
             raise ApiError(400, told, code="invalid_messages", param="messages") from error
-        most = self._most([prompt], asked.limit(), self.model.max_tokens)
+        most = self._most([prompt], asked.limit(), model.max_tokens)
         replies = self._replies([prompt], asked)
-        model = self.model
         answer = ChatAnswer(asked, model.name, model.fingerprint, [prompt], replies, model.decode)
-        return await self._answer(request, answer, asked, most)
+        return await self._answer(request, answer, asked, most, recording)
 
     async def complete(self, request: Request) -> Response:
         asked, model = await self._read(request, TextRequest), self.model
+        name, recording = self._episode(request, asked.n * len(asked.prompts())), None
         prompts = [
             model.encode(one, asked.add_special_tokens) if isinstance(one, str) else one for one in asked.prompts()
         ]
@@ -128,22 +149,27 @@ class InferenceServer:
             raise ApiError(400, "a prompt has at least one token", code="invalid_value", param="prompt")
         if not all(0 <= token < model.vocabulary for prompt in prompts for token in prompt):
             raise ApiError(400, f"a token's id is 0 to {model.vocabulary - 1}", code="invalid_value", param="prompt")
+        if name is not None and self.recorder is not None:
+            recording = Recording(*self.recorder.complete(name, asked.prompts()[0], prompts[0]))
+            prompts = [recording.call.prompt]
         most = self._most(prompts, asked.max_tokens, COMPLETION_TOKENS)
         replies = self._replies(prompts, asked)
         answer = TextAnswer(asked, model.name, model.fingerprint, prompts, replies, model.decode)
-        return await self._answer(request, answer, asked, most)
+        return await self._answer(request, answer, asked, most, recording)
 
     async def models(self, request: Request) -> Response:
-        self._authorise(request)
+        self.authorise(request)
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def show(self, request: Request, name: str) -> Response:
-        self._authorise(request)
+        self.authorise(request)
         self._named(name)
         return JSONResponse(self._card())
 
     async def health(self) -> Response:
-        load = {"running": self.running, "max_requests": self.max_requests}
+        load: dict[str, Any] = {"running": self.running, "max_requests": self.max_requests}
+        if self.recorder is not None:
+            load["episodes"] = self.recorder.summary()
         return JSONResponse({"status": "healthy", "model": self.model.name, **load})
 
     def _card(self) -> dict[str, Any]:
@@ -155,31 +181,30 @@ class InferenceServer:
             told = f"the model {name!r} is not served here; {self.model.name!r} is"
             raise ApiError(404, told, code="model_not_found", param="model")
 
-    def _authorise(self, request: Request) -> None:
+    def authorise(self, request: Request) -> None:
         given = request.headers.get("authorization", "").encode()
         if self._key is not None and not hmac.compare_digest(given, self._key):
             raise ApiError(401, "this server wants its key: Authorization: Bearer KEY", code="invalid_api_key")
 
     async def _read(self, request: Request, kind: type[Asked]) -> Asked:
         """The request, refused before it is read whole when no prompt of its length could fit."""
-        if (page := foreign(request.scope)) is not None:
-            raise ApiError(
-                403, f"a page from {page[:200]} may not use this server: only programs may", code="forbidden"
-            )
-        self._authorise(request)
-        limit, body = 2**16 + BYTES_A_TOKEN * self.model.max_length, bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > limit:
-                told = f"this model's maximum context length is {self.model.max_length} tokens"
-                code = "context_length_exceeded"
-                raise ApiError(413, f"{told}; a request of more than {limit} bytes cannot fit", code=code)
-        try:
-            asked = kind.model_validate_json(bytes(body))
-        except ValidationError as error:
-            raise refusal(error) from error
+        self.authorise(request)
+        told = f"this model's maximum context length is {self.model.max_length} tokens"
+        asked = await read_body(request, kind, 2**16 + BYTES_A_TOKEN * self.model.max_length, told)
         self._named(asked.model)
         return asked
+
+    def _episode(self, request: Request, replies: int) -> str | None:
+        """The episode that the request names, by path or header. Raises ApiError where it cannot be recorded."""
+        name = request.path_params.get("episode") or request.headers.get(EPISODE_HEADER)
+        if name is None:
+            return None
+        if self.recorder is None:
+            raise ApiError(400, f"this server records no episodes; leave the header {EPISODE_HEADER} out")
+        if replies != 1:
+            told = "a call of an episode is one turn, so it has one prompt and one reply: leave n out"
+            raise ApiError(400, told, code="invalid_value", param="n")
+        return episode_name(name)
 
     def _most(self, prompts: list[list[int]], asked: int | None, usual: int | None) -> int:
         """Tokens that a reply may have. Raises ApiError where prompt and reply do not fit the context."""
@@ -199,11 +224,18 @@ class InferenceServer:
         each = (prompt for prompt in prompts for _ in range(asked.n))
         return [Reply(model.decode, prompt, stop_ids=model.stop_ids, stop=asked.stop) for prompt in each]
 
-    async def _answer(self, request: Request, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> Response:
+    async def _answer(
+        self,
+        request: Request,
+        answer: Answer,
+        asked: ChatRequest | TextRequest,
+        most: int,
+        recording: Recording | None,
+    ) -> Response:
         if asked.stream:
-            events = self._stream(answer, asked, most)
+            events = self._stream(answer, asked, most, recording)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        work = self._sample(answer, asked, most)
+        work = self._sample(answer, asked, most, recording)
         gone = asyncio.create_task(_gone(request))
         try:
             await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -217,12 +249,14 @@ class InferenceServer:
             work.cancel()
         return JSONResponse(answer.whole())
 
-    async def _stream(self, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> AsyncIterator[bytes]:
+    async def _stream(
+        self, answer: Answer, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+    ) -> AsyncIterator[bytes]:
         changed = asyncio.Event()
         changed.set()
         for reply in answer.replies:
             reply.on_text = changed.set
-        work = self._sample(answer, asked, most)
+        work = self._sample(answer, asked, most, recording)
         work.add_done_callback(lambda _: changed.set())
         numbered = list(enumerate(answer.replies))
         try:
@@ -238,35 +272,58 @@ class InferenceServer:
                         yield _event(answer.chunk(choice))
             work.result()
             for index, reply in numbered:
-                yield _event(answer.chunk(answer.closing(index, reply)))
+                yield _event(answer.chunk(answer.closing(index, reply), **answer.recording()))
             if asked.stream_options is not None and asked.stream_options.include_usage:
                 yield _event(answer.chunk(usage=answer.usage()))
         except PolicyFailure as error:
             yield _event(ApiError(500, str(error)).body())
+        except EpisodeRefused as error:
+            yield _event(ApiError(error.status, str(error)).body())
         finally:
             work.cancel()
         yield b"data: [DONE]\n\n"
 
-    def _sample(self, answer: Answer, asked: ChatRequest | TextRequest, most: int) -> asyncio.Future[list[None]]:
-        """Begin all replies of an answer. They end together: when one fails, and when the future is cancelled."""
+    def _sample(
+        self, answer: Answer, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+    ) -> asyncio.Future[list[None]]:
+        """Begin all replies of an answer. They end together: when one fails, and when the future is cancelled.
+
+        A recorded reply is sampled as the policy samples, whatever its agent asks: at the server's temperature, from
+        the episode's random stream.
+        """
+        own = recording is not None or asked.temperature is None
 
         async def sample(index: int, reply: Reply) -> None:
+            seed = None if asked.seed is None else (asked.seed % 2**64, index)
             self.running += 1
+            if recording is not None:
+                recording.episode.running += 1
             try:
-                await self.model.generate(
+                versions = await self.model.generate(
                     answer.prompts[index // asked.n],
-                    temperature=self.model.temperature if asked.temperature is None else asked.temperature,
+                    temperature=self.model.temperature if own else asked.temperature or 0.0,
                     max_tokens=most,
-                    seed=None if asked.seed is None else (asked.seed % 2**64, index),
+                    seed=seed if recording is None else recording.episode.rng,
                     on_token=reply.add,
                 )
             finally:
                 self.running -= 1
+                if recording is not None:
+                    recording.episode.running -= 1
                 reply.close()
+            if recording is not None:
+                answer.recorded = recording.record(reply, versions)
 
         tasks = [asyncio.ensure_future(sample(index, reply)) for index, reply in enumerate(answer.replies)]
         whole = asyncio.gather(*tasks)
-        whole.add_done_callback(lambda _: [task.cancel() for task in tasks])
+
+        def over(_: object) -> None:
+            for task in tasks:
+                task.cancel()
+            if not whole.cancelled():
+                whole.exception()  # seen: of a client that is gone, nobody else asks for it
+
+        whole.add_done_callback(over)
         return whole
 
 
@@ -284,6 +341,11 @@ async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     headers = {} if error.retry_s is None else {"Retry-After": str(error.retry_s)}
     return JSONResponse(error.body(), error.status, headers)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, EpisodeRefused)
+    return await _api_error(_, ApiError(error.status, str(error), code="episode_refused", param="episode"))
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
@@ -304,6 +366,12 @@ def run_inference_server(
     *,
     api_key: str | None = None,
     announce: Callable[[str], None] | None = None,
+    recorder: Recorder | None = None,
 ) -> None:
     """Serve `model` until SIGINT or SIGTERM. Raises UsageError when the port is taken."""
-    run_app(create_inference_app(model, api_key=api_key), host, port, announce=announce)
+    run_app(create_inference_app(model, api_key=api_key, recorder=recorder), host, port, announce=announce)
+
+
+def serve_episodes(model: Model, recorder: Recorder, api_key: str) -> AbstractAsyncContextManager[str]:
+    """Serve `model` to agents of this machine in the running event loop; gives the URL."""
+    return serve_in_loop(create_inference_app(model, api_key=api_key, recorder=recorder))

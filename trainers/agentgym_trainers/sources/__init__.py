@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from agentgym.trajectory import Group
 from agentgym_trainers.sources.branched import Branched, BranchedSource
+from agentgym_trainers.sources.harness import ForeignAgent, ForeignAgentSource
 from agentgym_trainers.sources.offline import Offline, OfflineSource
 from agentgym_trainers.sources.online import Online, OnlineSource
 from agentgym_trainers.sources.selfplay import SelfPlay, SelfPlaySource
@@ -49,11 +50,12 @@ SOURCES: dict[str, SourceKind] = {
     "online": SourceKind(Online, OnlineSource),
     "offline": SourceKind(Offline, OfflineSource, lambda options: frozenset({"expert"} if options.expert else ())),
     "branched": SourceKind(Branched, BranchedSource),
+    "harness": SourceKind(ForeignAgent, ForeignAgentSource),
     "selfplay": SourceKind(
         SelfPlay,
         SelfPlaySource,
         lambda options: frozenset({"two_player"} | ({"expert"} if options.opponent == "expert" else set())),
     ),
 }
-AnySource = Annotated[Online | Offline | Branched | SelfPlay, Field(discriminator="kind")]
+AnySource = Annotated[Online | Offline | Branched | ForeignAgent | SelfPlay, Field(discriminator="kind")]
 """The options of any of them, told apart by `kind`."""

@@ -1,0 +1,180 @@
+"""Episodes over HTTP: an agent that knows only an OpenAI base URL acts, and its calls are recorded as turns.
+
+base_url = http://HOST:PORT/episodes/ID/v1           or the header X-AgentGym-Episode: ID
+POST /episodes/ID/turn                               what the world made of one turn (optional)
+POST /episodes/ID/finish                             the reward, and the end
+GET  /episodes     GET /episodes/ID                  the list; one as a trajectory
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentgym.errors import EpisodeRefused
+from agentgym.spec import ToolSpec
+from agentgym.trajectory import Trajectory
+from agentgym_servers.inference.bodies import add_post, read_body
+from agentgym_servers.inference.reply import Reply
+from agentgym_servers.inference.requests import ApiError
+
+EPISODE_HEADER = "X-AgentGym-Episode"
+MOST_BYTES = 2**18
+"""Of what is told of a turn or of an ending."""
+_NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+
+
+class Call(Protocol):
+    """A prompt that the episode takes."""
+
+    @property
+    def prompt(self) -> list[int]:
+        """All its tokens, as the engine is to see them."""
+        ...
+
+
+class RecordedEpisode(Protocol):
+    running: int
+    """Calls that are being answered."""
+    running: int
+    """Calls that are being answered."""
+    rng: np.random.Generator
+    trajectory: Trajectory | None
+    """Once it is finished."""
+
+    def record(
+        self,
+        call: Any,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        text: str,
+        finish: str,
+    ) -> dict[str, Any]: ...
+
+    def tell(self, turn: int | None, reward: float | None, state_key: str | None, valid_action: bool | None) -> int: ...
+
+
+class Recorder(Protocol):
+    """What the server asks of recording; `agentgym_trainers.recording.recorder.Recorder` is one. All raise
+    EpisodeRefused."""
+
+    def chat(
+        self, name: str, messages: Sequence[dict[str, Any]], tools: Sequence[ToolSpec], options: dict[str, Any]
+    ) -> tuple[RecordedEpisode, Call]: ...
+
+    def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, Call]: ...
+
+    def get(self, name: str) -> RecordedEpisode: ...
+
+    def finish(
+        self,
+        name: str,
+        *,
+        reward: float | Sequence[float] | None,
+        success: bool | None,
+        truncated: bool,
+        env: str | None,
+        split: str | None,
+        task: int | None,
+        group: int | None,
+    ) -> Trajectory: ...
+
+    def list(self) -> list[dict[str, Any]]: ...
+
+    def summary(self) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A call that becomes a turn once it is answered."""
+
+    episode: RecordedEpisode
+    call: Call
+
+    def record(self, reply: Reply, versions: list[int]) -> dict[str, Any]:
+        return self.episode.record(self.call, reply.ids, reply.logprobs, versions, reply.text, reply.finish)
+
+
+class TurnTold(BaseModel):
+    """What the world made of a turn."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    turn: int | None = Field(default=None, ge=0)
+    """Its number, as the reply's `agentgym.turn` said it; None is the last one."""
+    reward: float | None = Field(default=None, allow_inf_nan=False)
+    state_key: str | None = None
+    """Names the world's state before the turn: the anchor of credit that compares equal states."""
+    valid_action: bool | None = None
+
+
+class Ending(BaseModel):
+    """How an episode ended."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reward: float | list[float] | None = None
+    """A number is added to the last turn's reward; a list has the reward of every turn."""
+    success: bool | None = None
+    """None: whether the rewards' sum is positive."""
+    truncated: bool = False
+    """It was cut by a limit: its future is unknown, not zero."""
+    env: str | None = None
+    split: str | None = None
+    task: int | None = Field(default=None, ge=0)
+    group: int | None = Field(default=None, ge=0)
+    """Episodes of one task and group are compared with one another."""
+
+
+class Episodes:
+    """The handlers."""
+
+    def __init__(self, recorder: Recorder, authorise: Callable[[Request], None]) -> None:
+        self.recorder, self._authorise = recorder, authorise
+
+    async def list(self, request: Request) -> Response:
+        self._authorise(request)
+        return JSONResponse({"object": "list", "data": self.recorder.list(), "counts": self.recorder.summary()})
+
+    async def show(self, request: Request, episode: str) -> Response:
+        self._authorise(request)
+        found = self.recorder.get(episode_name(episode))
+        if found.trajectory is None:
+            raise EpisodeRefused(f"the episode {episode!r} is not finished: POST /episodes/{episode}/finish ends it")
+        return JSONResponse(found.trajectory.to_json())
+
+    async def turn(self, request: Request, episode: str) -> Response:
+        self._authorise(request)
+        told = await read_body(request, TurnTold, MOST_BYTES, "what is told of a turn is short")
+        at = self.recorder.get(episode_name(episode)).tell(**told.model_dump())
+        return JSONResponse({"episode": episode, "turn": at})
+
+    async def finish(self, request: Request, episode: str) -> Response:
+        self._authorise(request)
+        ending = await read_body(request, Ending, MOST_BYTES, "an ending is short")
+        done = self.recorder.finish(episode_name(episode), **ending.model_dump())
+        counts = {"turns": len(done.turns), "branches": len(done.branches), "score": done.score}
+        return JSONResponse({"episode": episode, **counts, "success": done.success})
+
+
+def add_episodes(app: FastAPI, handlers: Episodes) -> None:
+    app.add_api_route("/episodes", handlers.list, methods=["GET"], response_model=None)
+    app.add_api_route("/episodes/{episode}", handlers.show, methods=["GET"], response_model=None)
+    add_post(app, "/episodes/{episode}/turn", TurnTold, handlers.turn)
+    add_post(app, "/episodes/{episode}/finish", Ending, handlers.finish)
+
+
+def episode_name(name: str) -> str:
+    """Raises ApiError for what is no name."""
+    if not _NAME.fullmatch(name):
+        told = "an episode's name has 1 to 128 letters, digits, dots, colons, hyphens or underscores"
+        raise ApiError(400, told, code="invalid_value", param="episode")
+    return name
