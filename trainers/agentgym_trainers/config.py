@@ -54,6 +54,8 @@ class ModelOptions(Part):
     path: str | None = None
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel = TinyModel()
+    gradient_checkpointing: bool = False
+    """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
 
 
 class WorldOptions(Part):

@@ -33,6 +33,7 @@ from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.replay import ReplayBuffer
 from agentgym_trainers.rows import Row, collate, select
 from agentgym_trainers.shaping import SHAPERS
@@ -345,6 +346,9 @@ def build(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
             value = ValueHead(reference, config.value)
+    for part in (model, value.trunk if value else None) if config.model.gradient_checkpointing else ():
+        if part is not None:
+            use_recompute(part)
     kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)
     compared = kl or "ref_logprob_A" in config.all_needs
     frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
