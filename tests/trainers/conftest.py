@@ -264,4 +264,5 @@ def kit() -> Any:
         told=told,
         trained=trained,
         parts=parts,
+        small=SMALL,
     )

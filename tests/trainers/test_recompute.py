@@ -85,5 +85,5 @@ def test_the_engine_samples_the_same(kit, chatty, tokenizer) -> None:
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="set model.gradient_checkpointing = false"):
+    with pytest.raises(CheckpointError, match=r"set model\.gradient_checkpointing = false"):
         use_recompute(torch.nn.Linear(2, 2))

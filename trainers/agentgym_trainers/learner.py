@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_trainers import losses
+from agentgym_trainers import adapters, losses
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
@@ -21,6 +21,7 @@ from agentgym_trainers.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
 from agentgym_trainers.parallel import ALONE, Processes
+from agentgym_trainers.precision import Dtype, autocast
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.value import ValueHead
 from agentgym_trainers.twopass import column_gradient
@@ -74,23 +75,43 @@ class Learner:
         value: ValueHead | None = None,
         reference: Any = None,
         processes: Processes = ALONE,
+        dtype: Dtype = "float32",
     ) -> None:
         """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled. Every one of
-        `processes` is given the same rows, and forwards its share."""
+        `processes` is given the same rows, and forwards its share. A `reference` that is the model itself is the model
+        with its adapters off. All models compute in `dtype`, whatever their weights are in."""
         for part in (model, value.trunk if value else None, reference):
             if part is not None:
                 use_packed_attention(part)
         self.model, self.value, self.reference = model, value, reference
         self.optim, self.temperature, self.processes = optim, temperature, processes
+        self.dtype: Dtype = dtype
         self.past_entropy = EntropyHistory()
-        groups = [{"params": list(model.parameters()), "lr": optim.lr}]
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The policy's, by name, as an engine samples from them."""
-        return self.model.state_dict()
+        """The policy's, by name, as an engine samples from them: adapters are merged."""
+        return adapters.merged(self.model.state_dict(), self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how learning goes on, but the model's own weights."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "value": self.value.state_dict() if self.value is not None else None,
+            "adapters": adapters.state_of(self.model.state_dict()),
+            "past_entropy": self.past_entropy.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where the state is of other adapters."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.value is not None:
+            self.value.load_state_dict(state["value"])
+        adapters.load(self.model, state.get("adapters", {}))
+        self.past_entropy.load_state_dict(state["past_entropy"])
 
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
         """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
@@ -98,7 +119,8 @@ class Learner:
         if self.value is not None:
             columns |= self._values(batch, rows)
         if self.reference is not None:
-            columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
+            with adapters.off(self.reference):
+                columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
         if prox:
             columns["prox_logprob_A"] = self.logprobs(batch, rows)
         return batch.with_columns(**columns)
@@ -269,6 +291,10 @@ class Learner:
     def _forward(self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True) -> Outputs:
         """One packed forward. Logits are computed at the positions that predict action tokens, nowhere else."""
         model = model or self.model
+        with autocast(model, self.dtype):
+            return self._forwarded(rows, model, critic, logits)
+
+    def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> Outputs:
         packed = pack(rows, model.device)
         value = self.value if critic else None
         logprob = entropy = torch.zeros(len(packed.at), device=model.device)
