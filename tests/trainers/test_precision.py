@@ -19,6 +19,7 @@ from agentgym_trainers.precision import cast
 from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
+NO_PEFT = "peft is not installed: pip install 'agentgym[train]'"
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
 
 
@@ -35,6 +36,7 @@ def model_of(kit: Any, *, lora: bool) -> Any:
     """Weights as small as trained ones: of `build`'s wide ones, bfloat16 rounds away what matters."""
     model = kit.build("qwen3", initializer_range=0.05)
     if lora:
+        pytest.importorskip("peft", reason=NO_PEFT)
         adapters.add(model, LoraOptions(rank=4), seed=0)
         torch.manual_seed(0)
         for name, parameter in model.named_parameters():
@@ -99,6 +101,7 @@ def test_only_parameters_are_cast(kit) -> None:
 
 def test_adapters_of_a_rounded_model_are_not(kit) -> None:
     """The weights beneath are kept in bfloat16; what is learned, and what leaves, is float32."""
+    pytest.importorskip("peft", reason=NO_PEFT)
     model = cast(kit.build(), "bfloat16")
     adapters.add(model, LoraOptions(rank=4), seed=0)
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
