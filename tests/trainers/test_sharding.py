@@ -26,8 +26,6 @@ from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
-# Logits are a view of the output layer's, and nothing is done to them in place.
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
 NO_PEFT = "peft is not installed: pip install 'agentgym[train]'"
 
 
@@ -105,7 +103,8 @@ def setting_of(kit: Any, *, objective: str = "ppo_clip", trunk: str = "own", tra
     models = [kit.build("qwen3", seed=seed) for seed in (0, 1)]
     if "dtype" not in more:
         models = [exact(model) for model in models]
-    value = ValueHead(models[0], ValueOptions(trunk=trunk, lr=1e-2)).to(models[0].dtype)  # pyright: ignore[reportArgumentType]
+    options: Any = {"trunk": trunk, "head": "hl_gauss" if trunk == "shared" else "scalar"}
+    value = ValueHead(models[0], ValueOptions(lr=1e-2, **options)).to(models[0].dtype)
     return dict(
         model=models[0], reference=models[1], value=value, batch=batch, rows=rows, credit=kit.credit_of(batch),
         objective=objective, **more,

@@ -6,6 +6,7 @@ equally often, since each forward gathers slices from all: who has fewer micro-b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ def shard(
 
     In bfloat16 layers are gathered in bfloat16; slices, gradients and their sums are float32.
     """
+    # Logits are a view of the output layer's; nothing here is changed in place, which is what the warning is about.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     device = model.device.type
     if processes.group is None:
         mesh = init_device_mesh(device, (processes.size,))
