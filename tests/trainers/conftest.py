@@ -277,4 +277,5 @@ def kit() -> Any:
         told=told,
         trained=trained,
         parts=parts,
+        small=SMALL,
     )

@@ -11,27 +11,33 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
 
 
-def save(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any]) -> Path:
-    """Write a checkpoint to `folder`. Raises CheckpointError, leaving no part of it, when the disk refuses."""
+def save(
+    folder: Path, model: Any, tokenizer: Any, state: dict[str, Any], weights: Mapping[str, Tensor] | None = None
+) -> Path:
+    """Write a checkpoint to `folder`, with `weights` for the model's own where they are given.
+
+    Raises CheckpointError, leaving no part of it, when the disk refuses.
+    """
     partial, old = (folder.with_name(f".{folder.name}.{what}") for what in ("partial", "old"))
     for left in (partial, old):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
         with _quiet():
-            model.save_pretrained(partial)
+            model.save_pretrained(partial, state_dict=None if weights is None else dict(weights))
             tokenizer.save_pretrained(partial)
         torch.save(state, partial / "trainer.pt")
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]

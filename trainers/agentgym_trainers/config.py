@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from agentgym.harness import Harness
+from agentgym_trainers.adapters import LoraOptions
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.curricula.selection import waits
@@ -18,6 +19,7 @@ from agentgym_trainers.losses.correct import CorrectOptions
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions
 from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
+from agentgym_trainers.precision import Dtype
 from agentgym_trainers.replay import BufferOptions
 from agentgym_trainers.rows import told_columns
 from agentgym_trainers.schedules import ScheduleOptions, applied, telling_steps
@@ -54,6 +56,13 @@ class ModelOptions(Part):
     path: str | None = None
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel = TinyModel()
+    dtype: Dtype = "float32"
+    """What policy, critic and reference compute in. Their weights, and what the optimiser keeps, are float32; of a
+    policy with adapters only those."""
+    lora: LoraOptions | None = None
+    """Train adapters of low rank; None trains all weights."""
+    gradient_checkpointing: bool = False
+    """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
 
 
 class WorldOptions(Part):

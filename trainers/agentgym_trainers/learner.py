@@ -5,15 +5,16 @@ Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from agentgym_trainers import losses
+from agentgym_trainers import adapters, losses, sharding
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import LossOptions, OptimOptions
@@ -21,6 +22,7 @@ from agentgym_trainers.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
 from agentgym_trainers.parallel import ALONE, Processes
+from agentgym_trainers.precision import Dtype, autocast
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.value import ValueHead
 from agentgym_trainers.twopass import column_gradient
@@ -74,23 +76,49 @@ class Learner:
         value: ValueHead | None = None,
         reference: Any = None,
         processes: Processes = ALONE,
+        dtype: Dtype = "float32",
     ) -> None:
         """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled. Every one of
-        `processes` is given the same rows, and forwards its share."""
+        `processes` is given the same rows, and forwards its share. A `reference` that is the model itself is the model
+        with its adapters off. All models compute in `dtype`, whatever their weights are in."""
         for part in (model, value.trunk if value else None, reference):
             if part is not None:
                 use_packed_attention(part)
         self.model, self.value, self.reference = model, value, reference
         self.optim, self.temperature, self.processes = optim, temperature, processes
+        self.dtype: Dtype = dtype
+        self.sharded = sharding.is_sharded(model)
         self.past_entropy = EntropyHistory()
-        groups = [{"params": list(model.parameters()), "lr": optim.lr}]
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
         self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The policy's, by name, as an engine samples from them."""
-        return self.model.state_dict()
+        """The policy's, by name, as an engine samples from them: adapters are merged. Sliced ones are put together in
+        the process of rank 0, and the others get none; call it in all."""
+        weights = sharding.gathered(self.model.state_dict(), self.processes)
+        if self.sharded and self.processes.rank:
+            return {}
+        return adapters.merged(weights, self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how learning goes on, but the model's own weights. Of sliced models, as `weights`."""
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "value": self.value.state_dict() if self.value is not None else None,
+            "adapters": adapters.state_of(self.model.state_dict()),
+            "past_entropy": self.past_entropy.state_dict(),
+        }
+        return sharding.gathered(state, self.processes)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where the state is of other adapters."""
+        self.optimizer.load_state_dict(sharding.sliced_optimizer(state["optimizer"], self.optimizer))
+        if self.value is not None:
+            self.value.load_state_dict(sharding.sliced(state["value"], self.value.state_dict()))
+        adapters.load(self.model, sharding.sliced(state.get("adapters", {}), self.model.state_dict()))
+        self.past_entropy.load_state_dict(state["past_entropy"])
 
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
         """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
@@ -98,7 +126,8 @@ class Learner:
         if self.value is not None:
             columns |= self._values(batch, rows)
         if self.reference is not None:
-            columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
+            with adapters.off(self.reference):
+                columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
         if prox:
             columns["prox_logprob_A"] = self.logprobs(batch, rows)
         return batch.with_columns(**columns)
@@ -106,20 +135,25 @@ class Learner:
     def _values(self, batch: Batch, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         assert self.value is not None
         value_A, bootstrap_M = np.zeros(len(batch.turn_A)), np.zeros(len(batch.group_M))
-        with torch.inference_mode():
-            for outputs in self._forward_all(rows, logits=False):
+        with torch.no_grad():
+            for part in self._mine(rows):
+                outputs = self._forward(part, logits=False)
                 assert outputs.value is not None
                 value_A[outputs.index] = self.value.read(outputs.value).cpu().numpy()
                 for m, output in outputs.bootstrap:
                     bootstrap_M[m] = self.value.read(output[None])[0].item()
+        for column in (value_A, bootstrap_M):
+            self.processes.sum(torch.from_numpy(column))
         return {"value_A": value_A, "value_N": value_A[batch.first_A], "bootstrap_M": bootstrap_M}
 
     def logprobs(self, batch: Batch, rows: Sequence[Row], model: Any = None) -> np.ndarray:
         """float64[A]: each action token's log-probability under the present weights, or under another model's."""
         logprob_A = np.zeros(len(batch.turn_A))
-        with torch.inference_mode():
-            for outputs in self._forward_all(rows, model=model, critic=False):
+        with torch.no_grad():
+            for part in self._mine(rows):
+                outputs = self._forward(part, model=model, critic=False)
                 logprob_A[outputs.index] = outputs.logprob.cpu().numpy()
+        self.processes.sum(torch.from_numpy(logprob_A))
         return logprob_A
 
     def imitate(self, rows: Sequence[Row], weights_A: np.ndarray) -> dict[str, float]:
@@ -135,7 +169,7 @@ class Learner:
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
         """One optimiser step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
-        parts = list(self._mine(rows))
+        parts = self._mine(rows)
         task, sums = self._task(batch, credit, options, parts)
         largest = set()
         for part in parts:
@@ -197,13 +231,15 @@ class Learner:
     def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
         index, logprob, options = outputs.index, outputs.logprob, task.options
+        if not len(index):  # their loss is zero, and so is its gradient, which is there all the same
+            return logprob.sum() + (outputs.value.sum() if outputs.value is not None else 0.0), {}
         old = _tensor(task.old_logprob_A[index], logprob)
         weights, plain = (_tensor(column[index], logprob) for column in (task.weights_A, task.plain_A))
-        gap = (logprob.detach() - old).abs().max().item() if len(index) else 0.0
+        change = logprob.detach() - old
         metrics = {
-            "policy/entropy": (outputs.entropy.detach().mean().item() if len(index) else 0.0, "mean"),
-            "policy/logprob_gap": (gap, "max"),
-            "policy/log_ratio": ((logprob.detach() - old).mean().item() if len(index) else 0.0, "mean"),
+            "policy/entropy": (outputs.entropy.detach().mean().item(), "mean"),
+            "policy/logprob_gap": (change.abs().max().item(), "max"),
+            "policy/log_ratio": (change.mean().item(), "mean"),
         }
         if task.gradient_A is not None:
             loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
@@ -248,6 +284,7 @@ class Learner:
         for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
             self.processes.sum_gradients(group["params"])
             norm = torch.nn.utils.clip_grad_norm_(group["params"], self.optim.max_grad_norm)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             finite = finite and bool(torch.isfinite(norm))
             norms[f"optim/{name}"] = norm.item()
             if norm == 0:
@@ -258,17 +295,18 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
 
-    def _mine(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+    def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""
-        return micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch)
-
-    def _forward_all(self, rows: Sequence[Row], **options: Any) -> Iterator[Outputs]:
-        for part in micro_batches(rows, self.optim.tokens_per_micro_batch):
-            yield self._forward(part, **options)
+        parts = list(micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch))
+        return sharding.evened(parts, self.processes) if self.sharded else parts
 
     def _forward(self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True) -> Outputs:
         """One packed forward. Logits are computed at the positions that predict action tokens, nowhere else."""
         model = model or self.model
+        with autocast(model, self.dtype):
+            return self._forwarded(rows, model, critic, logits)
+
+    def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> Outputs:
         packed = pack(rows, model.device)
         value = self.value if critic else None
         logprob = entropy = torch.zeros(len(packed.at), device=model.device)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -39,11 +40,18 @@ class Processes:
         if self.size > 1:
             dist.all_reduce(tensor, group=self.group)
 
+    def most(self, count: int) -> int:
+        """The largest of all processes' counts."""
+        largest = torch.tensor(count)
+        if self.size > 1:
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        return int(largest)
+
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """A parameter that no process used keeps no gradient."""
+        """A parameter that no process used keeps no gradient. Sliced ones were summed as they were computed."""
         if self.size == 1:
             return
-        every = list(parameters)
+        every = [parameter for parameter in parameters if not isinstance(parameter, DTensor)]
         used = torch.tensor([float(parameter.grad is not None) for parameter in every])
         self.sum(used)
         for parameter in (parameter for parameter, count in zip(every, used.tolist(), strict=True) if count):

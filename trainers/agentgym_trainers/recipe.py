@@ -50,7 +50,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
     """(part of the trainer, option, value) for every option: who reads what."""
     readers = {
         "run": "train.py",
-        "model": "checkpoint.py",
+        "model": "checkpoint.py, models.py",
         "world": "train.py",
         "harness": "agentgym/harness.py",
         "rollout": "agentgym/rollout.py, engines/",

@@ -13,7 +13,7 @@ The folder is the run: a run that was killed goes on from its newest checkpoint 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor
 
 from agentgym.client import Connection, connect
 from agentgym.errors import ConfigError
@@ -38,6 +39,7 @@ from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.models import prepare
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.sources import SOURCES
@@ -161,12 +163,13 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         model = tiny.make_model(shape, tokenizer, seed).eval()
     for fork in check_template(ChatTemplate(tokenizer)):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
+    weights = None
     try:
         if options is not None:
-            await imitate(config, world, model, tokenizer, demonstrations, log, progress)
+            weights = await imitate(config, world, model, tokenizer, demonstrations, log, progress)
     finally:
         log.close()
-    return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position})
+    return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position}, weights)
 
 
 async def imitate(
@@ -177,12 +180,14 @@ async def imitate(
     demonstrations: list,
     log: MetricsLog,
     progress: Progress,
-) -> None:
-    """Supervised warm-up until its steps or its target are reached."""
+) -> Mapping[str, Tensor]:
+    """Supervised warm-up until its steps or its target are reached; the weights it came to. Adapters are merged, so
+    RL begins with others, at zero."""
     options = config.sft
     assert options is not None
     template = ChatTemplate(tokenizer)
-    learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}))
+    prepare(config, model)
+    learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
     tokenised = [sft.tokenise(t, world.spec, config.harness, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
     for step, metrics in sft.imitate(learner, tokenised, options, config.run.seed):
@@ -196,7 +201,8 @@ async def imitate(
         )
         if success is not None and success >= (options.stop_at_success or 1):
             progress.update(bar, total=step)
-            return
+            break
+    return learner.weights()
 
 
 async def sampled_success(config: Config, world: Connection, model: Any, template: ChatTemplate) -> float:
@@ -217,8 +223,9 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
 def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
     newest = checkpoint.latest(folder) or start
-    model, tokenizer = checkpoint.load_model(newest)
-    reference = model if newest == start else checkpoint.load_model(start)[0]
+    base = newest if config.model.lora is None else start  # what adapters learned is in the state
+    model, tokenizer = checkpoint.load_model(base)
+    reference = model if base == start else checkpoint.load_model(start)[0]
     trainer = build(config, folder, world.spec, _opener(world), model, reference, tokenizer)
     state = checkpoint.load_state(newest)
     if newest != start:

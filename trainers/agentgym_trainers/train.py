@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -33,12 +32,12 @@ from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
+from agentgym_trainers.models import learner_of, sampled_of
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.replay import ReplayBuffer
 from agentgym_trainers.rows import Row, collate, select
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
-from agentgym_trainers.signals.value import ValueHead
 from agentgym_trainers.sources import SOURCES, Source
 from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.tokens import ChatTemplate
@@ -289,19 +288,17 @@ class Trainer:
         """A checkpoint of everything that decides the rest of the run."""
         state = {
             "step": self.step,
-            "optimizer": self.learner.optimizer.state_dict(),
-            "value": self.learner.value.state_dict() if self.learner.value is not None else None,
+            **self.learner.state_dict(),
             "curriculum": self.curriculum.state_dict(),
             "source": self.source.state_dict(),
             "selection": self.selection.state_dict() if self.selection is not None else None,
             "replay": self.buffer.state_dict() if self.buffer is not None else None,
             "signals": {name: signal.state_dict() for name, signal in self.signals.items()},
-            "past_entropy": self.learner.past_entropy.state_dict(),
             "torch_rng": torch.get_rng_state(),
             "metrics_bytes": log.position,
         }
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
-        checkpoint.save(folder, self.learner.model, self.tokenizer, state)
+        checkpoint.save(folder, self.learner.model, self.tokenizer, state, self.learner.weights())
         kept = checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
         if isinstance(self.source, StreamedSource):
             self.source.forget(checkpoint.step_of(kept[0]) if kept else 0)
@@ -310,10 +307,7 @@ class Trainer:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's state; the model itself was loaded when the trainer was built."""
         self.step = state["step"]
-        self.learner.optimizer.load_state_dict(state["optimizer"])
-        if self.learner.value is not None:
-            self.learner.value.load_state_dict(state["value"])
-        self.learner.past_entropy.load_state_dict(state["past_entropy"])
+        self.learner.load_state_dict(state)
         self.curriculum.load_state_dict(state["curriculum"])
         self.source.load_state_dict(state["source"])
         for part, name in ((self.selection, "selection"), (self.buffer, "replay")):
@@ -361,20 +355,14 @@ def build(
     reference: Any,
     tokenizer: Any,
 ) -> Trainer:
-    """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used."""
-    value = None
-    if config.value is not None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.run.seed)
-            value = ValueHead(reference, config.value)
-    kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)
-    compared = kl or "ref_logprob_A" in config.all_needs
-    frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
-    learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
+    """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
+    `model.lora` the two are one, which is given adapters."""
     rollout = config.rollout
-    acting = copy.deepcopy(model) if rollout.staleness else model  # sampled from while the other is learned
     engine = InProcessEngine(
-        acting, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
+        sampled_of(config, model),
+        max_sequences=rollout.concurrency,
+        max_length=rollout.max_length,
+        lockstep=rollout.lockstep,
     )
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
@@ -390,6 +378,7 @@ def build(
     guards = Guards(config.guards, signals)
     selection = Selection(config.select) if config.select is not None else None
     buffer = ReplayBuffer(config.replay) if config.replay is not None else None
+    learner = learner_of(config, model, reference)  # last: it may give the model adapters, which no copy should have
     return Trainer(
         config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
         selection, buffer,

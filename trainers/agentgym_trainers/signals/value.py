@@ -76,8 +76,9 @@ class Readout(nn.Linear):
             self.bias.copy_(_first_bias(classes.double(), options))
 
     def forward(self, hidden_kH: Tensor) -> Tensor:
-        """float32[k, outputs]: what `read` and `loss` take."""
-        return super().forward(hidden_kH.to(self.weight.dtype))
+        """float32[k, outputs]: what `read` and `loss` take, whatever the trunk computed in."""
+        with torch.autocast(hidden_kH.device.type, enabled=False):
+            return super().forward(hidden_kH.to(self.weight.dtype))
 
     def read(self, output: Tensor) -> Tensor:
         """float32[k]: the values."""
