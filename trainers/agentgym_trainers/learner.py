@@ -6,7 +6,7 @@ Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.precision import Dtype, autocast
 from agentgym_trainers.rows import Row
 from agentgym_trainers.signals.value import ValueHead
+from agentgym_trainers.turn_bins import NAMES, shares_by_bin
 from agentgym_trainers.twopass import column_gradient
 
 
@@ -55,6 +56,9 @@ class Task:
     value_parts: tuple[np.ndarray, np.ndarray] | None
     gradient_A: Tensor | None
     """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
+
+    by_turn: tuple[np.ndarray, np.ndarray]
+    """`shares_by_bin` of the batch."""
 
     @property
     def old_logprob_A(self) -> np.ndarray:
@@ -89,6 +93,8 @@ class Learner:
         self.dtype: Dtype = dtype
         self.sharded = sharding.is_sharded(model)
         self.past_entropy = EntropyHistory()
+        self.not_finite: list[str] = []
+        """Parameters whose gradient was not finite in the last step that was skipped for it."""
         groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
@@ -208,7 +214,7 @@ class Learner:
         weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
         value_parts = _targets(batch, credit) if self.value is not None else None
         objective = OBJECTIVES[options.objective]
-        task = Task(batch, credit, options, weights_A, plain_A, value_parts, None)
+        task = Task(batch, credit, options, weights_A, plain_A, value_parts, None, shares_by_bin(batch))
         if objective.unit == "token":
             return task, {}
 
@@ -226,7 +232,7 @@ class Learner:
         first = self.processes.rank == 0  # every process saw the whole: it is told once
         metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
         told = metrics if first else {}
-        return Task(batch, credit, options, weights_A, plain_A, value_parts, gradient_A), told
+        return replace(task, gradient_A=gradient_A), told
 
     def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
@@ -240,6 +246,7 @@ class Learner:
             "policy/entropy": (outputs.entropy.detach().mean().item(), "mean"),
             "policy/logprob_gap": (change.abs().max().item(), "max"),
             "policy/log_ratio": (change.mean().item(), "mean"),
+            **self._mismatch(outputs, task),
         }
         if task.gradient_A is not None:
             loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
@@ -273,6 +280,30 @@ class Learner:
             loss = loss + self.value.options.coefficient * critic
         return loss, metrics
 
+    def _mismatch(self, outputs: Outputs, task: Task) -> dict[str, tuple[float, str]]:
+        """How far learner and engine are apart at tokens of the newest weights, and entropy by turn.
+
+        "prob_error" is the mean of exp|ℓ − ℓ_engine|, "mismatch_kl" k3 of KL(engine ‖ learner): 1 and 0 where both
+        compute the same distribution. They say so of the engine only before the first optimiser step of an update.
+        """
+        index, batch = outputs.index, task.batch
+        change = outputs.logprob.detach().cpu().double().numpy() - batch.logprob_A[index]
+        version_A = batch.x.get("version_A")
+        if version_A is not None:
+            newest = version_A == version_A.max()
+            change, count = change[newest[index]], int(newest.sum())
+        else:
+            count = len(batch.turn_A)
+        bounded = np.clip(change, -20, 20)  # e^20 says enough
+        bin_A, share_A = task.by_turn
+        spread = outputs.entropy.detach().cpu().double().numpy() * share_A[index]
+        sums = np.bincount(bin_A[index], spread, minlength=len(NAMES))
+        return {
+            "policy/prob_error": (float(np.exp(np.abs(bounded)).sum()) / count, "sum"),
+            "policy/mismatch_kl": (float((np.exp(bounded) - 1 - bounded).sum()) / count, "sum"),
+            **{f"policy/entropy_turn_{NAMES[b]}": (float(sums[b]), "sum") for b in np.unique(bin_A).tolist()},
+        }
+
     def _step(self) -> dict[str, float]:
         """Sum over processes, clip, check, step. A gradient that is not finite steps nothing.
 
@@ -283,17 +314,29 @@ class Learner:
         finite = True
         for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
             self.processes.sum_gradients(group["params"])
-            norm = torch.nn.utils.clip_grad_norm_(group["params"], self.optim.max_grad_norm)
+            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-            finite = finite and bool(torch.isfinite(norm))
             norms[f"optim/{name}"] = norm.item()
+            if torch.isfinite(norm):
+                torch.nn.utils.clip_grads_with_norm_(group["params"], self.optim.max_grad_norm, norm)
+            else:
+                finite = False
             if norm == 0:
                 for parameter in group["params"]:
                     parameter.grad = None  # the optimizer leaves those alone, their moments too
         if finite:
             self.optimizer.step()
+        else:
+            self.not_finite = self._not_finite()
         self.optimizer.zero_grad(set_to_none=True)
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
+
+    def _not_finite(self) -> list[str]:
+        """Names of the parameters whose gradient is not."""
+        parts = {"": self.model, "value.": self.value}
+        named = [(f"{at}{name}", p) for at, part in parts.items() if part for name, p in part.named_parameters()]
+        return [name for name, p in named if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
 
     def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""

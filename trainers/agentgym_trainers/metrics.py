@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from agentgym.trajectory import Trajectory
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.rows import is_demonstration
+from agentgym_trainers.turn_bins import NAMES, bin_of_turns
 
 
 class MetricsLog:
@@ -82,24 +83,18 @@ def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
     return metrics
 
 
-TURN_BINS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 10**9))
-"""First and last turn of each, counted from 1."""
-
-
 def explained_by_turn(batch: Batch, column: str, target: np.ndarray) -> dict[str, float]:
     """1 − Var(G − V) / Var(G) over what lies at the first turn, the second, the third or fourth, ... of its attempt.
 
     Population: the batch's turns (column "_N") or tokens ("_A") there. Left out where all targets are equal.
     """
-    firsts = np.flatnonzero(np.append(True, np.diff(batch.traj_N) != 0))
-    turn_N = np.arange(len(batch.traj_N)) - firsts[batch.traj_N] + 1
-    turn = turn_N if column.endswith("_N") else turn_N[batch.turn_A]
+    bin_N = bin_of_turns(batch)
+    bin_ = bin_N if column.endswith("_N") else bin_N[batch.turn_A]
     found = {}
-    for first, last in TURN_BINS:
-        here = (turn >= first) & (turn <= last)
+    for number, name in enumerate(NAMES):
+        here = bin_ == number
         spread = float(np.var(target[here])) if here.any() else 0.0
         if spread > 0:
-            name = f"{first}" if first == last else f"{first}_up" if last == TURN_BINS[-1][1] else f"{first}_{last}"
             found[f"value/explained_variance_turn_{name}"] = (
                 1 - float(np.var((target - batch.x[column])[here])) / spread
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -38,6 +39,7 @@ from agentgym_trainers.replay import ReplayBuffer
 from agentgym_trainers.rows import Row, collate, select
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
+from agentgym_trainers.skipped import keep_skipped
 from agentgym_trainers.sources import SOURCES, Source
 from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.tokens import ChatTemplate
@@ -248,6 +250,9 @@ class Trainer:
         for keep_M in chain.from_iterable(epochs):
             part = select(batch, rows, credit, keep_M)
             metrics = self.learner.update(*part, config.loss)
+            if metrics.get("optim/skipped"):
+                told = keep_skipped(self.folder, self.step + 1, *part, metrics, self.learner.not_finite)
+                logging.getLogger(__name__).warning("%s", told)
             for name, value in metrics.items():
                 seen.setdefault(name, []).append(value)
             if self.guards.after_batch(metrics, part[0]):
@@ -258,6 +263,7 @@ class Trainer:
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
+        result |= {name: seen[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in seen}
         if config.loss.band is not None:
             self.learner.past_entropy.add(result["policy/entropy_trajectory"])
         return result
