@@ -12,6 +12,7 @@ from agentgym.harness import Harness
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.curricula.selection import waits
+from agentgym_trainers.engines.options import AnyEngine, InProcess
 from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import CorrectOptions
@@ -213,6 +214,7 @@ class Config(Part):
     world: WorldOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
+    engine: AnyEngine = InProcess()
     source: AnySource = Online()
     select: SelectOptions | None = None
     signals: dict[str, SerializeAsAny[BaseModel]] = {}
@@ -252,6 +254,11 @@ class Config(Part):
             raise ValueError(
                 "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
                 'source.opponent = "past" it must be false'
+            )
+        if self.rollout.lockstep and self.engine.kind == "vllm":
+            raise ValueError(
+                "rollout.lockstep repeats a run to the bit, and vLLM batches as requests come: set rollout.lockstep = "
+                'false, or engine.kind = "inprocess"'
             )
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:

@@ -36,6 +36,7 @@ from agentgym_trainers import checkpoint, sft, tiny
 from agentgym_trainers.config import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.engines.options import check_engine, head_size_of
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.policy import TokenPolicy
@@ -60,6 +61,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
     started = perf_counter()
     check_folder(config, folder, resume)
+    check_model(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     with progress or bars() as progress:
@@ -76,7 +78,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
                 comparison = held_out.conclude(log, before, after)
             finally:
                 log.close()
-                trainer.engine.shutdown()
+                await trainer.engine.aclose()
     if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
         write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
@@ -96,6 +98,13 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
         if load_run(folder) != config:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
+
+
+def check_model(config: Config) -> None:
+    """Raises ConfigError, or MissingDependency, where the engine cannot sample from the model."""
+    path = config.model.path
+    head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
+    check_engine(config.engine, head_size)
 
 
 @asynccontextmanager
@@ -223,7 +232,11 @@ async def start_training(config: Config, folder: Path, world: Connection, start:
     state = checkpoint.load_state(newest)
     if newest != start:
         trainer.load(state)
-    await trainer.publish()
+    try:
+        await trainer.publish()
+    except BaseException:
+        await trainer.engine.aclose()
+        raise
     return trainer, MetricsLog(folder, state["metrics_bytes"])
 
 

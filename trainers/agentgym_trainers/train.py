@@ -27,6 +27,8 @@ from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.engines.options import weights_folder
+from agentgym_trainers.engines.vllm import VllmEngine
 from agentgym_trainers.guards import Guards
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES
@@ -330,6 +332,15 @@ def sampling_of(config: Config, template: ChatTemplate) -> Sampling:
     return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, template.stop_ids())
 
 
+def engine_of(config: Config, folder: Path, model: Any, tokenizer: Any) -> Engine:
+    """The recipe's engine, for a run in `folder`."""
+    options, rollout = config.engine, config.rollout
+    room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
+    if options.kind == "vllm":
+        return VllmEngine(options, model, tokenizer, weights_folder(options, folder), **room, seed=config.run.seed)
+    return InProcessEngine(model, **room, lockstep=rollout.lockstep)
+
+
 def build(
     config: Config,
     folder: Path,
@@ -349,10 +360,7 @@ def build(
     compared = kl or "ref_logprob_A" in config.all_needs
     frozen = copy.deepcopy(reference).requires_grad_(False) if compared else None
     learner = Learner(model, config.optim, temperature=config.rollout.temperature, value=value, reference=frozen)
-    rollout = config.rollout
-    engine = InProcessEngine(
-        model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
-    )
+    engine, rollout = engine_of(config, folder, model, tokenizer), config.rollout
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
     curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)

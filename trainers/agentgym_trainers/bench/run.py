@@ -125,7 +125,7 @@ async def bench(config: Config, folder: Path, options: BenchOptions, progress: P
             return await _measure(trainer, entered, options, progress, clock)
         finally:
             log.close()
-            trainer.engine.shutdown()
+            await trainer.engine.aclose()
 
 
 @dataclass
