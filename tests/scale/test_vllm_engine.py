@@ -247,7 +247,7 @@ def test_limits_and_stops(served, make, tokenizer, tmp_path) -> None:
             got = await talk.generate([4], Sampling(1.0, 7, frozenset(range(320))))
             assert (len(got.ids), got.finish) == (1, "stop")
             ends = frozenset({tokenizer.eos_token_id})  # stops nothing unless it is asked to
-            long = [await talk.generate(tokens(i, 9), Sampling(2.5, 400)) for i in range(3)]
+            long = [await talk.generate(tokens(i, 9), Sampling(2.0, 400)) for i in range(3)]
             assert {completion.finish for completion in long} == {"length"}
             assert any(set(completion.ids) & ends for completion in long)
             for temperature in (0.0, 0.5, 1.0, 1.7):

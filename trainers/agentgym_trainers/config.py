@@ -12,7 +12,7 @@ from agentgym.harness import Harness
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
 from agentgym_trainers.curricula.selection import waits
-from agentgym_trainers.engines.options import AnyEngine, InProcess
+from agentgym_trainers.engines.options import HOTTEST, AnyEngine, InProcess
 from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import CorrectOptions
@@ -259,6 +259,11 @@ class Config(Part):
             raise ValueError(
                 "rollout.lockstep repeats a run to the bit, and vLLM batches as requests come: set rollout.lockstep = "
                 'false, or engine.kind = "inprocess"'
+            )
+        if self.rollout.temperature > HOTTEST and self.engine.kind == "vllm":
+            raise ValueError(
+                f"vLLM samples at temperatures up to {HOTTEST:g}, and rollout.temperature is "
+                f'{self.rollout.temperature:g}: lower it, or set engine.kind = "inprocess"'
             )
         episodes = self.rollout.groups * self.rollout.group_size
         if self.rollout.lockstep and self.rollout.concurrency < episodes:

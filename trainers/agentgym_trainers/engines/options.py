@@ -13,6 +13,9 @@ from agentgym.errors import ConfigError, MissingDependency
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """What vLLM's CPU build has attention for."""
 
+HOTTEST = 2.0
+"""The highest temperature that vLLM takes."""
+
 
 class InProcess(BaseModel):
     """Our own batched decoding in the trainer's process: exact to the bit in lockstep, and made for small models."""

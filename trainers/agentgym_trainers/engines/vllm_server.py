@@ -145,7 +145,10 @@ def guard(command: Sequence[str]) -> int:
             os.killpg(child.pid, signal.SIGTERM)
 
     def end_with_input() -> None:
-        sys.stdin.buffer.read()
+        while os.read(
+            sys.stdin.fileno(), 4096
+        ):  # unbuffered: a lock held in a thread would break the interpreter's end
+            pass
         end()
         try:
             child.wait(GRACE_S)
