@@ -103,6 +103,8 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
 def check_model(config: Config) -> None:
     """Raises ConfigError, or MissingDependency, where the engine cannot sample from the model."""
     path = config.model.path
+    if config.engine.kind == "inprocess":
+        return
     head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
     check_engine(config.engine, head_size)
 

@@ -47,9 +47,9 @@ AnyEngine = Annotated[InProcess | Vllm, Field(discriminator="kind")]
 """The options of any of them, told apart by `kind`."""
 
 
-def check_engine(options: InProcess | Vllm, head_size: int) -> None:
+def check_engine(options: Vllm, head_size: int) -> None:
     """Raises MissingDependency or ConfigError where the server that would be started here cannot be."""
-    if isinstance(options, InProcess) or options.urls:
+    if options.urls:
         return
     if util.find_spec("vllm") is None:
         raise MissingDependency(
@@ -69,11 +69,13 @@ def is_cpu_build() -> bool:
 
 def head_size_of(config: Any) -> int:
     """Of a transformers configuration."""
+    config = config.get_text_config()
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def cache_bytes(config: Any, dtype: str, tokens: int) -> int:
     """Of the keys and values of so many tokens of a model."""
+    config = config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = 4 if dtype == "float32" else 2
     return 2 * config.num_hidden_layers * heads * head_size_of(config) * size * tokens

@@ -169,7 +169,7 @@ class VllmEngine:
         """Raises PolicyFailure where a server's log-probabilities are not those of `weights`."""
         rng = np.random.default_rng(0)
         room = min(PROBE_TOKENS, max(self.max_length - PROBE.max_new_tokens, 1))
-        prompt = rng.integers(0, self.model.config.vocab_size, room).tolist()
+        prompt = rng.integers(0, self.model.config.get_text_config().vocab_size, room).tolist()
         sampling = replace(PROBE, max_new_tokens=min(PROBE.max_new_tokens, self.max_length - room))
         salt = f"version {self.version}"
         parts = await self._each(lambda client: client.complete(prompt, sampling, seed=0, salt=salt))

@@ -145,9 +145,8 @@ def guard(command: Sequence[str]) -> int:
             os.killpg(child.pid, signal.SIGTERM)
 
     def end_with_input() -> None:
-        while os.read(
-            sys.stdin.fileno(), 4096
-        ):  # unbuffered: a lock held in a thread would break the interpreter's end
+        # Unbuffered: the lock of a buffer, held in this thread, would abort the interpreter's exit.
+        while os.read(sys.stdin.fileno(), 4096):
             pass
         end()
         try:
