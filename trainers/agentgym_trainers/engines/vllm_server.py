@@ -32,6 +32,8 @@ GRACE_S = 10.0
 """Between asking processes to end and ending them."""
 TAIL = 30
 """Lines of the log that an error shows."""
+TOKENS = 2048
+"""Of one forward on a CPU, unless one sequence may be longer."""
 READER = "agentgym_trainers.engines.vllm_worker.WeightReader"
 
 
@@ -61,7 +63,9 @@ class ServerFlags:
             given["gpu-memory-utilization"] = self.gpu_memory_utilization
         else:
             given["kv-cache-memory-bytes"] = self.cache_bytes
-            switches.append("--enforce-eager")
+            # Prompts stay whole: vLLM 0.32's CPU build dies of one that is cut between forwards if its request has a seed.
+            given["max-num-batched-tokens"] = max(self.max_length, TOKENS)
+            switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
         flags = [part for flag, value in given.items() for part in (f"--{flag}", str(value))]
         return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags, *switches]
 
