@@ -63,7 +63,7 @@ class ServerFlags:
             given["gpu-memory-utilization"] = self.gpu_memory_utilization
         else:
             given["kv-cache-memory-bytes"] = self.cache_bytes
-            # Prompts stay whole: vLLM 0.32's CPU build dies of one that is cut between forwards if its request has a seed.
+            # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
             given["max-num-batched-tokens"] = max(self.max_length, TOKENS)
             switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
         flags = [part for flag, value in given.items() for part in (f"--{flag}", str(value))]
