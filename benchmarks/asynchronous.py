@@ -65,7 +65,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
             start = await run.warm_start(config, folder / "warm", connection, progress)
             own = folder / f"staleness-{staleness}"
             own.mkdir()
-            trainer, log = run.start_training(config, own, connection, start)
+            trainer, log = await run.start_training(config, own, connection, start)
             usual = trainer.runner
             trainer.runner = run.Runner(open_delayed, config.harness, usual.limits, usual.concurrency)
             seen: dict[str, float] = {}
@@ -75,7 +75,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
             tasks = connection.spec.splits["test"]
             episodes = [Episode(connection.spec.id, "test", i % tasks, 10**6 + i) for i in range(HELD_OUT)]
             played = await usual.run(trainer.policy(seed, 10**9), episodes)
-            trainer.engine.shutdown()
+            await trainer.engine.aclose()
             log.close()
             return seconds, run.success_rate(played), seen
 

@@ -9,16 +9,23 @@ when the longest reply of the turn is done. The engine computes new tokens only.
 
     OMP_NUM_THREADS=1 python benchmarks/engine.py --episodes 16 64 128 --rounds 5
 
-Rounds are interleaved. Seconds are of this process's CPU, which other work on the machine does not lengthen.
+Rounds are interleaved. Seconds are of the CPU, of this process and of vLLM's, which other work on the machine does not
+lengthen. vLLM plays too where it is installed (`.venv-scale/bin/python` after `make scale`): over HTTP, in its build
+for CPUs, which is for tests rather than for speed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import os
 import statistics
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
@@ -27,8 +34,10 @@ import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from agentgym_trainers import tiny
-from agentgym_trainers.engines.base import Sampling
+from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.engines.options import Vllm
+from agentgym_trainers.engines.vllm import VllmEngine
 
 CLAIM = 3.0
 SYSTEM, FIRST, OBSERVATION = 60, 20, (15, 25)
@@ -64,8 +73,16 @@ def make_episodes(count: int, turns: int, vocabulary: int, rng: np.random.Genera
 
 def play_engine(model: Any, episodes: Episodes, lockstep: bool) -> int:
     """Tokens sampled."""
-    count, turns = episodes.lengths.shape
+    count = len(episodes.prompts)
     engine = InProcessEngine(model, max_sequences=count, max_length=episodes.longest + 1, lockstep=lockstep)
+    sampled = asyncio.run(play_all(engine, episodes))
+    engine.shutdown()
+    return sampled
+
+
+async def play_all(engine: Engine, episodes: Episodes) -> int:
+    """Tokens sampled, all episodes at once."""
+    count, turns = episodes.lengths.shape
 
     async def play(e: int) -> int:
         conversation = engine.open(np.random.default_rng(e))
@@ -78,12 +95,34 @@ def play_engine(model: Any, episodes: Episodes, lockstep: bool) -> int:
         conversation.close()
         return sampled
 
-    async def play_all() -> int:
-        return sum(await asyncio.gather(*(play(e) for e in range(count))))
+    return sum(await asyncio.gather(*(play(e) for e in range(count))))
 
-    sampled = asyncio.run(play_all())
-    engine.shutdown()
-    return sampled
+
+@contextlib.contextmanager
+def vllm_player(model: Any, tokenizer: Any, most: int) -> Iterator[Callable[[Episodes], int]]:
+    """Plays with a vLLM server of its own, for `most` episodes at once."""
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        options, length = Vllm(kind="vllm"), model.config.max_position_embeddings
+        engine = VllmEngine(options, model, tokenizer, Path(folder), max_sequences=most, max_length=length)
+        try:
+            runner.run(engine.refresh(model.state_dict(), 0))
+            yield lambda episodes: runner.run(play_all(engine, episodes))
+        finally:
+            runner.run(engine.aclose())
+
+
+def cpu_seconds() -> float:
+    """Of this process, and of all that it started and still runs."""
+    spent, parents = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid], spent[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return process_time() + sum(spent[pid] for pid in family - {os.getpid()})
 
 
 class Scheduled(StoppingCriteria):
@@ -131,9 +170,9 @@ def play_generate(model: Any, episodes: Episodes, pad: int) -> int:
 
 def rate(play: Callable[[], int]) -> tuple[float, float]:
     """Sampled tokens a second: of CPU, and of the clock."""
-    cpu, wall = process_time(), perf_counter()
+    cpu, wall = cpu_seconds(), perf_counter()
     sampled = play()
-    return sampled / (process_time() - cpu), sampled / (perf_counter() - wall)
+    return sampled / (cpu_seconds() - cpu), sampled / (perf_counter() - wall)
 
 
 def main() -> None:
@@ -151,6 +190,17 @@ def main() -> None:
     size = sum(parameter.numel() for parameter in ours.parameters()) / 1e6
     print(f"{size:.2f}M parameters, {arguments.turns} turns, {arguments.threads} thread(s), {arguments.rounds} rounds")
     print("sampled tokens a second of CPU, median; ratio to generate: median (least) [of the clock]")
+    with contextlib.ExitStack() as stack:
+        vllm = None
+        if util.find_spec("vllm") is not None:
+            vllm = stack.enter_context(vllm_player(ours, tokenizer, max(arguments.episodes)))
+        measure(arguments, ours, theirs, tokenizer, vllm)
+
+
+def measure(
+    arguments: argparse.Namespace, ours: Any, theirs: Any, tokenizer: Any, vllm: Callable[[Episodes], int] | None
+) -> None:
+    """Play, and print a line for each way."""
     for count in arguments.episodes:
         rng = np.random.default_rng(count)
         episodes = make_episodes(count, arguments.turns, len(tokenizer), rng)
@@ -159,6 +209,8 @@ def main() -> None:
             "engine": lambda e=episodes: play_engine(ours, e, lockstep=False),
             "engine, lockstep": lambda e=episodes: play_engine(ours, e, lockstep=True),
         }
+        if vllm is not None:
+            ways["vLLM over HTTP"] = lambda e=episodes: vllm(e)
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for _ in range(arguments.rounds + 1):
             for name, play in ways.items():

@@ -231,7 +231,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
             folder = out / f"{world}-{METHODS.get(method, method)}-{lr}-{seed}"
             shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
             folder.mkdir()
-            trainer, _ = run.start_training(config, folder, connection, start)
+            trainer, _ = await run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             tasks = connection.spec.splits[place.split]
             held_out = [Episode(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(place.held_out)]
@@ -248,7 +248,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
                 success = success_rate(await trainer.runner.run(trainer.policy(seed, 10**9), held_out))
                 curve.append((played, success))
                 if warm or played >= place.budget / (1 + (seed in TUNING_SEEDS)):
-                    trainer.engine.shutdown()
+                    await trainer.engine.aclose()
                     log.close()
                     return {"curve": curve, "seconds": process_time() - started}
                 steps = trainer.config.run.model_copy(update={"steps": trainer.step + place.steps})

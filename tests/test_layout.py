@@ -46,6 +46,7 @@ READS_ENVIRONMENT = {
     "agentgym/commands/policy.py",  # the key of a remote model
     "agentgym/commands/train.py",  # a tokenizer's switch
     "environments/agentgym_environments/gui/desktop.py",  # tells the X library of a session's key, and takes it back
+    "trainers/agentgym_trainers/engines/vllm_server.py",  # hands its own on to the server, likewise
     "agentgym/launch.py",  # hands its own environment on to the server it starts; reads nothing from it
     "trainers/agentgym_trainers/sources/harness.py",  # as launch.py does, to the agents' programs
 }

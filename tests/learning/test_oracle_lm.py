@@ -20,12 +20,13 @@ from agentgym.harness import Harness
 from agentgym.rollout import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym_trainers import sft, tiny
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, SFTOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.train import Trainer, build, success_rate
+from agentgym_trainers.train import Trainer, success_rate
 
 SPEC = load.spec("oracle")
 SHAPE = tiny.TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=64, max_length=256)

@@ -24,6 +24,7 @@ from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, VALUE, Oracle
 from agentgym_servers.environment import create_app
 from agentgym_servers.serving import serve_in_thread
 from agentgym_trainers.branching import Branched, branch, estimate, require_snapshots, retrace
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.engines.base import Sampling
@@ -31,7 +32,6 @@ from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.signals.branching import columns_of
 from agentgym_trainers.testing import ScriptedEngine
 from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.train import build
 
 SPEC = load.spec("oracle")
 

@@ -15,10 +15,11 @@ import torch
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers import checkpoint
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 SMALL = [
     "world.serve=false", "world.max_turns=3", "sft=", "run.steps=3", "run.checkpoint_every=2", "rollout.groups=4",

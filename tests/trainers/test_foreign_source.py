@@ -20,13 +20,14 @@ from agentgym.session import LocalSession
 from agentgym.trajectory import StopReason
 from agentgym_servers.inference.app import create_inference_app, serve_episodes
 from agentgym_servers.serving import serve_in_thread
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.recording.recorder import Recorder
 from agentgym_trainers.serving import ServedModel
 from agentgym_trainers.sources.harness import use_host
 from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 AGENT = """
 import json, os, sys, urllib.request

@@ -12,11 +12,11 @@ from agentgym import load
 from agentgym.errors import AgentGymError, GuardTripped
 from agentgym.session import LocalSession
 from agentgym_trainers.batch import Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.guards import PROBES, GuardOptions, Guards
 from agentgym_trainers.rows import collate
 from agentgym_trainers.testing import toy_batch
-from agentgym_trainers.train import build
 
 
 class Told:

@@ -18,6 +18,7 @@ from agentgym.cli import main
 from agentgym.errors import ConfigError, GuardTripped, PolicyFailure, UsageError
 from agentgym.session import LocalSession
 from agentgym.trajectory import StopReason, Trajectory, Turn
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.guards import PROBES, GuardOptions, Guards
 from agentgym_trainers.metrics import MetricsLog
@@ -26,7 +27,7 @@ from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals import judge as judging
 from agentgym_trainers.signals.judge import Judge, JudgeOptions, agreement, calibration, majority, read, use_judge_key
 from agentgym_trainers.testing import toy_batch
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 GOOD, BAD, UNSURE = (f"Because.\nVERDICT: {word}" for word in ("GOOD", "BAD", "UNSURE"))
 

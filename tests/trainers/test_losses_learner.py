@@ -19,6 +19,7 @@ from agentgym.session import LocalSession
 from agentgym_trainers import checkpoint
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, LossOptions, OptimOptions
 from agentgym_trainers.forward import pack, token_logprobs
 from agentgym_trainers.learner import Learner
@@ -28,7 +29,7 @@ from agentgym_trainers.losses.entropy_band import EntropyBandOptions, entropy_ba
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.rows import Row
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 NAMES = list(OBJECTIVES)
 

@@ -17,11 +17,12 @@ from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym_trainers import testing
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.credit import ASSIGNERS, Assigner, assigner_of, needs
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.testing import ORACLE_GRADIENT, random_batch, reorder, t4, toy_batch
-from agentgym_trainers.train import assign, build
+from agentgym_trainers.train import assign
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

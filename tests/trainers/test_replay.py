@@ -15,12 +15,13 @@ from agentgym.testing import EchoEnv
 from agentgym.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.replay import BufferOptions, ReplayBuffer, total_return
 from agentgym_trainers.rows import collate
 from agentgym_trainers.testing import toy_batch
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 
 def attempt(reward: float, task: int = 0, *, failed: bool = False, expert: bool = False, penalty: float = 0.0) -> Any:

@@ -16,6 +16,7 @@ from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.curricula.select import (
     SELECTORS,
@@ -28,7 +29,7 @@ from agentgym_trainers.curricula.select import (
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.signals import SIGNALS, Scene, SignalKind
 from agentgym_trainers.testing import reorder, toy_batch
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 
 def of_groups(*groups: list[float], **columns: object) -> Batch:

@@ -17,6 +17,7 @@ from agentgym.session import LocalSession
 from agentgym.trajectory import Group
 from agentgym_environments.games.exploitability import exploitability, kuhn_poker, views
 from agentgym_trainers import checkpoint
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, OptimOptions
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.queries import action_probabilities, normalised
@@ -24,7 +25,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rows import collate
 from agentgym_trainers.run import check_world, run
 from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 WORLD = "kuhn-poker-self:hands=1"
 SMALL = (

@@ -16,13 +16,14 @@ from agentgym.errors import ConfigError
 from agentgym.session import LocalSession, Session
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import Group, StopReason, Trajectory, write_jsonl
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import rollout_metrics
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rows import collate, is_demonstration
 from agentgym_trainers.run import check_world
 from agentgym_trainers.sources.offline import cut, grouped
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 
 Opener = Callable[[], Awaitable[Session]]
 ROLLOUT = {

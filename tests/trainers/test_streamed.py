@@ -21,11 +21,12 @@ from agentgym.session import LocalSession
 from agentgym.trajectory import Group
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.journal import Journal
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.sources.streamed import StreamedSource, fresh
-from agentgym_trainers.train import Trainer, build
+from agentgym_trainers.train import Trainer
 from agentgym_trainers.watch import ENGINE, WORLD, Watch
 
 GROUPS, SIZE, STALENESS = 3, 2, 2

@@ -17,10 +17,11 @@ from agentgym.testing import EchoEnv
 from agentgym.trajectory import StopReason
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.rows import collate
-from agentgym_trainers.train import Trainer, assign, build, success_rate
+from agentgym_trainers.train import Trainer, assign, success_rate
 
 
 def config(**sections: dict[str, Any]) -> Config:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
@@ -56,6 +56,32 @@ def save(
             f"could not write {folder} ({error}); earlier checkpoints are untouched: free some space and resume"
         ) from error
     return folder
+
+
+def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
+    """Write a model with `weights` in place of its own, as transformers and vLLM load it; what was there is replaced.
+    Raises CheckpointError when the disk refuses."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    try:
+        for left in (partial, folder):
+            shutil.rmtree(left, ignore_errors=True)
+        partial.mkdir(parents=True)
+        with _quiet():
+            model.save_pretrained(partial, state_dict=dict(weights))
+            tokenizer.save_pretrained(partial)
+        os.replace(partial, folder)
+    except Exception as error:  # torch, safetensors and tokenizers each have their own for a full disk
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"could not write {folder} ({error}): free some space, or take another folder") from error
+
+
+def load_config(path: str | Path) -> Any:
+    """A model's transformers configuration, without its weights. Raises CheckpointError."""
+    try:
+        return AutoConfig.from_pretrained(path)
+    except Exception as error:  # transformers has several
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
 
 
 def load_model(path: str | Path) -> tuple[Any, Any]:

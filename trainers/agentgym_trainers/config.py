@@ -12,7 +12,8 @@ from agentgym.harness import Harness
 from agentgym_trainers.adapters import LoraOptions
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
-from agentgym_trainers.curricula.selection import waits
+from agentgym_trainers.engines.options import AnyEngine, InProcess
+from agentgym_trainers.fit import check_fit
 from agentgym_trainers.guards import GuardOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import CorrectOptions
@@ -21,8 +22,7 @@ from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
 from agentgym_trainers.precision import Dtype
 from agentgym_trainers.replay import BufferOptions
-from agentgym_trainers.rows import told_columns
-from agentgym_trainers.schedules import ScheduleOptions, applied, telling_steps
+from agentgym_trainers.schedules import ScheduleOptions, applied
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.signals.value import ValueOptions
@@ -227,6 +227,7 @@ class Config(Part):
     world: WorldOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
+    engine: AnyEngine = InProcess()
     source: AnySource = Online()
     select: SelectOptions | None = None
     signals: dict[str, SerializeAsAny[BaseModel]] = {}
@@ -249,81 +250,8 @@ class Config(Part):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
-        for who, needs in self.needs.items():
-            for need in sorted(needs):
-                _check_provided(who, need, self)
-        if self.value is not None and not self.all_needs & VALUES:
-            raise ValueError(
-                f"credit.assigner = {self.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
-                "(value= removes it)"
-            )
-        if self.source.kind == "selfplay" and self.rollout.groups % 2:
-            raise ValueError(
-                "source.kind = 'selfplay' makes a group for each role of a task: rollout.groups must be even, not "
-                f"{self.rollout.groups}"
-            )
-        if self.source.kind == "selfplay" and self.source.opponent == "past" and self.rollout.lockstep:
-            raise ValueError(
-                "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
-                'source.opponent = "past" it must be false'
-            )
-        if self.source.kind == "harness" and self.rollout.lockstep:
-            raise ValueError(
-                "rollout.lockstep waits for every open episode, and nobody knows when a program of its own asks again: "
-                'with source.kind = "harness" it must be false'
-            )
-        episodes = self.rollout.groups * self.rollout.group_size
-        if self.rollout.lockstep and self.rollout.concurrency < episodes:
-            raise ValueError(
-                "rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency "
-                f"must be at least {episodes} (rollout.groups x rollout.group_size), not {self.rollout.concurrency}"
-            )
-        self._asynchronous_fits()
-        if self.model.path is None and self.rollout.max_length > self.model.tiny.max_length:
-            raise ValueError(
-                f"rollout.max_length is {self.rollout.max_length}, and the tiny model reads no further than "
-                f"{self.model.tiny.max_length} tokens: raise model.tiny.max_length, or lower it"
-            )
-        if self.optim.minibatches > self.rollout.groups * self.rollout.group_size:
-            raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
-        if OBJECTIVES[self.loss.objective].whole_groups and self.optim.minibatches > self.rollout.groups:
-            raise ValueError(
-                f"loss.objective = {self.loss.objective!r} compares attempts at one task, so optimiser batches "
-                "are cut "
-                f"between groups: optim.minibatches must be at most rollout.groups, {self.rollout.groups}"
-            )
-        if self.correct is not None and OBJECTIVES[self.loss.objective].whole_groups:
-            raise ValueError(
-                f"[correct] weighs losses of tokens, and loss.objective = {self.loss.objective!r} has none: remove it"
-            )
-        for step in telling_steps(self.schedules.values(), self.run.steps):
-            self.at(step)
-        if self.select is not None and self.select.tries > 1 and waits(self.select.kind):
-            raise ValueError(
-                f"select.kind = {self.select.kind!r} reads what models say of a step, so there is no asking for more: "
-                "select.tries must be 1"
-            )
+        check_fit(self)
         return self
-
-    def _asynchronous_fits(self) -> None:
-        """Raises ValueError for what cannot go on while weights are learned, or needs it."""
-        rollout = self.rollout
-        if rollout.spare and not rollout.staleness:
-            raise ValueError("rollout.spare is for episodes that nobody waits for: set rollout.staleness above 0")
-        if not rollout.staleness:
-            return
-        asking = [name for name in self.signals if name in ASKING]
-        for wrong, why in (
-            (self.source.kind != "online", f'source.kind must be "online", not {self.source.kind!r}'),
-            (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
-            (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
-            (
-                rollout.concurrency < rollout.group_size + rollout.spare,
-                f"rollout.concurrency must be at least {rollout.group_size + rollout.spare}, a whole group",
-            ),
-        ):
-            if wrong:
-                raise ValueError(f"with rollout.staleness above 0, {why}")
 
     def at(self, step: int) -> Config:
         """This, with every scheduled option as it is in a step (counted from 0)."""
@@ -366,35 +294,3 @@ class Config(Part):
     @property
     def all_needs(self) -> frozenset[str]:
         return frozenset().union(*self.needs.values())
-
-
-VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
-"""Columns of the critic."""
-ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
-"""Columns that no table has to ask for: recorded, or computed because a part needs them."""
-ASKING = frozenset({"branched_value", "judge", "twin", "digiq"})
-"""Signals that use the engine, worlds or a server, which belong to the event loop that plays."""
-OF_THE_WORLD = frozenset({"anchors", "snapshots"})
-"""Needs that only the world can meet: `run.check_world`."""
-
-
-def _check_provided(who: str, need: str, config: Config) -> None:
-    """Raises ValueError with what to add where a part's need is not met."""
-    if need == "branched_N" and config.source.kind != "branched":
-        raise ValueError(f'{who} compares attempts that part at one turn: set source.kind = "branched"')
-    if need in ALWAYS | OF_THE_WORLD:
-        return
-    if need in VALUES:
-        if config.value is None:
-            raise ValueError(f"{who} reads a critic's values: add a [value] table (value.trunk=own adds one)")
-    elif need == "groups":
-        if config.rollout.group_size < 2:
-            raise ValueError(
-                f"{who} compares attempts at one task: rollout.group_size must be at least 2, not "
-                f"{config.rollout.group_size}"
-            )
-    else:
-        givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
-        if not any(name in config.signals for name in givers):
-            tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
-            raise ValueError(f"{who} reads {need}, which nothing provides: add {tables}")

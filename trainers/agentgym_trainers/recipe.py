@@ -53,7 +53,8 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "model": "checkpoint.py, models.py",
         "world": "train.py",
         "harness": "agentgym/harness.py",
-        "rollout": "agentgym/rollout.py, engines/",
+        "rollout": "agentgym/rollout.py",
+        "engine": f"engines/ ({config.engine.kind})",
         "source": f"sources/ ({config.source.kind})",
         "select": "curricula/select.py",
         "signals": "signals/",
@@ -103,6 +104,7 @@ CHOICES: dict[str, type[BaseModel]] = {
     "loss.objective": LossOptions,
     "select.kind": SelectOptions,
     "source.kind": BaseModel,
+    "engine.kind": BaseModel,
 }
 """Overrides that choose another part, and what of its table is not the part's own."""
 

@@ -34,9 +34,11 @@ from agentgym.report import write_report
 from agentgym.rollout import Limits, Runner
 from agentgym.suite import Suite, SuiteWorld
 from agentgym_trainers import checkpoint, sft, tiny
+from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.engines.options import check_engine, head_size_of
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.models import prepare
@@ -44,7 +46,7 @@ from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
-from agentgym_trainers.train import Trainer, build, sampling_of, success_rate
+from agentgym_trainers.train import Trainer, sampling_of, success_rate
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
     started = perf_counter()
     check_folder(config, folder, resume)
+    check_model(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     with progress or bars() as progress:
@@ -70,7 +73,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
-            trainer, log = start_training(config, folder, world, start)
+            trainer, log = await start_training(config, folder, world, start)
             try:
                 before = await held_out.evaluate(trainer, start, "before")
                 await reinforce(trainer, log, progress)
@@ -78,7 +81,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
                 comparison = held_out.conclude(log, before, after)
             finally:
                 log.close()
-                trainer.engine.shutdown()
+                await trainer.engine.aclose()
     if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
         write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
@@ -98,6 +101,15 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             raise ConfigError(f"{folder} already holds a run; resume it (--resume {folder}), or choose another --out")
         if load_run(folder) != config:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
+
+
+def check_model(config: Config) -> None:
+    """Raises ConfigError, or MissingDependency, where the engine cannot sample from the model."""
+    path = config.model.path
+    if config.engine.kind == "inprocess":
+        return
+    head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
+    check_engine(config.engine, head_size)
 
 
 @asynccontextmanager
@@ -220,7 +232,7 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
         engine.shutdown()
 
 
-def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
+async def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
     newest = checkpoint.latest(folder) or start
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
@@ -230,6 +242,11 @@ def start_training(config: Config, folder: Path, world: Connection, start: Path)
     state = checkpoint.load_state(newest)
     if newest != start:
         trainer.load(state)
+    try:
+        await trainer.publish()
+    except BaseException:
+        await trainer.engine.aclose()
+        raise
     return trainer, MetricsLog(folder, state["metrics_bytes"])
 
 

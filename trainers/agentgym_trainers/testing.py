@@ -269,7 +269,7 @@ class ScriptedEngine:
     async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
         self.version = version
 
-    def shutdown(self) -> None: ...
+    async def aclose(self) -> None: ...
 
 
 class ScriptedConversation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,8 +16,7 @@ import torch
 
 from agentgym.errors import PolicyFailure
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, Runner
-from agentgym.session import Session
+from agentgym.rollout import Runner
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint
@@ -27,20 +26,18 @@ from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
 from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Engine, Sampling
-from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.guards import Guards
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
-from agentgym_trainers.models import learner_of, sampled_of
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.replay import ReplayBuffer
 from agentgym_trainers.rows import Row, collate, select
 from agentgym_trainers.shaping import SHAPERS
-from agentgym_trainers.signals import SIGNALS, Parts, Scene, Signal
+from agentgym_trainers.signals import Scene, Signal
 from agentgym_trainers.skipped import keep_skipped
-from agentgym_trainers.sources import SOURCES, Source
+from agentgym_trainers.sources import Source
 from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.viewer import write_trajectories
@@ -350,45 +347,6 @@ def assign(batch: Batch, config: Config) -> Credit:
 
 def sampling_of(config: Config, template: ChatTemplate) -> Sampling:
     return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, template.stop_ids())
-
-
-def build(
-    config: Config,
-    folder: Path,
-    spec: EnvSpec,
-    open_session: Callable[[], Awaitable[Session]],
-    model: Any,
-    reference: Any,
-    tokenizer: Any,
-) -> Trainer:
-    """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
-    `model.lora` the two are one, which is given adapters."""
-    rollout = config.rollout
-    engine = InProcessEngine(
-        sampled_of(config, model),
-        max_sequences=rollout.concurrency,
-        max_length=rollout.max_length,
-        lockstep=rollout.lockstep,
-    )
-    limits = Limits(config.world.max_turns, config.world.episode_s)
-    runner = Runner(open_session, config.harness, limits, rollout.concurrency)
-    curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
-    template = ChatTemplate(tokenizer)
-    sampling = sampling_of(config, template)
-    parts = Parts(
-        model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
-        config.optim.tokens_per_micro_batch,
-    )  # fmt: skip
-    signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
-    source = StreamedSource() if rollout.staleness else SOURCES[config.source.kind].build(config.source)
-    guards = Guards(config.guards, signals)
-    selection = Selection(config.select) if config.select is not None else None
-    buffer = ReplayBuffer(config.replay) if config.replay is not None else None
-    learner = learner_of(config, model, reference)  # last: it may give the model adapters, which no copy should have
-    return Trainer(
-        config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
-        selection, buffer,
-    )  # fmt: skip
 
 
 def success_rate(trajectories: list[Trajectory]) -> float:

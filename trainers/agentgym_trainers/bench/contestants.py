@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
 from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import ALWAYS, VALUES, Config
+from agentgym_trainers.config import Config
 from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
+from agentgym_trainers.fit import ALWAYS, VALUES
 from agentgym_trainers.options import sentence
 from agentgym_trainers.recipe import recipe_names, resolve
 from agentgym_trainers.shaping import SHAPERS

@@ -119,13 +119,13 @@ async def bench(config: Config, folder: Path, options: BenchOptions, progress: P
         folder.mkdir(parents=True, exist_ok=True)
         clock = Clock()
         start = await run.warm_start(config, folder, world, progress)
-        trainer, log = run.start_training(config, folder, world, start)
+        trainer, log = await run.start_training(config, folder, world, start)
         clock.lap("policy")
         try:
             return await _measure(trainer, entered, options, progress, clock)
         finally:
             log.close()
-            trainer.engine.shutdown()
+            await trainer.engine.aclose()
 
 
 @dataclass

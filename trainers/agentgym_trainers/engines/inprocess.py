@@ -114,6 +114,9 @@ class InProcessEngine:
     def shutdown(self) -> None:
         self._executor.shutdown()
 
+    async def aclose(self) -> None:
+        self.shutdown()
+
     def _share_prefix(self, entering: list[_Request]) -> list[_Request]:
         """First prompts begin alike (instructions, a group's task): one is computed, the others copy what they share.
 

@@ -1,0 +1,69 @@
+"""The parts of a run, put together as its configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from agentgym.rollout import Limits, Runner
+from agentgym.session import Session
+from agentgym.spec import EnvSpec
+from agentgym_trainers.config import Config
+from agentgym_trainers.curricula.selection import Selection
+from agentgym_trainers.curricula.uniform import UniformTasks
+from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.inprocess import InProcessEngine
+from agentgym_trainers.engines.options import weights_folder
+from agentgym_trainers.engines.vllm import VllmEngine
+from agentgym_trainers.guards import Guards
+from agentgym_trainers.models import learner_of, sampled_of
+from agentgym_trainers.replay import ReplayBuffer
+from agentgym_trainers.signals import SIGNALS, Parts
+from agentgym_trainers.sources import SOURCES
+from agentgym_trainers.sources.streamed import StreamedSource
+from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.train import Trainer, sampling_of
+
+
+def engine_of(config: Config, folder: Path, model: Any, tokenizer: Any) -> Engine:
+    """The recipe's engine, for a run in `folder`."""
+    options, rollout = config.engine, config.rollout
+    room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
+    model = sampled_of(config, model)
+    if options.kind == "vllm":
+        return VllmEngine(options, model, tokenizer, weights_folder(options, folder), **room, seed=config.run.seed)
+    return InProcessEngine(model, **room, lockstep=rollout.lockstep)
+
+
+def build(
+    config: Config,
+    folder: Path,
+    spec: EnvSpec,
+    open_session: Callable[[], Awaitable[Session]],
+    model: Any,
+    reference: Any,
+    tokenizer: Any,
+) -> Trainer:
+    """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
+    `model.lora` the two are one, which is given adapters."""
+    engine, rollout = engine_of(config, folder, model, tokenizer), config.rollout
+    limits = Limits(config.world.max_turns, config.world.episode_s)
+    runner = Runner(open_session, config.harness, limits, rollout.concurrency)
+    curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
+    template = ChatTemplate(tokenizer)
+    sampling = sampling_of(config, template)
+    parts = Parts(
+        model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
+        config.optim.tokens_per_micro_batch,
+    )  # fmt: skip
+    signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
+    source = StreamedSource() if rollout.staleness else SOURCES[config.source.kind].build(config.source)
+    guards = Guards(config.guards, signals)
+    selection = Selection(config.select) if config.select is not None else None
+    buffer = ReplayBuffer(config.replay) if config.replay is not None else None
+    learner = learner_of(config, model, reference)  # last: it may give the model adapters, which no copy should have
+    return Trainer(
+        config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
+        selection, buffer,
+    )  # fmt: skip

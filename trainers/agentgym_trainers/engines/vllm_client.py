@@ -1,0 +1,181 @@
+"""One vLLM server over HTTP: replies token by token, and the few orders that new weights need.
+
+Nothing is applied twice by asking again: a reply that was lost was given to nobody, and every order may be repeated. So
+a lost connection is tried again, a few times; a status that refuses and a deadline that passed are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+
+from agentgym.errors import ConfigError, PolicyFailure
+from agentgym_trainers.engines.base import Sampling
+
+TRIES = 3
+BACKOFF_S = 0.2
+"""Before the second try; twice as long before the third."""
+CONNECT_S = 10.0
+KEPT_S = 2.0
+"""Idle connections are let go after this, before the server's own 5 seconds can cut one that is being used."""
+EXCERPT = 300
+"""Characters of a refusal that are quoted."""
+UNTOUCHED = {
+    "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+    "frequency_penalty": 0.0, "n": 1,
+}  # fmt: skip
+"""The distribution is the model's own. Said, since a server may take defaults from the checkpoint."""
+TOLD = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
+
+
+class Logprobs(BaseModel):
+    token_logprobs: list[float]
+
+
+class Part(BaseModel):
+    """What came of one request: a reply, or as much of it as there was when it was aborted."""
+
+    token_ids: list[int]
+    logprobs: Logprobs
+    finish_reason: Literal["stop", "length", "abort"]
+
+
+class _Answer(BaseModel):
+    choices: list[Part] = Field(min_length=1, max_length=1)
+
+
+class _Model(BaseModel):
+    id: str
+    max_model_len: int
+
+
+class _Models(BaseModel):
+    data: list[_Model] = Field(min_length=1)
+
+
+class _Reset(BaseModel):
+    success: bool
+
+
+class _Anything(BaseModel): ...
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class VllmClient:
+    """Asks the server at `url`. Every call ends within `deadline_s` seconds, or raises PolicyFailure."""
+
+    def __init__(self, url: str, deadline_s: float) -> None:
+        self.url, self.deadline_s = url.rstrip("/").removesuffix("/v1"), deadline_s
+        self.model = ""
+        """The name that the server gives its model; known after `require`."""
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
+        self._http = httpx.AsyncClient(
+            base_url=self.url, limits=limits, timeout=httpx.Timeout(None, connect=CONNECT_S), trust_env=False
+        )
+
+    async def require(self, max_length: int) -> None:
+        """Learn the model's name. Raises ConfigError where it holds fewer than `max_length` tokens."""
+        model = (await self._ask("GET", "/v1/models", _Models)).data[0]
+        if model.max_model_len < max_length:
+            raise ConfigError(
+                f"the vLLM server at {self.url} holds {model.max_model_len} tokens and rollout.max_length is "
+                f"{max_length}: start it with --max-model-len {max_length}, or lower rollout.max_length"
+            )
+        self.model = model.id
+
+    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> Part:
+        """Up to `sampling.max_new_tokens` tokens after `prompt`, the stop token included, and their log-probabilities.
+
+        `salt` keeps apart the keys and values of different weights in the server's cache.
+        """
+        asked = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "stop_token_ids": sorted(sampling.stop_ids),
+            "ignore_eos": True,  # only `stop_ids` stop
+            "seed": seed,
+            "cache_salt": salt,
+            **UNTOUCHED,
+            **TOLD,
+        }
+        part = (await self._ask("POST", "/v1/completions", _Answer, json=asked)).choices[0]
+        ids, logprobs = part.token_ids, part.logprobs.token_logprobs
+        whole = part.finish_reason == "abort" or ids
+        if len(ids) != len(logprobs) or not whole or len(ids) > sampling.max_new_tokens:
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} answered {len(ids)} tokens and {len(logprobs)} log-probabilities where "
+                f"at most {sampling.max_new_tokens} tokens were asked for"
+            )
+        return part
+
+    async def pause(self) -> None:
+        """Begin nothing new, and end every reply under way: each answers with what it has."""
+        await self._ask("POST", "/pause", _Anything, params={"mode": "abort"})
+
+    async def abort(self) -> None:
+        """End what arrived after the pause."""
+        await self._ask("POST", "/abort_requests", _Anything, json={})
+
+    async def read_weights(self, folder: str) -> None:
+        """Take the weights of a checkpoint's folder."""
+        order = {"method": "read_agentgym_weights", "args": [folder]}
+        await self._ask("POST", "/collective_rpc", _Anything, json=order)
+
+    async def forget(self) -> None:
+        """Drop all cached keys and values."""
+        if not (await self._ask("POST", "/reset_prefix_cache", _Reset)).success:
+            raise PolicyFailure(f"the vLLM server at {self.url} holds on to keys and values of the weights before")
+
+    async def resume(self) -> None:
+        await self._ask("POST", "/resume", _Anything)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, method: str, path: str, kind: type[M], **request: Any) -> M:
+        """Raises PolicyFailure, in a sentence, for every way in which no answer of this kind comes."""
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                response = await self._send(method, path, request)
+        except TimeoutError as error:
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} gave no answer to {path} within {self.deadline_s:g} s"
+            ) from error
+        if response.status_code == 404 and not path.startswith("/v1/"):
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} has no {path}: start it with VLLM_SERVER_DEV_MODE=1 (docs/engines.md)"
+            )
+        if response.status_code != 200:
+            told = response.text[:EXCERPT].strip()
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {told}"
+            )
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            what = error.errors()[0]
+            where = ".".join(str(part) for part in what["loc"])
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} answered {path} with something else than was asked for ({where}: "
+                f"{what['msg']}); is it vLLM 0.32 or later, with the flags of docs/engines.md?"
+            ) from error
+
+    async def _send(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
+        for attempt in range(TRIES):
+            try:
+                return await self._http.request(method, path, **request)
+            except httpx.TransportError as error:
+                if attempt == TRIES - 1:
+                    raise PolicyFailure(
+                        f"the vLLM server at {self.url} cannot be reached ({error or type(error).__name__})"
+                    ) from error
+            await asyncio.sleep(BACKOFF_S * 2**attempt)
+        raise AssertionError("every try returns or raises")

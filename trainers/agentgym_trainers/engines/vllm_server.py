@@ -1,0 +1,172 @@
+"""A vLLM server of our own, for as long as a run needs it.
+
+    python -m agentgym_trainers.engines.vllm_server COMMAND ...
+
+is what stands between: it runs the command in a session of its own and ends everything in it when the command ends,
+when told to, or when its standard input does, which happens however the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import httpx
+
+from agentgym.errors import UsageError
+from agentgym.launch import end_of
+
+STARTUP_S = 900.0
+"""Until the server answers: large models take minutes to load."""
+GRACE_S = 10.0
+"""Between asking processes to end and ending them."""
+TAIL = 30
+"""Lines of the log that an error shows."""
+TOKENS = 2048
+"""Of one forward on a CPU, unless one sequence may be longer."""
+READER = "agentgym_trainers.engines.vllm_worker.WeightReader"
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """What decides a server."""
+
+    model: Path
+    """A checkpoint's folder."""
+    max_length: int
+    max_sequences: int
+    dtype: str
+    seed: int
+    gpu_memory_utilization: float
+    cache_bytes: int | None
+    """Memory for keys and values on a CPU; None where there is a GPU."""
+
+    def command(self, port: int, name: str) -> list[str]:
+        """`name` is what the server calls its model."""
+        given = {
+            "model": self.model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": self.dtype,
+            "max-model-len": self.max_length, "max-num-seqs": self.max_sequences, "seed": self.seed,
+            "logprobs-mode": "processed_logprobs", "generation-config": "vllm", "worker-extension-cls": READER,
+        }  # fmt: skip
+        switches = ["--enable-prefix-caching", "--disable-log-stats", "--disable-uvicorn-access-log"]
+        if self.cache_bytes is None:
+            given["gpu-memory-utilization"] = self.gpu_memory_utilization
+        else:
+            given["kv-cache-memory-bytes"] = self.cache_bytes
+            # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
+            given["max-num-batched-tokens"] = max(self.max_length, TOKENS)
+            switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
+        flags = [part for flag, value in given.items() for part in (f"--{flag}", str(value))]
+        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags, *switches]
+
+
+class VllmServer:
+    """Started by `start`, ended by `stop` or with this process."""
+
+    def __init__(self, flags: ServerFlags, log: Path) -> None:
+        self.flags, self.log = flags, log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, startup_s: float = STARTUP_S) -> str:
+        """Its URL, once it answers. Raises UsageError with the end of its log when it does not."""
+        port, started = free_port(), monotonic()
+        url, name = f"http://127.0.0.1:{port}", f"agentgym-{os.getpid()}-{port}"
+        command = [sys.executable, "-m", "agentgym_trainers.engines.vllm_server", *self.flags.command(port, name)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=self._environment()
+            )
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=5.0, trust_env=False) as client:
+                while not await _answers(client, name):
+                    if self.process.poll() is not None:
+                        raise self._not_started(f"ended with status {self.process.returncode}")
+                    if monotonic() - started > startup_s:
+                        raise self._not_started(f"did not answer within {startup_s:g} s")
+                    await asyncio.sleep(0.2)
+        except BaseException:
+            self.stop()
+            raise
+        return url
+
+    def stop(self) -> None:
+        """End it and all that it started."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()  # asks the process between to end the server
+        try:
+            process.wait(2 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        told = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        if self.flags.cache_bytes is not None:  # as many threads as OMP_NUM_THREADS says, on whatever cores are free
+            told["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        return {**os.environ, **told}
+
+    def _not_started(self, how: str) -> UsageError:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return UsageError(f"the vLLM server {how} ({self.log}). {end_of(lines[-TAIL:])}")
+
+
+async def _answers(client: httpx.AsyncClient, name: str) -> bool:
+    """Whether the server at this address is there, and is ours."""
+    try:
+        response = await client.get("/v1/models")
+    except httpx.TransportError:
+        return False
+    return response.status_code == 200 and name in response.text
+
+
+def free_port() -> int:
+    """One that nobody listens on now. Another may take it before the server does: then the server ends, and says so."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def guard(command: Sequence[str]) -> int:
+    """Run a command as the head of this file says; its status."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+
+    def end_with_input() -> None:
+        # Unbuffered: the lock of a buffer, held in this thread, would abort the interpreter's exit.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        end()
+        try:
+            child.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    threading.Thread(target=end_with_input, daemon=True).start()
+    status = child.wait()
+    with contextlib.suppress(ProcessLookupError):  # what it started and left behind
+        os.killpg(child.pid, signal.SIGKILL)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(guard(sys.argv[1:]))
