@@ -59,7 +59,7 @@ def value_head(model: Any, trunk: str | None, seed: int = 3) -> ValueHead | None
 class Gradients(Learner):
     """Keeps the gradient of a step instead of taking it."""
 
-    def _step(self) -> dict[str, float]:
+    def _step(self, finite: bool = True) -> dict[str, float]:
         parts = [self.model, *([self.value] if self.value is not None else [])]
         named = {f"{i}.{name}": p for i, part in enumerate(parts) for name, p in part.named_parameters()}
         self.gradient = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in named.items()}
@@ -205,7 +205,7 @@ def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
 class StepsAnyway(Learner):
     """What the usual loop does: the optimiser is stepped whatever the gradient."""
 
-    def _step(self) -> dict[str, float]:
+    def _step(self, finite: bool = True) -> dict[str, float]:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return {}

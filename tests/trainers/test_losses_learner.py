@@ -37,7 +37,7 @@ NAMES = list(OBJECTIVES)
 class Gradients(Learner):
     """Keeps the gradient of a step instead of taking it."""
 
-    def _step(self) -> dict[str, float]:
+    def _step(self, finite: bool = True) -> dict[str, float]:
         self.gradient = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
         self.optimizer.zero_grad(set_to_none=True)
         return {}

@@ -21,7 +21,7 @@ LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
 class Gradients(Learner):
     """Keeps the gradient of a step instead of taking it."""
 
-    def _step(self) -> dict[str, float]:
+    def _step(self, finite: bool = True) -> dict[str, float]:
         groups = self.optimizer.param_groups
         self.gradient = [p.grad.clone() for group in groups for p in group["params"] if p.grad is not None]
         self.optimizer.zero_grad(set_to_none=True)

@@ -5,6 +5,7 @@ Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,7 +172,7 @@ class Learner:
             loss = (weights * losses.cross_entropy(outputs.logprob)).sum()
             loss.backward()
             total += loss.item()
-        return {**self.processes.add({"loss/cross_entropy": total}), **self._step()}
+        return self._stepped(self.processes.add({"loss/cross_entropy": total}))
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
         """One optimiser step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
@@ -189,7 +190,7 @@ class Learner:
                     sums[name] = max(sums.get(name, 0.0), value)
                 else:
                     sums[name] = sums.get(name, 0.0) + value * (share if how == "mean" else 1.0)
-        return {**self.processes.add(sums, sorted(largest)), **self._step()}
+        return self._stepped(self.processes.add(sums, sorted(largest)))
 
     def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
         """One optimiser step of the critic alone, whose trunk is its own, on this whole batch."""
@@ -204,7 +205,7 @@ class Learner:
             loss = (weight * self.value.loss(outputs.value, target)).sum()
             (self.value.options.coefficient * loss).backward()
             total += loss.item()
-        return {**self.processes.add({"loss/value": total}), **self._step()}
+        return self._stepped(self.processes.add({"loss/value": total}))
 
     def _task(
         self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
@@ -304,14 +305,18 @@ class Learner:
             **{f"policy/entropy_turn_{NAMES[b]}": (float(sums[b]), "sum") for b in np.unique(bin_A).tolist()},
         }
 
-    def _step(self) -> dict[str, float]:
-        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing.
+    def _stepped(self, told: dict[str, float]) -> dict[str, float]:
+        """The metrics of an optimiser batch, with those of its step."""
+        return {**told, **self._step(all(math.isfinite(x) for name, x in told.items() if name.startswith("loss/")))}
+
+    def _step(self, finite: bool = True) -> dict[str, float]:
+        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing, nor does a loss that is
+        not (`finite`): where it was clamped, its gradient is 0 and looks well.
 
         Nor does one that is exactly zero, as where every attempt of every group failed: Adam's momentum would carry the
         weights on, at full speed, in the direction of batches gone by.
         """
         norms = {}
-        finite = True
         for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
             self.processes.sum_gradients(group["params"])
             gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]

@@ -1,10 +1,11 @@
-"""An optimiser batch whose gradient is not finite: nothing is learned from it, it is kept, and it says where from."""
+"""An optimiser batch whose loss or gradient is not finite: nothing is learned, it is kept, and it says where from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +26,10 @@ def keep_skipped(
     home = folder / "skipped"
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"step-{step:06d}-{len(list(home.glob(f'step-{step:06d}-*')))}.pt"
-    plain = {"batch": asdict(batch), "credit": asdict(credit), "rows": [asdict(row) for row in rows]}
-    torch.save({**plain, "metrics": dict(told), "parameters": list(parameters)}, path)
+    given = {"batch": asdict(batch), "credit": asdict(credit), "rows": [asdict(row) for row in rows]}
+    torch.save({**_tensors(given), "metrics": dict(told), "parameters": list(parameters)}, path)
     return (
-        f"step {step}: the gradient is not finite, so nothing was learned from an optimiser batch of "
+        f"step {step}: loss or gradient is not finite, so nothing was learned from an optimiser batch of "
         f"{len(batch.group_M)} attempts: {where(batch, credit, told, parameters)}. The batch is in {path}"
     )
 
@@ -52,6 +53,15 @@ def where(batch: Batch, credit: Credit, told: Mapping[str, float], parameters: S
             return f"{name} is {value}, and all that it was computed from is finite but the model's own numbers"
     named = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")
     return f"the loss is finite, the gradient of {named} is not"
+
+
+def _tensors(given: Any) -> Any:
+    """Arrays as tensors, which `torch.load` reads without trusting the file."""
+    if isinstance(given, dict):
+        return {name: _tensors(value) for name, value in given.items()}
+    if isinstance(given, list):
+        return [_tensors(value) for value in given]
+    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
 
 
 def _place(batch: Batch, name: str, at: int) -> str:
