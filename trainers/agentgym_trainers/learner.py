@@ -338,10 +338,11 @@ class Learner:
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
 
     def _not_finite(self) -> list[str]:
-        """Names of the parameters whose gradient is not."""
+        """Names of the parameters whose gradient is not, as far as this process has it."""
         parts = {"": self.model, "value.": self.value}
-        named = [(f"{at}{name}", p) for at, part in parts.items() if part for name, p in part.named_parameters()]
-        return [name for name, p in named if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+        named = [(f"{at}{name}", p.grad) for at, part in parts.items() if part for name, p in part.named_parameters()]
+        own = [(name, g.to_local() if isinstance(g, DTensor) else g) for name, g in named if g is not None]
+        return [name for name, gradient in own if not bool(torch.isfinite(gradient).all())]
 
     def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""
