@@ -59,7 +59,7 @@ scale: .venv-scale/ready
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop
 	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  'openenv==0.10.*' 'trl==1.16.*'
+	  gymnasium 'openenv==0.10.*' 'trl==1.16.*'
 	touch $@
 
 # BrowserGym, whose Playwright is an older one; for `browsergym` and benchmarks/web.py.
