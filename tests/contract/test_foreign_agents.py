@@ -86,7 +86,7 @@ def serving(engine: Any, tokenizer: Any, **options: Any) -> Iterator[tuple[str, 
     recorder = Recorder(served.template, **options)
     with serve_in_thread(create_inference_app(served, recorder=recorder)) as url:
         yield url, recorder
-    engine.shutdown()
+    asyncio.run(engine.aclose())
 
 
 @pytest.fixture

@@ -77,13 +77,13 @@ class InstructionValue:
         places = {prompt.tobytes(): i for i, prompt in enumerate(prompts)}
         none = np.zeros(0, np.int64)
         rows = [Row(prompts[i], none, none, i, False) for i in sorted(places.values())]
-        states = []
+        states, order = [], {}
         with torch.no_grad():
             for part in micro_batches(rows, self.budget):
                 packed = pack(part, self.trunk.device)
+                order |= {row.ids.tobytes(): len(order) + i for i, row in enumerate(part)}
                 ends = np.array([place[-1] for place in packed.places])
                 states.append(self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)])
-        order = {row.ids.tobytes(): i for i, row in enumerate(rows)}
         return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()
 
 
