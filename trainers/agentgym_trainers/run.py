@@ -12,9 +12,11 @@ The folder is the run: a run that was killed goes on from its newest checkpoint 
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from agentgym.client import Connection, connect
-from agentgym.errors import ConfigError
+from agentgym.errors import CheckpointError, ConfigError
 from agentgym.evaluate import Comparison, Report, compare, evaluate
 from agentgym.harness import Harness
 from agentgym.launch import server_process
@@ -48,6 +50,9 @@ from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, sampling_of, success_rate
 
+REVIVAL_RETRIES = 12
+"""Of a request, through the socket: some 15 seconds, in which a server that died is there again."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -67,10 +72,10 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     check_model(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    with progress or bars() as progress:
+    with a_full_disk_told(folder), progress or bars() as progress:
         async with open_world(config, progress) as (world, server):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+            write_config(config, folder)
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
             trainer, log = await start_training(config, folder, world, start)
@@ -82,9 +87,22 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             finally:
                 log.close()
                 await trainer.engine.aclose()
-    if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
-        write_report(folder)
+        if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
+            write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
+
+
+@contextmanager
+def a_full_disk_told(folder: Path) -> Iterator[None]:
+    """Raises CheckpointError where the disk had no room for what a run writes into its folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise CheckpointError(
+            f"no space is left for {folder}; its checkpoints are whole: free some, and resume"
+        ) from error
 
 
 def load_run(folder: Path) -> Config:
@@ -92,6 +110,13 @@ def load_run(folder: Path) -> Config:
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder} holds no run (no config.toml)")
     return resolve(folder / "config.toml")
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """config.toml, whole or not at all: without it there is no resuming."""
+    partial = folder / ".config.toml.partial"
+    partial.write_text(to_toml(config), encoding="utf-8")
+    os.replace(partial, folder / "config.toml")
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -120,9 +145,9 @@ async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[
         async with connect(name) as world:
             yield check_world(config, world), None
         return
-    with server_process([name]) as url:
+    with server_process([name], revive=True) as url:
         progress.console.print(f"serving {name} at {url}")
-        async with connect(url) as world:  # the only world there
+        async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
             yield check_world(config, world), url
 
 

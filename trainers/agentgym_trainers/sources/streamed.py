@@ -45,7 +45,7 @@ class StreamedSource:
         """Issued, and not begun."""
         self._ready: deque[tuple[Prompt, Group]] = deque()
         self._playing: dict[asyncio.Task[Group], Prompt] = {}
-        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0}
+        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0, "failed_groups": 0}
         self._before = dict(self.watch.spent)
 
     async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
@@ -62,6 +62,7 @@ class StreamedSource:
                     taken.append((prompt, group))
                     continue
                 empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
+                self._counts["failed_groups"] += 1
                 if empty > groups:
                     error = group.trajectories[0].error
                     raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
@@ -78,6 +79,7 @@ class StreamedSource:
         told = {
             "async/playing": float(len(self._playing)),
             "async/ready": float(len(self._ready)),
+            "async/failed_groups": float(counts["failed_groups"]),
             "async/waited_for_engine_s": spent[ENGINE],
             "async/waited_for_world_s": spent[WORLD],
         }
@@ -114,7 +116,8 @@ class StreamedSource:
             self._seats = asyncio.Semaphore(trainer.config.rollout.concurrency)
             waiting, ready = self._journal.go_back(trainer.step)
             self._waiting, self._ready = deque(waiting), deque(ready)
-            trainer.curriculum.load_state_dict({"position": len(self._journal.steps())})
+            position = max(trainer.curriculum.position, len(self._journal.steps()))  # the journal may have been deleted
+            trainer.curriculum.load_state_dict({"position": position})
         return self._journal
 
     def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
@@ -166,7 +169,8 @@ class StreamedSource:
             for task in done:
                 prompt = self._playing.pop(task)
                 group = task.result()
-                journal.ready(prompt, group)
+                if group.without_failures().trajectories:  # else it is played again when the run is resumed
+                    journal.ready(prompt, group)
                 self._ready.append((prompt, group))
             if done:
                 return
