@@ -130,7 +130,7 @@ class _Keeper:
             try:
                 self._server = _Server(self._server.worlds, self._startup_s, [*self._server.options, "--port", port])
             except UsageError as error:
-                self.lost = f"{ended}, and then: {error}"
+                self.lost = f"{ended}, and could not be started again: {error}"
                 return
 
 

@@ -45,7 +45,10 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.OperationalError as error:
+            raise self._unwritten(error) from error
         try:
             self._do("PRAGMA journal_mode = WAL")
             self._do("PRAGMA synchronous = FULL")
@@ -93,7 +96,7 @@ class Journal:
         try:
             return self._db.execute(statement, values)
         except sqlite3.OperationalError as error:  # no room, or a file that may not be written
-            raise CheckpointError(f"could not write {self._path} ({error}); see to it, and resume the run") from error
+            raise self._unwritten(error) from error
         except sqlite3.DatabaseError as error:
             raise self._no_journal(error) from error
 
@@ -109,6 +112,9 @@ class Journal:
             return Group(tuple(Trajectory.from_json(json.loads(line)) for line in lines))
         except (zlib.error, ValueError, KeyError, TypeError) as error:
             raise self._no_journal(error) from error
+
+    def _unwritten(self, error: Exception) -> CheckpointError:
+        return CheckpointError(f"could not write {self._path} ({error}); see to it, and resume the run")
 
     def _no_journal(self, error: Exception) -> CheckpointError:
         return CheckpointError(

@@ -50,8 +50,9 @@ from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, sampling_of, success_rate
 
-REVIVAL_RETRIES = 12
-"""Of a request, through the socket: some 15 seconds, in which a server that died is there again."""
+REVIVAL_RETRIES = 9
+"""Of a request, through the socket: nine seconds, and an episode is tried twice. Then a server that died is there
+again."""
 
 
 @dataclass(frozen=True)
