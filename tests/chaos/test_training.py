@@ -7,7 +7,6 @@ training, whose numbers must then be the very same, are in tests/learning/test_r
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import re
 import shutil
@@ -25,6 +24,9 @@ from agentgym_trainers.recipe import to_toml
 STEPS, EVERY, GROUPS, SIZE, STALENESS = 20, 4, 4, 8, 2
 LAST = 6
 """Steps at the end whose success is compared."""
+NOISE = 0.23
+"""Of two runs' success at the end. Five that nothing happened to, of other seeds, had 0.65 to 0.76, a standard deviation
+of 0.04; this is four of a difference's. Where they begin, success is 0.35 lower."""
 DEAD = r"the server of oracle ended with status -9(, twice within 60 s|, and could not be started again|\. The end)"
 RECIPE: dict[str, Any] = {
     "name": "chaos",
@@ -37,7 +39,7 @@ RECIPE: dict[str, Any] = {
     },
     "credit": {"assigner": "rloo"},
     "loss": {"entropy": 0.001},
-    "optim": {"lr": 1.5e-3},
+    "optim": {"lr": 2e-3, "minibatches": 1},
     "eval": {"split": "train", "tasks": 0},
 }  # fmt: skip
 WARM_UP = {"demonstrations": 256, "noise": 0.5, "lr": 5e-3, "max_steps": 150, "stop_at_success": 0.2, "check_every": 10}
@@ -85,7 +87,7 @@ def kills(chance: random.Random, folder: Path) -> list[Deed]:
     deeds, at = [], len(steps_of(folder))
     for _ in range(chance.choice((1, 1, 2))):
         at += chance.randint(0, 5)
-        whom = chance.choice(("trainer", "trainer", "world"))
+        whom = chance.choice(("trainer", "world"))
         deeds.append(Deed(lambda at=at: len(steps_of(folder)) >= at, chance.uniform(0, 0.6), whom))
         if whom == "trainer":
             break
@@ -108,13 +110,9 @@ def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_n
     if statuses[-1]:
         ended = forked.go_on(folder, arguments)
         assert ended.status == 0, ended.said
-    print("ended with", statuses)
+    print(f"ended with {statuses}, success {success(folder):.2f}, undisturbed {undisturbed:.2f}")
     check(folder, STEPS, GROUPS, STALENESS)
-    reached = success(folder)
-    # Both are rates of as many attempts, and this is four standard deviations of their difference. Four runs that
-    # nothing happened to lay within 0.01; where they began, success is 0.4 lower.
-    counted = LAST * GROUPS * SIZE
-    assert abs(reached - undisturbed) <= 4 * math.sqrt(undisturbed * (1 - undisturbed) * 2 / counted) + 1 / counted
+    assert abs(success(folder) - undisturbed) <= NOISE
 
 
 def test_a_killed_world_is_survived(forked, start, tmp_path) -> None:

@@ -139,6 +139,19 @@ def test_a_run_that_was_cut_goes_on_and_loses_no_prompt(chatty, tokenizer, tmp_p
     assert_every_prompt_once(tmp_path, 5)
 
 
+def test_more_prompts_than_may_wait_are_not_played_at_once(chatty, tokenizer, tmp_path) -> None:
+    """As after a run that went back to an earlier checkpoint: they would be too old when they are learned from."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    for seed in range(30):
+        journal.issue(0, seed)
+    journal.close()
+    lines = run(trainer_of(config(), chatty(), tokenizer, tmp_path))
+    assert all(line["async/playing"] + line["async/ready"] <= (1 + STALENESS) * GROUPS for line in lines)
+    taken = {prompt for prompt, step in learned(tmp_path).items() if step is not None}
+    assert taken <= set(range(1, 31))
+    assert len(taken) == 5 * GROUPS
+
+
 class Held(LocalSession):
     """A world that does not answer for the first prompt's first attempt until it is let go."""
 

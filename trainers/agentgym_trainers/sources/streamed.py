@@ -121,14 +121,16 @@ class StreamedSource:
         return self._journal
 
     def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
-        """Issue prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats."""
+        """Play prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats. After a run
+        went back to an earlier checkpoint there may be more that were issued: played now, they would be too old."""
         rollout = trainer.config.rollout
         most = (1 + rollout.staleness) * rollout.groups
-        while taken + len(self._ready) + len(self._playing) + len(self._waiting) < most:
-            ((task, seed),) = trainer.curriculum.propose(1)
-            self._waiting.append(journal.issue(task, seed))
-        while self._waiting:
-            prompt = self._waiting.popleft()
+        while taken + len(self._ready) + len(self._playing) < most:
+            if self._waiting:
+                prompt = self._waiting.popleft()
+            else:
+                ((task, seed),) = trainer.curriculum.propose(1)
+                prompt = journal.issue(task, seed)
             self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
 
     async def _play(self, trainer: Trainer, prompt: Prompt) -> Group:
