@@ -96,7 +96,7 @@ def kills(chance: random.Random, folder: Path) -> list[Deed]:
 
 def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_number) -> None:
     """A trainer that is killed goes on by --resume; a world that is killed once is survived, twice is one sentence."""
-    chance, folder = random.Random(training_number), tmp_path / "run"
+    chance, folder = random.Random(training_number + 1), tmp_path / "run"
     arguments = recipe(tmp_path, model={"path": str(start)})
     statuses = []
     for _ in range(3):

@@ -199,6 +199,7 @@ def test_attempts_to_spare_are_cancelled_and_told(chatty, tokenizer, tmp_path) -
     lines = run(trainer)
     assert sum(line.get("async/cancelled", 0) for line in lines) >= GROUPS * 4
     assert all(line["async/kept_turns"] > 0 for line in lines if "async/cancelled" in line)
+    assert any(line.get("async/cancelled_turns", 0) > 0 for line in lines)
     assert 1 in {prompt for prompt, step in learned(tmp_path).items() if step is not None}
 
 

@@ -24,7 +24,7 @@ from agentgym.policy import Episode
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.journal import Journal, Prompt
-from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy
+from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy, name_of
 
 if TYPE_CHECKING:
     from agentgym_trainers.train import Trainer
@@ -153,6 +153,8 @@ class StreamedSource:
                 if sum(not t.stop.is_failure for t in kept) >= size:
                     break
         finally:
+            cut = [name_of(episode) for episode, task in zip(episodes, attempts, strict=True) if not task.done()]
+            self._counts["cut_short"] += sum(self.watch.turns.get(name, 0) for name in cut)
             for task in attempts:
                 task.cancel()
             await asyncio.gather(*attempts, return_exceptions=True)
