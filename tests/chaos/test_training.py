@@ -25,8 +25,8 @@ STEPS, EVERY, GROUPS, SIZE, STALENESS = 20, 4, 4, 8, 2
 LAST = 6
 """Steps at the end whose success is compared."""
 NOISE = 0.23
-"""Of two runs' success at the end. Five that nothing happened to, of other seeds, had 0.65 to 0.76, a standard deviation
-of 0.04; this is four of a difference's. Where they begin, success is 0.35 lower."""
+"""Of two runs' success at the end. Five that nothing happened to, of other seeds, had 0.65 to 0.76, a standard
+deviation of 0.04; this is four of a difference's. Where they begin, success is 0.35 lower."""
 DEAD = r"the server of oracle ended with status -9(, twice within 60 s|, and could not be started again|\. The end)"
 RECIPE: dict[str, Any] = {
     "name": "chaos",

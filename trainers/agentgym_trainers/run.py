@@ -15,8 +15,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -26,11 +26,10 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from agentgym.client import Connection, connect
+from agentgym.client import Connection
 from agentgym.errors import CheckpointError, ConfigError
 from agentgym.evaluate import Comparison, Report, compare, evaluate
 from agentgym.harness import Harness
-from agentgym.launch import server_process
 from agentgym.policy import Episode
 from agentgym.report import write_report
 from agentgym.rollout import Limits, Runner
@@ -46,13 +45,9 @@ from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.models import prepare
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.recipe import resolve, to_toml
-from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, sampling_of, success_rate
-
-REVIVAL_RETRIES = 9
-"""Of a request, through the socket: nine seconds, and an episode is tried twice. Then a server that died is there
-again."""
+from agentgym_trainers.world import open_world
 
 
 @dataclass(frozen=True)
@@ -136,47 +131,6 @@ def check_model(config: Config) -> None:
         return
     head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
     check_engine(config.engine, head_size)
-
-
-@asynccontextmanager
-async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
-    """The world to train on, and the URL of the server that was started for it, if one was."""
-    name = config.world.name
-    if "://" in name or not config.world.serve:
-        async with connect(name) as world:
-            yield check_world(config, world), None
-        return
-    with server_process([name], revive=True) as url:
-        progress.console.print(f"serving {name} at {url}")
-        async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
-            yield check_world(config, world), url
-
-
-def check_world(config: Config, world: Connection) -> Connection:
-    """Raises ConfigError where the recipe asks for what the world does not have."""
-    for split in (config.world.split, config.eval.split):
-        if split not in world.spec.splits:
-            raise ConfigError(f"{world.spec.id} has no split {split!r}; it has {', '.join(world.spec.splits)}")
-    if config.eval.tasks > world.spec.splits[config.eval.split]:
-        raise ConfigError(
-            f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
-            f"{config.eval.split!r}"
-        )
-    for who, needs in config.needs.items():
-        if "anchors" in needs and "state_key" not in world.spec.info_keys:
-            raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
-        if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
-            raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
-    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(world.spec.capabilities)):
-        raise ConfigError(
-            f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
-        )
-    if "two_player" in world.spec.capabilities and config.source.kind != "selfplay":
-        raise ConfigError(
-            f"{world.spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
-            '"selfplay", or train against an opponent of the world\'s own'
-        )
-    return world
 
 
 async def warm_start(config: Config, folder: Path, world: Connection, progress: Progress) -> Path:
