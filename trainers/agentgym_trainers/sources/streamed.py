@@ -121,8 +121,8 @@ class StreamedSource:
         return self._journal
 
     def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
-        """Play prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats. Where a run
-        went back to an earlier checkpoint, more may have been issued: played now, they would be too old."""
+        """Play prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats. Where a
+        run went back to an earlier checkpoint, more may have been issued: played now, they would be too old."""
         rollout = trainer.config.rollout
         most = (1 + rollout.staleness) * rollout.groups
         while taken + len(self._ready) + len(self._playing) < most:
