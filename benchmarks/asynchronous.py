@@ -31,6 +31,7 @@ from agentgym.session import LocalSession, Step
 from agentgym.stats import wilson
 from agentgym_trainers import run
 from agentgym_trainers.recipe import resolve
+from agentgym_trainers.world import open_world
 
 CLAIM, SAME = 1.7, 5.0
 """Times faster; points of success that the two may differ by."""
@@ -61,7 +62,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
     config = resolve("quickstart", [*told, f"rollout.staleness={staleness}", "rollout.lockstep=false"])
     with run.bars() as progress:
         progress.disable = True
-        async with run.open_world(config, progress) as (connection, _):
+        async with open_world(config, progress) as (connection, _):
             start = await run.warm_start(config, folder / "warm", connection, progress)
             own = folder / f"staleness-{staleness}"
             own.mkdir()

@@ -214,6 +214,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
     from agentgym_trainers.metrics import MetricsLog
     from agentgym_trainers.recipe import resolve
     from agentgym_trainers.train import success_rate
+    from agentgym_trainers.world import open_world
 
     torch.set_num_threads(1)
     started, place, warm = process_time(), WORLDS[world], method == "warm-up"
@@ -224,7 +225,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
     config = resolve("grpo" if warm else METHODS[method], [*told, *own(method, place.warm_up)])
     with run.bars() as progress:
         progress.disable = True
-        async with run.open_world(config, progress) as (connection, _):
+        async with open_world(config, progress) as (connection, _):
             first = out / f"{world}-warm-{seed}"
             first.mkdir(parents=True, exist_ok=True)
             start = await run.warm_start(config, first, connection, progress)

@@ -16,6 +16,8 @@ from chaos.processes import Server, wait_for
 
 SHORT = 256
 """About how many episodes the default run plays, over all tests."""
+RUNS = 2
+"""Trainings under kills."""
 SETTLE_S = 40.0
 """More than any lease here, with the time until the server looks."""
 TALLIES: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
@@ -23,10 +25,17 @@ TALLIES: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--episodes", type=int, help="episodes to play under chaos, over all tests")
+    parser.addoption("--runs", type=int, help=f"trainings to carry out under kills (default: {RUNS})")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[TALLIES] = {}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "training_number" in metafunc.fixturenames:
+        runs = metafunc.config.getoption("--runs", default=None) or RUNS
+        metafunc.parametrize("training_number", range(runs))
 
 
 class Chaos:

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentgym.env import Action, Observation
 from agentgym.spec import EnvSpec
-from agentgym.testing import ChaosEnv
+from agentgym.testing import ChaosEnv, EchoEnv
 
 WORDS = ("left", "right", "up", "down")
 
@@ -80,3 +80,19 @@ class InlineLedger(Ledger):
     """The same in the server's own thread: for troubles of the network only."""
 
     env_spec = Ledger.env_spec.model_copy(update={"id": "inline-ledger", "inline": True})
+
+
+class Sleeper(EchoEnv):
+    """A world whose first task takes ten minutes to begin."""
+
+    env_spec = EchoEnv.env_spec.model_copy(
+        update={"id": "sleeper", "inline": False, "splits": {"train": 4}, "step_deadline_s": 1200.0}
+    )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        answer = super().reset(seed=seed, options=options)
+        if self._task == 0:
+            time.sleep(600)
+        return answer

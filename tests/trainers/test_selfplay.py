@@ -23,9 +23,10 @@ from agentgym_trainers.learner import Learner
 from agentgym_trainers.queries import action_probabilities, normalised
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rows import collate
-from agentgym_trainers.run import check_world, run
+from agentgym_trainers.run import run
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer
+from agentgym_trainers.world import check_world
 
 WORLD = "kuhn-poker-self:hands=1"
 SMALL = (

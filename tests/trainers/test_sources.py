@@ -21,9 +21,9 @@ from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import rollout_metrics
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rows import collate, is_demonstration
-from agentgym_trainers.run import check_world
 from agentgym_trainers.sources.offline import cut, grouped
 from agentgym_trainers.train import Trainer
+from agentgym_trainers.world import check_world
 
 Opener = Callable[[], Awaitable[Session]]
 ROLLOUT = {

@@ -139,6 +139,19 @@ def test_a_run_that_was_cut_goes_on_and_loses_no_prompt(chatty, tokenizer, tmp_p
     assert_every_prompt_once(tmp_path, 5)
 
 
+def test_more_prompts_than_may_wait_are_not_played_at_once(chatty, tokenizer, tmp_path) -> None:
+    """As after a run that went back to an earlier checkpoint: they would be too old when they are learned from."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    for seed in range(30):
+        journal.issue(0, seed)
+    journal.close()
+    lines = run(trainer_of(config(), chatty(), tokenizer, tmp_path))
+    assert all(line["async/playing"] + line["async/ready"] <= (1 + STALENESS) * GROUPS for line in lines)
+    taken = {prompt for prompt, step in learned(tmp_path).items() if step is not None}
+    assert taken <= set(range(1, 31))
+    assert len(taken) == 5 * GROUPS
+
+
 class Held(LocalSession):
     """A world that does not answer for the first prompt's first attempt until it is let go."""
 
@@ -186,6 +199,7 @@ def test_attempts_to_spare_are_cancelled_and_told(chatty, tokenizer, tmp_path) -
     lines = run(trainer)
     assert sum(line.get("async/cancelled", 0) for line in lines) >= GROUPS * 4
     assert all(line["async/kept_turns"] > 0 for line in lines if "async/cancelled" in line)
+    assert any(line.get("async/cancelled_turns", 0) > 0 for line in lines)
     assert 1 in {prompt for prompt, step in learned(tmp_path).items() if step is not None}
 
 

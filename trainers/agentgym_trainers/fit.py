@@ -118,7 +118,7 @@ ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logpr
 ASKING = frozenset({"branched_value", "judge", "twin", "digiq"})
 """Signals that use the engine, worlds or a server, which belong to the event loop that plays."""
 OF_THE_WORLD = frozenset({"anchors", "snapshots"})
-"""Needs that only the world can meet: `run.check_world`."""
+"""Needs that only the world can meet: `world.check_world`."""
 
 
 def _check_provided(who: str, need: str, config: Config) -> None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentgym.errors import CheckpointError
 from agentgym.trajectory import Group, Trajectory, json_line
@@ -39,22 +40,26 @@ class Prompt:
 
 
 class Journal:
-    """One run's. Every change is on the disk when the call returns."""
+    """One run's. Every change is on the disk when the call returns. Raises CheckpointError where the file is no
+    journal, or cannot be written."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError where the file is no journal."""
-        self._db = sqlite3.connect(path, isolation_level=None)
+        self._path = path
         try:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute(SCHEMA)
-        except sqlite3.DatabaseError as error:
+            self._db = sqlite3.connect(path, isolation_level=None)
+        except sqlite3.OperationalError as error:
+            raise self._unwritten(error) from error
+        try:
+            self._do("PRAGMA journal_mode = WAL")
+            self._do("PRAGMA synchronous = FULL")
+            self._do(SCHEMA)
+        except CheckpointError:
             self._db.close()
-            raise CheckpointError(f"{path} is no journal of a run ({error}); delete it to begin anew") from error
+            raise
 
     def issue(self, task: int, seed: int) -> Prompt:
         """The next prompt."""
-        cursor = self._db.execute("INSERT INTO groups (task, seed) VALUES (?, ?)", (task, seed))
+        cursor = self._do("INSERT INTO groups (task, seed) VALUES (?, ?)", (task, seed))
         assert cursor.lastrowid is not None
         return Prompt(cursor.lastrowid, task, seed)
 
@@ -62,33 +67,57 @@ class Journal:
         """Its attempts are whole."""
         lines = "".join(json_line(trajectory.to_json()) for trajectory in group.trajectories)
         packed = zlib.compress(lines.encode(), 1)
-        self._db.execute("UPDATE groups SET episodes = ? WHERE id = ?", (packed, prompt.id))
+        self._do("UPDATE groups SET episodes = ? WHERE id = ?", (packed, prompt.id))
 
     def consumed(self, prompts: Iterable[Prompt], step: int) -> None:
         """They are learned from in the update that makes the weights of version `step`."""
-        self._db.execute("BEGIN")
-        self._db.executemany("UPDATE groups SET step = ? WHERE id = ?", [(step, prompt.id) for prompt in prompts])
-        self._db.execute("COMMIT")
+        ids = json.dumps([prompt.id for prompt in prompts])
+        self._do("UPDATE groups SET step = ? WHERE id IN (SELECT value FROM json_each(?))", (step, ids))
 
     def go_back(self, step: int) -> tuple[list[Prompt], list[tuple[Prompt, Group]]]:
         """(prompts to be played, groups that wait to be learned from), as of the weights of version `step`."""
-        self._db.execute("UPDATE groups SET step = NULL WHERE step > ?", (step,))
-        rows = self._db.execute("SELECT id, task, seed, episodes FROM groups WHERE step IS NULL ORDER BY id").fetchall()
+        self._do("UPDATE groups SET step = NULL WHERE step > ?", (step,))
+        rows = self._all("SELECT id, task, seed, episodes FROM groups WHERE step IS NULL ORDER BY id")
         waiting = [Prompt(*row[:3]) for row in rows if row[3] is None]
-        return waiting, [(Prompt(*row[:3]), _unpack(row[3])) for row in rows if row[3] is not None]
+        return waiting, [(Prompt(*row[:3]), self._unpack(row[3])) for row in rows if row[3] is not None]
 
     def forget(self, step: int) -> None:
         """Attempts that no checkpoint can ask for again: those that weights of version `step` have learned from."""
-        self._db.execute("UPDATE groups SET episodes = NULL WHERE step <= ?", (step,))
+        self._do("UPDATE groups SET episodes = NULL WHERE step <= ?", (step,))
 
     def steps(self) -> dict[int, int | None]:
         """Prompt -> the step that learned from it, if one did."""
-        return dict(self._db.execute("SELECT id, step FROM groups ORDER BY id").fetchall())
+        return dict(self._all("SELECT id, step FROM groups ORDER BY id"))
 
     def close(self) -> None:
         self._db.close()
 
+    def _do(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:  # no room, or a file that may not be written
+            raise self._unwritten(error) from error
+        except sqlite3.DatabaseError as error:
+            raise self._no_journal(error) from error
 
-def _unpack(packed: bytes) -> Group:
-    lines = zlib.decompress(packed).decode().splitlines()
-    return Group(tuple(Trajectory.from_json(json.loads(line)) for line in lines))
+    def _all(self, query: str) -> list[Any]:
+        try:
+            return self._db.execute(query).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._no_journal(error) from error
+
+    def _unpack(self, packed: bytes) -> Group:
+        try:
+            lines = zlib.decompress(packed).decode().splitlines()
+            return Group(tuple(Trajectory.from_json(json.loads(line)) for line in lines))
+        except (zlib.error, ValueError, KeyError, TypeError) as error:
+            raise self._no_journal(error) from error
+
+    def _unwritten(self, error: Exception) -> CheckpointError:
+        return CheckpointError(f"could not write {self._path} ({error}); see to it, and resume the run")
+
+    def _no_journal(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"{self._path} is no journal of a run ({error}); delete it, and resume: only episodes that no step has "
+            "learned from are lost"
+        )

@@ -12,9 +12,11 @@ The folder is the run: a run that was killed goes on from its newest checkpoint 
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,11 +26,10 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from agentgym.client import Connection, connect
-from agentgym.errors import ConfigError
+from agentgym.client import Connection
+from agentgym.errors import CheckpointError, ConfigError
 from agentgym.evaluate import Comparison, Report, compare, evaluate
 from agentgym.harness import Harness
-from agentgym.launch import server_process
 from agentgym.policy import Episode
 from agentgym.report import write_report
 from agentgym.rollout import Limits, Runner
@@ -44,9 +45,9 @@ from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.models import prepare
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.recipe import resolve, to_toml
-from agentgym_trainers.sources import SOURCES
 from agentgym_trainers.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, sampling_of, success_rate
+from agentgym_trainers.world import open_world
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     check_model(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    with progress or bars() as progress:
+    with a_full_disk_told(folder), progress or bars() as progress:
         async with open_world(config, progress) as (world, server):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+            write_config(config, folder)
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
             trainer, log = await start_training(config, folder, world, start)
@@ -82,9 +83,22 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
             finally:
                 log.close()
                 await trainer.engine.aclose()
-    if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
-        write_report(folder)
+        if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
+            write_report(folder)
     return Outcome(folder, before, after, comparison, perf_counter() - started)
+
+
+@contextmanager
+def a_full_disk_told(folder: Path) -> Iterator[None]:
+    """Raises CheckpointError where the disk had no room for what a run writes into its folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise CheckpointError(
+            f"no space is left for {folder}; its checkpoints are whole: free some, and resume"
+        ) from error
 
 
 def load_run(folder: Path) -> Config:
@@ -92,6 +106,13 @@ def load_run(folder: Path) -> Config:
     if not (folder / "config.toml").is_file():
         raise ConfigError(f"{folder} holds no run (no config.toml)")
     return resolve(folder / "config.toml")
+
+
+def write_config(config: Config, folder: Path) -> None:
+    """config.toml, whole or not at all: without it there is no resuming."""
+    partial = folder / ".config.toml.partial"
+    partial.write_text(to_toml(config), encoding="utf-8")
+    os.replace(partial, folder / "config.toml")
 
 
 def check_folder(config: Config, folder: Path, resume: bool) -> None:
@@ -110,47 +131,6 @@ def check_model(config: Config) -> None:
         return
     head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
     check_engine(config.engine, head_size)
-
-
-@asynccontextmanager
-async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
-    """The world to train on, and the URL of the server that was started for it, if one was."""
-    name = config.world.name
-    if "://" in name or not config.world.serve:
-        async with connect(name) as world:
-            yield check_world(config, world), None
-        return
-    with server_process([name]) as url:
-        progress.console.print(f"serving {name} at {url}")
-        async with connect(url) as world:  # the only world there
-            yield check_world(config, world), url
-
-
-def check_world(config: Config, world: Connection) -> Connection:
-    """Raises ConfigError where the recipe asks for what the world does not have."""
-    for split in (config.world.split, config.eval.split):
-        if split not in world.spec.splits:
-            raise ConfigError(f"{world.spec.id} has no split {split!r}; it has {', '.join(world.spec.splits)}")
-    if config.eval.tasks > world.spec.splits[config.eval.split]:
-        raise ConfigError(
-            f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
-            f"{config.eval.split!r}"
-        )
-    for who, needs in config.needs.items():
-        if "anchors" in needs and "state_key" not in world.spec.info_keys:
-            raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
-        if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
-            raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
-    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(world.spec.capabilities)):
-        raise ConfigError(
-            f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
-        )
-    if "two_player" in world.spec.capabilities and config.source.kind != "selfplay":
-        raise ConfigError(
-            f"{world.spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
-            '"selfplay", or train against an opponent of the world\'s own'
-        )
-    return world
 
 
 async def warm_start(config: Config, folder: Path, world: Connection, progress: Progress) -> Path:

@@ -19,6 +19,8 @@ class Watch:
     clock: Callable[[], float] = time.monotonic
     waiting: dict[str, tuple[str, float]] = field(default_factory=dict)
     """who -> (for what, since)"""
+    turns: dict[str, int] = field(default_factory=dict)
+    """Of the episodes under way."""
     spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, WORLD: 0.0})
     """Seconds that episodes waited, all together, by what for."""
 
@@ -39,6 +41,11 @@ class Watch:
         return "\n".join([*lines, *more]) or "  nobody: no episode is under way"
 
 
+def name_of(episode: Episode) -> str:
+    """An episode, as the watch calls it."""
+    return f"task {episode.task} (seed {episode.seed}), attempt {episode.attempt}"
+
+
 @dataclass(frozen=True)
 class WatchedPolicy:
     """A policy that is watched: its episodes wait for the engine while it acts, else for the world."""
@@ -47,8 +54,9 @@ class WatchedPolicy:
     watch: Watch
 
     def actor(self, episode: Episode) -> Actor:
-        who = f"task {episode.task} (seed {episode.seed}), attempt {episode.attempt}"
+        who = name_of(episode)
         self.watch.now_for(who, WORLD)
+        self.watch.turns[who] = 0
         return _Watched(self.policy.actor(episode), self.watch, who)
 
 
@@ -61,10 +69,13 @@ class _Watched:
     async def act(self, ask: Ask) -> Reply:
         self.watch.now_for(self.who, ENGINE)
         try:
-            return await self.actor.act(ask)
+            reply = await self.actor.act(ask)
+            self.watch.turns[self.who] += 1
+            return reply
         finally:
             self.watch.now_for(self.who, WORLD)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         self.watch.now_for(self.who, None)
+        self.watch.turns.pop(self.who, None)
         return self.actor.finish(messages)

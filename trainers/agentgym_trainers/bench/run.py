@@ -40,6 +40,7 @@ from agentgym_trainers.config import Config
 from agentgym_trainers.rows import collate
 from agentgym_trainers.signals import Parts, Scene
 from agentgym_trainers.train import Trainer, success_rate
+from agentgym_trainers.world import open_world
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ async def bench(config: Config, folder: Path, options: BenchOptions, progress: P
     """Measure every assigner on `config`'s world and policy, with its warm-up in `folder`. Raises ConfigError where the
     world cannot be branched."""
     entered = contestants(options.only)
-    async with run.open_world(config, progress) as (world, _):
+    async with open_world(config, progress) as (world, _):
         require_snapshots(world.spec)
         folder.mkdir(parents=True, exist_ok=True)
         clock = Clock()

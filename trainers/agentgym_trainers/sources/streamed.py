@@ -24,7 +24,7 @@ from agentgym.policy import Episode
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.journal import Journal, Prompt
-from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy
+from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy, name_of
 
 if TYPE_CHECKING:
     from agentgym_trainers.train import Trainer
@@ -45,7 +45,7 @@ class StreamedSource:
         """Issued, and not begun."""
         self._ready: deque[tuple[Prompt, Group]] = deque()
         self._playing: dict[asyncio.Task[Group], Prompt] = {}
-        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0}
+        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0, "failed_groups": 0}
         self._before = dict(self.watch.spent)
 
     async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
@@ -62,6 +62,7 @@ class StreamedSource:
                     taken.append((prompt, group))
                     continue
                 empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
+                self._counts["failed_groups"] += 1
                 if empty > groups:
                     error = group.trajectories[0].error
                     raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
@@ -78,6 +79,7 @@ class StreamedSource:
         told = {
             "async/playing": float(len(self._playing)),
             "async/ready": float(len(self._ready)),
+            "async/failed_groups": float(counts["failed_groups"]),
             "async/waited_for_engine_s": spent[ENGINE],
             "async/waited_for_world_s": spent[WORLD],
         }
@@ -114,18 +116,21 @@ class StreamedSource:
             self._seats = asyncio.Semaphore(trainer.config.rollout.concurrency)
             waiting, ready = self._journal.go_back(trainer.step)
             self._waiting, self._ready = deque(waiting), deque(ready)
-            trainer.curriculum.load_state_dict({"position": len(self._journal.steps())})
+            position = max(trainer.curriculum.position, len(self._journal.steps()))  # the journal may have been deleted
+            trainer.curriculum.load_state_dict({"position": position})
         return self._journal
 
     def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
-        """Issue prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats."""
+        """Play prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats. Where a
+        run went back to an earlier checkpoint, more may have been issued: played now, they would be too old."""
         rollout = trainer.config.rollout
         most = (1 + rollout.staleness) * rollout.groups
-        while taken + len(self._ready) + len(self._playing) + len(self._waiting) < most:
-            ((task, seed),) = trainer.curriculum.propose(1)
-            self._waiting.append(journal.issue(task, seed))
-        while self._waiting:
-            prompt = self._waiting.popleft()
+        while taken + len(self._ready) + len(self._playing) < most:
+            if self._waiting:
+                prompt = self._waiting.popleft()
+            else:
+                ((task, seed),) = trainer.curriculum.propose(1)
+                prompt = journal.issue(task, seed)
             self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
 
     async def _play(self, trainer: Trainer, prompt: Prompt) -> Group:
@@ -148,6 +153,8 @@ class StreamedSource:
                 if sum(not t.stop.is_failure for t in kept) >= size:
                     break
         finally:
+            cut = [name_of(episode) for episode, task in zip(episodes, attempts, strict=True) if not task.done()]
+            self._counts["cut_short"] += sum(self.watch.turns.get(name, 0) for name in cut)
             for task in attempts:
                 task.cancel()
             await asyncio.gather(*attempts, return_exceptions=True)
@@ -166,7 +173,8 @@ class StreamedSource:
             for task in done:
                 prompt = self._playing.pop(task)
                 group = task.result()
-                journal.ready(prompt, group)
+                if group.without_failures().trajectories:  # else it is played again when the run is resumed
+                    journal.ready(prompt, group)
                 self._ready.append((prompt, group))
             if done:
                 return

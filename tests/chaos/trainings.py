@@ -1,0 +1,177 @@
+"""`agentgym train` in processes that tests kill. They are forked from one that has imported everything: that is most of
+what such a process takes to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from chaos.processes import MARK, command_of, kill, marked, wait_for
+
+from agentgym_trainers.journal import Journal
+
+DEADLINE_S = 120.0
+"""No process here needs half of it; one that takes longer hangs."""
+GONE_S = 20.0
+"""A killed trainer's server ends by itself."""
+
+# Each line on stdin is (mark, log, arguments): a child carries out `agentgym ARGUMENTS`. Its id, then its status.
+PARENT = f"""
+import json, os, sys, traceback
+import agentgym_trainers.run
+from agentgym.cli import main
+for line in sys.stdin:
+    mark, log, arguments = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ[{MARK!r}] = mark
+        for number, path in enumerate((os.devnull, log, log)):
+            os.dup2(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), number)
+        status = 1
+        try:
+            main(arguments)
+            status = 0
+        except SystemExit as exit:
+            status = exit.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+Whom = Literal["trainer", "world"]
+
+
+@dataclass(frozen=True)
+class Deed:
+    """Something done to a training while it runs."""
+
+    when: Callable[[], bool]
+    after_s: float
+    """So long after `when` held first."""
+    what: Whom | Callable[[], None]
+    """Whom to kill, or what else to do."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended."""
+
+    status: int
+    """Minus the signal that killed it."""
+    said: str
+
+    @property
+    def complaint(self) -> str:
+        """Its one sentence: fails when it is a traceback."""
+        assert "Traceback" not in self.said, self.said
+        return self.said.rpartition("error: ")[2]
+
+
+class Trainings:
+    """One after the other. `parent` is the process that they are forked from."""
+
+    def __init__(self, home: Path, parent: subprocess.Popen[str]) -> None:
+        self.home, self.parent = home, parent
+
+    def go_on(self, folder: Path, *arguments: str, deeds: Sequence[Deed] = ()) -> Ended:
+        """`agentgym train ARGUMENTS --out FOLDER`, or `--resume FOLDER` where that holds a run, to its end. Fails when
+        it hangs, or leaves a process behind."""
+        begun = (self.seen(folder) / "config.toml").exists()
+        where = ["--resume", str(folder)] if begun else [*arguments, "--out", str(folder)]
+        mark, log = uuid.uuid4().hex, self.home / f"{uuid.uuid4().hex}.log"
+        assert self.parent.stdin is not None
+        assert self.parent.stdout is not None
+        self.parent.stdin.write(json.dumps([mark, str(log), ["train", *where]]) + "\n")
+        self.parent.stdin.flush()
+        child = int(self.parent.stdout.readline())
+        until = time.monotonic() + DEADLINE_S
+        waiting = list(deeds)
+        while Path(f"/proc/{child}").exists():
+            if waiting and waiting[0].when():
+                time.sleep(waiting[0].after_s)
+                if _done(waiting[0], child, mark):
+                    waiting.pop(0)
+            if time.monotonic() > until:
+                kill(child)
+                raise AssertionError(f"it still ran after {DEADLINE_S:g} s:\n{log.read_text()[-3000:]}")
+            time.sleep(0.005)
+        status = int(self.parent.stdout.readline())
+        wait_for(lambda: not marked(mark), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in marked(mark)]}")
+        return Ended(status, log.read_text(errors="replace") if log.exists() else "")
+
+    def seen(self, path: Path) -> Path:
+        """A path of the trainings as it is for this process, whose file systems may be others."""
+        return Path(f"/proc/{self.parent.pid}/root{path}")
+
+
+@contextmanager
+def trainings(home: Path, within: Sequence[str] = ()) -> Iterator[Trainings]:
+    """`within` is a command that runs them, as for `chaos.processes.Server`."""
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    parent = subprocess.Popen(
+        [*within, sys.executable, "-c", PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    try:
+        yield Trainings(home, parent)
+    finally:
+        parent.stdin.close()
+        parent.wait(DEADLINE_S)
+        parent.stdout.close()
+
+
+def _done(deed: Deed, child: int, mark: str) -> bool:
+    """Whether it could be done: the world's server may not be there yet."""
+    if deed.what == "trainer":
+        kill(child)
+    elif deed.what == "world":
+        servers = [pid for pid in marked(mark) if "agentgym_servers.environment" in command_of(pid)]
+        for pid in servers:
+            kill(pid)
+        return bool(servers)
+    else:
+        deed.what()
+    return True
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's steps, as far as they are whole."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    told = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [line for line in told if line["phase"] == "rl"]
+
+
+def check(folder: Path, steps: int, groups: int, staleness: int) -> None:
+    """A run that has ended: every step told once, each prompt learned from once or under way when it ended."""
+    lines = steps_of(folder)
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert all(line["async/staleness_max"] <= staleness for line in lines)
+    journal = Journal(folder / "journal.sqlite")
+    try:
+        found = journal.steps()
+    finally:
+        journal.close()
+    assert list(found) == list(range(1, len(found) + 1))
+    taken = Counter(step for step in found.values() if step is not None)
+    assert taken == {line["step"]: groups + line["async/failed_groups"] for line in lines}
+    assert sum(step is None for step in found.values()) <= (1 + staleness) * groups

@@ -1,0 +1,59 @@
+"""The world that a run trains on: in this process, at a URL, or behind a server that is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rich.progress import Progress
+
+from agentgym.client import Connection, connect
+from agentgym.errors import ConfigError
+from agentgym.launch import server_process
+from agentgym_trainers.config import Config
+from agentgym_trainers.sources import SOURCES
+
+REVIVAL_RETRIES = 9
+"""Of a request, through the socket: nine seconds, and an episode is tried twice. Then a server that died is there
+again."""
+
+
+@asynccontextmanager
+async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
+    """The world to train on, and the URL of the server that was started for it, if one was."""
+    name = config.world.name
+    if "://" in name or not config.world.serve:
+        async with connect(name) as world:
+            yield check_world(config, world), None
+        return
+    with server_process([name], revive=True) as url:
+        progress.console.print(f"serving {name} at {url}")
+        async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
+            yield check_world(config, world), url
+
+
+def check_world(config: Config, world: Connection) -> Connection:
+    """Raises ConfigError where the recipe asks for what the world does not have."""
+    for split in (config.world.split, config.eval.split):
+        if split not in world.spec.splits:
+            raise ConfigError(f"{world.spec.id} has no split {split!r}; it has {', '.join(world.spec.splits)}")
+    if config.eval.tasks > world.spec.splits[config.eval.split]:
+        raise ConfigError(
+            f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
+            f"{config.eval.split!r}"
+        )
+    for who, needs in config.needs.items():
+        if "anchors" in needs and "state_key" not in world.spec.info_keys:
+            raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
+        if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
+            raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
+    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(world.spec.capabilities)):
+        raise ConfigError(
+            f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
+        )
+    if "two_player" in world.spec.capabilities and config.source.kind != "selfplay":
+        raise ConfigError(
+            f"{world.spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
+            '"selfplay", or train against an opponent of the world\'s own'
+        )
+    return world
