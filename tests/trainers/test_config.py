@@ -210,8 +210,8 @@ def test_a_file_that_is_not_toml(tmp_path):
 
 def test_the_configuration_keeps_to_its_budget():
     """The design asks for 40 fields. There are more: the tiny model's shape (7), the warm-up (7), what the critic's
-    numbers are and how often it learns (5), guards that end a run (4), what of a model is learned and how (3), how far a
-    run is asynchronous (2), which engine samples (1); whoever adds one has to raise this number, and say why."""
+    numbers are and how often it learns (5), guards that end a run (4), what of a model is learned and how (3), how far
+    a run is asynchronous (2), which engine samples (1); whoever adds one has to raise this number, and say why."""
     config = resolve("ppo-turn", ["sft.noise=0"])
     fields = [name for name in leaves(config) if "." in name and not name.startswith(("credit.", "model.tiny", "sft."))]
     assert len(fields) <= 64, sorted(fields)
