@@ -211,3 +211,27 @@ def test_a_cluster_without_room_is_told_in_one_sentence(nodes, tokenizer, tmp_pa
     wide = config(scale={**SCALE, "learners": 7, "deadline_s": 2.0})
     with pytest.raises(ConfigError, match=r"no room for 7 learners .* within 2 s: it has .*'CPU': 4.0"):
         trainer_of(wide, tokenizer, tmp_path)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`")
+def test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed(nodes, tokenizer, tmp_path) -> None:
+    """After new weights what it says of its tokens is what the learner says of them."""
+    rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
+    placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
+    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, world={"name": "oracle", "serve": False})
+
+    async def play() -> None:
+        trainer = trainer_of(chosen, tokenizer, tmp_path)
+        try:
+            for step in range(2):
+                trainer.step = step
+                await trainer.publish()
+                groups = await trainer.collect()
+                versions = {v for g in groups for t in g.trajectories for b in t.branches for v in b.versions.tolist()}
+                assert versions == {-1, step}
+                assert (await trainer.learn(groups)).metrics["policy/engine_gap"] < 1e-3
+        finally:
+            await trainer.engine.aclose()
+
+    asyncio.run(play())

@@ -60,7 +60,7 @@ def test_the_wiring_names_every_option_once(name):
     told = [option for _, option, _ in wiring(config)]
     options = set(leaves(config)) - {"name", "description", "paper"}
     assert sorted(told) == sorted(option for option in options if "." in option)
-    absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "schedules"}
+    absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "scale", "schedules"}
     assert {option for option in options if "." not in option} <= absent
 
 

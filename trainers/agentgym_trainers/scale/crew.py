@@ -29,6 +29,8 @@ from agentgym.rollout import Limits, Past, Runner
 from agentgym.trajectory import Trajectory
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.vllm import VllmEngine
+from agentgym_trainers.models import sampled_of
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.scale.cluster import Cluster
 from agentgym_trainers.tokens import ChatTemplate
@@ -79,7 +81,10 @@ class RolloutWorker:
         async with self._one:
             engine = self._engine or await self._start()
             if job.version > self._version:
-                await engine.refresh(await job.weights[0], job.version)
+                if isinstance(engine, VllmEngine):
+                    await engine.attach(job.version)
+                else:
+                    await engine.refresh(await job.weights[0], job.version)
                 self._version = job.version
             runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
             policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
@@ -91,7 +96,12 @@ class RolloutWorker:
 
         use_key(self.key)
         self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
-        self._engine = engine_of(self.config, Path(), self.model, self.tokenizer)
+        options, rollout = self.config.engine, self.config.rollout
+        if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
+            room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
+            self._engine = VllmEngine(options, None, self.tokenizer, Path(), **room, seed=self.config.run.seed)
+        else:
+            self._engine = engine_of(self.config, Path(), self.model, self.tokenizer)
         return self._engine
 
     async def _open_session(self) -> Any:
@@ -102,11 +112,13 @@ class Crew:
     """The workers of a run, as the controller knows them."""
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
-        self._ray, count = cluster.ray, cluster.options.workers
+        """`model` is sampled from, but by vLLM."""
+        self._ray, count, self._vllm = cluster.ray, cluster.options.workers, config.engine.kind == "vllm"
         self.concurrency = ceil(config.rollout.concurrency / count)
         own = config.model_copy(
             update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
         )
+        model = None if self._vllm else sampled_of(config, model)
         self._given = self._ray.put((own, model, tokenizer, key))  # kept: workers that are started again read it
         self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
         self.lost = 0
@@ -118,8 +130,8 @@ class Crew:
         self._version, self._weights = -1, ()
 
     def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Workers sample from these from their next job on."""
-        self._version, self._weights = version, (self._ray.put(dict(weights)),)
+        """Workers sample from these from their next job on; vLLM's servers have them already."""
+        self._version, self._weights = version, () if self._vllm else (self._ray.put(dict(weights)),)
 
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
         limits, retries = runner.limits, runner.retries

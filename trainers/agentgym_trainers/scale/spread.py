@@ -15,10 +15,10 @@ from agentgym.rollout import Runner
 from agentgym_trainers.build import engine_of
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.base import Conversation, Engine
-from agentgym_trainers.models import sampled_of
 from agentgym_trainers.scale.cluster import Cluster
 from agentgym_trainers.scale.crew import Crew, CrewRunner
 from agentgym_trainers.scale.learners import Learners
+from agentgym_trainers.scale.servers import started
 
 
 class PublishingEngine:
@@ -51,7 +51,10 @@ def spread(
     assert config.scale is not None
     cluster = Cluster(config.scale)
     try:
-        crew = Crew(cluster, config, sampled_of(config, model), tokenizer, key_in_use())
+        if config.scale.servers:
+            urls = started(cluster, config, folder, model, tokenizer)
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
+        crew = Crew(cluster, config, model, tokenizer, key_in_use())
         learners = Learners(cluster, config, model, reference)
         engine = PublishingEngine(engine_of(config, folder, model, tokenizer), crew, cluster)
     except BaseException:
