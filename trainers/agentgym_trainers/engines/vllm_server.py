@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
 """Of one forward on a CPU, unless one sequence may be longer."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
 READER = "agentgym_trainers.engines.vllm_worker.WeightReader"
 
 
@@ -148,7 +151,7 @@ def free_port() -> int:
 
 def guard(command: Sequence[str]) -> int:
     """Run a command as the head of this file says; its status."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
 
     def end(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -172,6 +175,13 @@ def guard(command: Sequence[str]) -> int:
     with contextlib.suppress(ProcessLookupError):  # what it started and left behind
         os.killpg(child.pid, signal.SIGKILL)
     return status
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes the command: what stands between may be killed itself, as Ray kills children of
+    an actor that ends. Linux alone has this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":
