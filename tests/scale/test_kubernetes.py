@@ -22,12 +22,15 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 SCHEMA = "1.31"
-DOCUMENTS = [
-    pytest.param(document, id=f"{path.stem}: {document['kind']} {document['metadata']['name']}")
+READ = [
+    (path.stem, document)
     for path in sorted(FOLDER.glob("*.yaml"))
     for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
 ]
-EVERY = [case.values[0] for case in DOCUMENTS]
+EVERY: list[dict[str, Any]] = [document for _, document in READ]
+DOCUMENTS = [
+    pytest.param(document, id=f"{of}: {document['kind']} {document['metadata']['name']}") for of, document in READ
+]
 
 
 class Strict(BaseModel):

@@ -62,16 +62,13 @@ class Job:
 class RolloutWorker:
     """One of the processes: a Ray actor. It opens its world and makes its engine at its first job."""
 
-    def __init__(self, given: tuple[Config, Any, Any, str | None]) -> None:
-        """(configuration, whose `rollout.concurrency` is this worker's; model; tokenizer; the API key of worlds behind
-        a gateway)"""
-        self.config, self.model, self.tokenizer, self.key = config, *_ = given
-        self.template = ChatTemplate(self.tokenizer)
+    def __init__(self, given: tuple[Any]) -> None:
+        """A reference, in a tuple, to (configuration, whose `rollout.concurrency` is this worker's; model; tokenizer;
+        the API key of worlds behind a gateway)."""
+        self._given = given
         self._stack, self._one = AsyncExitStack(), asyncio.Lock()
         self._engine: Engine | None = None
         self._version = -1
-        if config.run.threads is not None:
-            torch.set_num_threads(config.run.threads)
 
     async def answers(self) -> None:
         """That it does is all that is asked."""
@@ -94,14 +91,18 @@ class RolloutWorker:
         from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
         from agentgym_trainers.run import open_world
 
-        use_key(self.key)
+        self.config, model, tokenizer, key = await self._given[0]
+        if self.config.run.threads is not None:
+            torch.set_num_threads(self.config.run.threads)
+        use_key(key)
+        self.template = ChatTemplate(tokenizer)
         self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
         options, rollout = self.config.engine, self.config.rollout
         if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
             room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
-            self._engine = VllmEngine(options, None, self.tokenizer, Path(), **room, seed=self.config.run.seed)
+            self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
         else:
-            self._engine = engine_of(self.config, Path(), self.model, self.tokenizer)
+            self._engine = engine_of(self.config, Path(), model, tokenizer)
         return self._engine
 
     async def _open_session(self) -> Any:
@@ -119,7 +120,7 @@ class Crew:
             update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
         )
         model = None if self._vllm else sampled_of(config, model)
-        self._given = self._ray.put((own, model, tokenizer, key))  # kept: workers that are started again read it
+        self._given = (self._ray.put((own, model, tokenizer, key)),)  # kept: workers that are started again read it
         self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
         self.lost = 0
         """Workers, so far."""
