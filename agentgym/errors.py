@@ -22,6 +22,7 @@ AgentGymError
 │   │   └── EnvironmentNotOpened    its constructor failed (500)
 │   └── Unreachable            no answer from the server at all
 ├── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
+├── LearnerLost                a process that learns is gone: the run stops, and resumes from its checkpoint
 └── GuardTripped               a guard stopped the run: its numbers could no longer be trusted; it says why
 
 A bug in our own code is none of these and stops the run with its traceback.
@@ -134,6 +135,10 @@ class Unreachable(EnvironmentFailure):
 
 class PolicyFailure(AgentGymError):
     """An engine or a remote model failed to give an action."""
+
+
+class LearnerLost(AgentGymError):
+    """One of a run's learning processes is gone or silent."""
 
 
 class GuardTripped(AgentGymError):

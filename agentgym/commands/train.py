@@ -50,6 +50,11 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
     "--judge-key", envvar="AGENTGYM_JUDGE_KEY", show_envvar=True, help="API key of the server of a [signals.judge]."
 )
 @click.option(
+    "--scale",
+    type=click.Choice(["ray"]),
+    help="Spread it over the machines of a Ray cluster; scale.learners=2 and so on say how.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; and stop."
 )
 def train(
@@ -58,6 +63,7 @@ def train(
     out: Path | None,
     resume: Path | None,
     judge_key: str | None,
+    scale: str | None,
     dry_run: bool,
 ) -> None:
     """Train an agent by a RECIPE: a shipped name (see below) or a TOML file.
@@ -65,9 +71,10 @@ def train(
     Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=wordle; section.key= with
     nothing behind it removes an option, or a whole section.
     """
-    if resume is not None and (recipe is not None or out is not None or dry_run):
+    if resume is not None and (recipe is not None or out is not None or scale is not None or dry_run):
         raise UsageError(
-            f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --out, no --dry-run"
+            f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --out, no --scale, "
+            "no --dry-run"
         )
     if resume is not None:
         _show(_run(None, (), resume, judge_key=judge_key))
@@ -75,6 +82,8 @@ def train(
     if recipe is None or "=" in recipe:
         names = ", ".join(name for name, _ in _recipes())
         raise UsageError(f"name a recipe ({names}), or a TOML file of your own, before any section.key=value")
+    if scale is not None:
+        overrides = (f"scale.kind={scale}", *overrides)
     if dry_run:
         _dry_run(recipe, overrides)
         return

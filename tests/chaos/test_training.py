@@ -21,6 +21,8 @@ from chaos.trainings import Deed, Trainings, check, steps_of, trainings
 from agentgym_trainers.config import Config
 from agentgym_trainers.recipe import to_toml
 
+pytestmark = pytest.mark.kills
+
 STEPS, EVERY, GROUPS, SIZE, STALENESS = 20, 4, 4, 8, 2
 LAST = 6
 """Steps at the end whose success is compared."""

@@ -47,9 +47,16 @@ def build(
 ) -> Trainer:
     """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
     `model.lora` the two are one, which is given adapters."""
-    engine, rollout = engine_of(config, folder, model, tokenizer), config.rollout
+    rollout = config.rollout
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
+    learner = None
+    if config.scale is None:
+        engine = engine_of(config, folder, model, tokenizer)
+    else:
+        from agentgym_trainers.scale.spread import spread  # which needs this module
+
+        engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
     curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
     template = ChatTemplate(tokenizer)
     sampling = sampling_of(config, template)
@@ -62,7 +69,9 @@ def build(
     guards = Guards(config.guards, signals)
     selection = Selection(config.select) if config.select is not None else None
     buffer = ReplayBuffer(config.replay) if config.replay is not None else None
-    learner = learner_of(config, model, reference)  # last: it may give the model adapters, which no copy should have
+    learner = learner or learner_of(
+        config, model, reference
+    )  # last: it may give the model adapters, which no copy should have
     return Trainer(
         config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
         selection, buffer,

@@ -22,6 +22,7 @@ from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.options import checked_model, checked_options
 from agentgym_trainers.precision import Dtype
 from agentgym_trainers.replay import BufferOptions
+from agentgym_trainers.scale.options import RayOptions
 from agentgym_trainers.schedules import ScheduleOptions, applied
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import SIGNALS
@@ -245,6 +246,8 @@ class Config(Part):
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
     guards: GuardOptions = GuardOptions()
+    scale: RayOptions | None = None
+    """Several processes, on one machine or many; None is this one."""
     schedules: dict[str, ScheduleOptions] = {}
     """Options by their dotted names that change from step to step."""
 

@@ -8,6 +8,7 @@ from agentgym_trainers.curricula.selection import waits
 from agentgym_trainers.engines.options import HOTTEST
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.rows import told_columns
+from agentgym_trainers.scale.options import check_scale
 from agentgym_trainers.schedules import telling_steps
 from agentgym_trainers.signals import SIGNALS
 
@@ -37,6 +38,7 @@ def check_fit(config: Config) -> None:
         )
     _check_lockstep(config)
     _check_asynchronous(config)
+    check_scale(config)
     if config.model.path is None and config.rollout.max_length > config.model.tiny.max_length:
         raise ValueError(
             f"rollout.max_length is {config.rollout.max_length}, and the tiny model reads no further than "

@@ -127,6 +127,14 @@ class Learner:
         adapters.load(self.model, sharding.sliced(state.get("adapters", {}), self.model.state_dict()))
         self.past_entropy.load_state_dict(state["past_entropy"])
 
+    def set_lr(self, lr: float) -> None:
+        """The policy's, from the next step on."""
+        self.optimizer.param_groups[0]["lr"] = lr
+
+    def remember_entropy(self, entropy: float) -> None:
+        """A step's, for the band of `loss.band`."""
+        self.past_entropy.add(entropy)
+
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
         """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
         columns: dict[str, np.ndarray] = {}

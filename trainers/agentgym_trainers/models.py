@@ -10,8 +10,10 @@ import torch
 from agentgym_trainers import adapters
 from agentgym_trainers.config import Config
 from agentgym_trainers.learner import Learner
+from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.precision import cast
 from agentgym_trainers.recompute import use_recompute
+from agentgym_trainers.sharding import shard
 from agentgym_trainers.signals.value import ValueHead
 
 
@@ -32,9 +34,9 @@ def prepare(config: Config, model: Any) -> None:
         use_recompute(model)
 
 
-def learner_of(config: Config, model: Any, reference: Any) -> Learner:
+def learner_of(config: Config, model: Any, reference: Any, processes: Processes = ALONE) -> Learner:
     """The learner, with what critic and reference the recipe asks for. `reference` is the model as RL began; with
-    `model.lora` it is the model itself, whose adapters begin at zero."""
+    `model.lora` it is the model itself, whose adapters begin at zero. Several `processes` slice all of them."""
     value = None
     if config.value is not None:
         with torch.random.fork_rng(devices=[]):
@@ -48,4 +50,8 @@ def learner_of(config: Config, model: Any, reference: Any) -> Learner:
         frozen = copy.deepcopy(reference).requires_grad_(False) if config.model.lora is None else model
     prepare(config, model)
     temperature, dtype = config.rollout.temperature, config.model.dtype
-    return Learner(model, config.optim, temperature=temperature, value=value, reference=frozen, dtype=dtype)
+    if processes.size > 1:
+        shard(processes, model, value=value, reference=frozen, dtype=dtype)
+    return Learner(
+        model, config.optim, temperature=temperature, value=value, reference=frozen, processes=processes, dtype=dtype
+    )

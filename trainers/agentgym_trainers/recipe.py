@@ -69,6 +69,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "sft": "sft.py",
         "eval": "agentgym/evaluate.py",
         "guards": "guards.py",
+        "scale": "scale/",
     }
     table = []
     tree = config.model_dump()

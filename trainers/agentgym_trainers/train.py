@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.viewer import write_trajectories
 
+if TYPE_CHECKING:
+    from agentgym_trainers.scale.learners import Learners
+
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -63,7 +66,7 @@ class Trainer:
     folder: Path
     spec: EnvSpec
     runner: Runner
-    learner: Learner
+    learner: Learner | Learners
     engine: Engine
     tokenizer: Any
     curriculum: UniformTasks
@@ -116,7 +119,7 @@ class Trainer:
             return
         self.config = self.config.at(self.step)
         self.runner = replace(self.runner, limits=replace(self.runner.limits, max_turns=self.config.world.max_turns))
-        self.learner.optimizer.param_groups[0]["lr"] = self.config.optim.lr
+        self.learner.set_lr(self.config.optim.lr)
 
     def correct(self, batch: Batch, credit: Credit) -> tuple[Credit, dict[str, float]]:
         """The credit, its tokens weighed by the recipe's corrector."""
@@ -262,7 +265,7 @@ class Trainer:
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
         result |= {name: seen[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in seen}
         if config.loss.band is not None:
-            self.learner.past_entropy.add(result["policy/entropy_trajectory"])
+            self.learner.remember_entropy(result["policy/entropy_trajectory"])
         return result
 
     def relive(self, scene: Scene, credit: Credit) -> dict[str, float]:

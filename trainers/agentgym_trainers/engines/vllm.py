@@ -96,6 +96,13 @@ class VllmEngine:
             finally:
                 self._ready.set()
 
+    async def attach(self, version: int) -> None:
+        """Sample from weights that another process has given the servers of `options.urls`. Nothing may be under way
+        while it gives them new ones."""
+        if not self.clients:
+            await self._connect(self.options.urls)
+        self.version, self._broken = version, None
+
     async def aclose(self) -> None:
         """Close connections, and end the server that was started."""
         clients, self.clients = self.clients, []
@@ -130,15 +137,13 @@ class VllmEngine:
     async def _start(self, folder: Path) -> None:
         options, urls = self.options, self.options.urls
         if not urls:
-            tokens = self._max_sequences * (self.max_length + BLOCK) + BLOCK
-            memory = cache_bytes(self.model.config, options.dtype, tokens) if is_cpu_build() else None
-            flags = ServerFlags(
-                folder, self.max_length, self._max_sequences, options.dtype, self._seed, options.gpu_memory_utilization,
-                memory,
-            )  # fmt: skip
+            flags = server_flags(options, folder, self.model.config, self._max_sequences, self.max_length, self._seed)
             self._server = VllmServer(flags, self.folder / "server.log")
             urls = (await self._server.start(),)
-        self.clients = [VllmClient(url, options.deadline_s) for url in urls]
+        await self._connect(urls)
+
+    async def _connect(self, urls: Sequence[str]) -> None:
+        self.clients = [VllmClient(url, self.options.deadline_s) for url in urls]
         await self._each(lambda client: client.require(self.max_length))
 
     async def _exchange(self, folder: str) -> None:
@@ -201,6 +206,15 @@ class VllmEngine:
             if isinstance(answer, BaseException):
                 raise answer
         return answers  # pyright: ignore[reportReturnType]  none is an exception
+
+
+def server_flags(
+    options: Vllm, folder: Path, config: Any, max_sequences: int, max_length: int, seed: int
+) -> ServerFlags:
+    """Of a server here that starts from the weights in `folder`. `config`: transformers' own, of the model."""
+    tokens = max_sequences * (max_length + BLOCK) + BLOCK
+    memory = cache_bytes(config, options.dtype, tokens) if is_cpu_build() else None
+    return ServerFlags(folder, max_length, max_sequences, options.dtype, seed, options.gpu_memory_utilization, memory)
 
 
 class VllmConversation:

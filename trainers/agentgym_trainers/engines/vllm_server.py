@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -34,6 +35,8 @@ TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
 """Of one forward on a CPU, unless one sequence may be longer."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
 READER = "agentgym_trainers.engines.vllm_worker.WeightReader"
 
 
@@ -50,15 +53,21 @@ class ServerFlags:
     gpu_memory_utilization: float
     cache_bytes: int | None
     """Memory for keys and values on a CPU; None where there is a GPU."""
+    host: str = "127.0.0.1"
+    """Where it listens. Whoever reaches it may change the model."""
+    gpus: int = 1
+    """Slices that the model is cut into."""
 
     def command(self, port: int, name: str) -> list[str]:
         """`name` is what the server calls its model."""
         given = {
-            "model": self.model, "served-model-name": name, "host": "127.0.0.1", "port": port, "dtype": self.dtype,
+            "model": self.model, "served-model-name": name, "host": self.host, "port": port, "dtype": self.dtype,
             "max-model-len": self.max_length, "max-num-seqs": self.max_sequences, "seed": self.seed,
             "logprobs-mode": "processed_logprobs", "generation-config": "vllm", "worker-extension-cls": READER,
         }  # fmt: skip
         switches = ["--enable-prefix-caching", "--disable-log-stats", "--disable-uvicorn-access-log"]
+        if self.gpus > 1:
+            given["tensor-parallel-size"] = self.gpus
         if self.cache_bytes is None:
             given["gpu-memory-utilization"] = self.gpu_memory_utilization
         else:
@@ -80,7 +89,7 @@ class VllmServer:
     async def start(self, startup_s: float = STARTUP_S) -> str:
         """Its URL, once it answers. Raises UsageError with the end of its log when it does not."""
         port, started = free_port(), monotonic()
-        url, name = f"http://127.0.0.1:{port}", f"agentgym-{os.getpid()}-{port}"
+        url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
         command = [sys.executable, "-m", "agentgym_trainers.engines.vllm_server", *self.flags.command(port, name)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -142,7 +151,7 @@ def free_port() -> int:
 
 def guard(command: Sequence[str]) -> int:
     """Run a command as the head of this file says; its status."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
 
     def end(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -166,6 +175,13 @@ def guard(command: Sequence[str]) -> int:
     with contextlib.suppress(ProcessLookupError):  # what it started and left behind
         os.killpg(child.pid, signal.SIGKILL)
     return status
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes the command: what stands between may be killed itself, as Ray kills children of
+    an actor that ends. Linux alone has this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 if __name__ == "__main__":

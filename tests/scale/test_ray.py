@@ -1,0 +1,242 @@
+"""A run spread over a Ray cluster of two nodes (processes of this machine): it learns what one process learns, is on
+both nodes, and outlives its workers.
+
+`make scale` installs Ray beside this environment and runs these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agentgym import load
+from agentgym.errors import ConfigError, LearnerLost
+from agentgym.harness import Harness
+from agentgym.policy import Episode
+from agentgym.session import LocalSession
+from agentgym.trajectory import Trajectory
+from agentgym_trainers import checkpoint, tiny
+from agentgym_trainers.build import build
+from agentgym_trainers.config import Config
+from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.scale.spread import PublishingEngine
+from agentgym_trainers.train import Trainer
+
+pytestmark = [
+    pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+OBJECTS = 200 * 1024**2
+WORLD = "keydoor"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[None]:
+    """Two nodes with room for two processes each."""
+    import ray  # pyright: ignore[reportMissingImports]
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(1)
+    each = {"num_cpus": 2, "object_store_memory": OBJECTS, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=each)
+    try:
+        cluster.add_node(num_cpus=2, object_store_memory=OBJECTS)
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    spec = load.spec(WORLD)
+    return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
+
+
+def config(**more: Any) -> Config:
+    tree = {
+        "name": "test",
+        "run": {"steps": 3, "checkpoint_every": 1, "threads": 1},
+        "world": {"name": WORLD, "serve": False},
+        "rollout": {
+            "groups": 2, "group_size": 4, "max_new_tokens": 4, "max_length": 640, "concurrency": 8, "lockstep": True
+        },
+        "credit": {"assigner": "turn_gae"},
+        "value": {"trunk": "own"},
+        "loss": {"entropy": 0.1, "kl": 0.1},  # there is something to learn from also where nobody succeeds
+        "optim": {"lr": 1e-3},
+        "eval": {"tasks": 0},
+        **more,
+    }  # fmt: skip
+    return Config.model_validate(tree)
+
+
+SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 120.0}
+
+
+def trainer_of(chosen: Config, tokenizer: Any, folder: Path, model: Any = None) -> Trainer:
+    async def local() -> LocalSession:
+        return LocalSession(load.make(WORLD))
+
+    first = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval()
+    return build(chosen, folder, load.spec(WORLD), local, model or first, first, tokenizer)
+
+
+def pids(actors: list[Any]) -> list[int]:
+    import ray  # pyright: ignore[reportMissingImports]
+
+    return ray.get([actor.__ray_call__.remote(lambda self: os.getpid()) for actor in actors], timeout=60)
+
+
+def said(trajectories: list[Trajectory]) -> list[list[str]]:
+    return [[turn.reply for turn in trajectory.turns] for trajectory in trajectories]
+
+
+def test_two_learners_and_two_workers_do_what_one_process_does(nodes, tokenizer, tmp_path) -> None:
+    """The same episodes; and from the same groups, over three steps, the same weights, on two nodes."""
+    import ray  # pyright: ignore[reportMissingImports]
+
+    async def both() -> None:
+        alone = trainer_of(config(), tokenizer, tmp_path / "alone")
+        spread = trainer_of(config(scale=SCALE), tokenizer, tmp_path / "spread")
+        assert isinstance(spread.engine, PublishingEngine)
+        try:
+            placed = ray.util.placement_group_table(spread.engine.cluster._group)["bundles_to_node_id"]
+            assert len(placed) == 4
+            assert len(set(placed.values())) == 2
+            first = {name: weight.clone() for name, weight in alone.learner.weights().items()}
+            for step in range(3):
+                await alone.publish()
+                await spread.publish()
+                groups, theirs = [await trainer.collect() for trainer in (alone, spread)]
+                for ours, other in zip(groups, theirs, strict=True):
+                    assert said(list(ours.trajectories)) == said(list(other.trajectories))
+                told, seen = [(await trainer.learn(groups)).metrics for trainer in (alone, spread)]
+                assert seen == pytest.approx(told, rel=1e-3, abs=1e-5)
+                alone.step = spread.step = step + 1
+            weights = spread.learner.weights()
+            moved = max((weights[name] - weight).abs().max().item() for name, weight in first.items())
+            assert moved > 1e-3
+            for name, weight in alone.learner.weights().items():
+                torch.testing.assert_close(weights[name], weight, atol=1e-5, rtol=0)
+        finally:
+            await spread.engine.aclose()
+            await alone.engine.aclose()
+
+    asyncio.run(both())
+
+
+def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
+    """SIGKILL in the middle of a share: each episode is there once, in order, and says what it would have said."""
+
+    async def play() -> None:
+        trainer = trainer_of(config(scale=SCALE), tokenizer, tmp_path)
+        assert isinstance(trainer.engine, PublishingEngine)
+        crew = trainer.engine.crew
+        try:
+            await trainer.publish()
+            episodes = [Episode(WORLD, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
+            whole = await trainer.runner.run(trainer.policy(7), episodes)
+            before = await asyncio.to_thread(pids, crew.workers)
+            again = asyncio.ensure_future(trainer.runner.run(trainer.policy(7), episodes))
+            while not all(crew._playing):
+                await asyncio.sleep(0.001)
+            os.kill(before[0], signal.SIGKILL)
+            played = await again
+            assert crew.lost == 1
+            assert [(t.task, t.attempt) for t in played] == [(e.task, e.attempt) for e in episodes]
+            assert said(played) == said(whole)
+            assert not any(t.stop.is_failure for t in played)
+            while crew.starting:
+                await asyncio.sleep(0.1)
+            after = await asyncio.to_thread(pids, crew.workers)  # Ray has started another in its place
+            assert after[0] != before[0]
+            assert after[1] == before[1]
+        finally:
+            await trainer.engine.aclose()
+
+    asyncio.run(play())
+
+
+def test_a_lost_learner_stops_the_run_and_it_resumes(nodes, tokenizer, tmp_path) -> None:
+    """The resumed run ends with the weights of one that lost nobody."""
+    chosen = config(scale=SCALE)
+
+    def run(folder: Path, trainer: Trainer, on_step: Any = lambda step, metrics: None, position: int = 0) -> None:
+        async def steps() -> None:
+            log = MetricsLog(folder, position)
+            try:
+                await trainer.run(log, on_step)
+            finally:
+                log.close()
+                await trainer.engine.aclose()
+
+        asyncio.run(steps())
+
+    def kill(step: int, metrics: dict[str, float]) -> None:
+        if step == 2:
+            os.kill(pids(trainer.learner._ranks)[1], signal.SIGKILL)  # type: ignore[union-attr]
+
+    for name in ("whole", "lost"):
+        (tmp_path / name).mkdir()
+    run(tmp_path / "whole", trainer_of(chosen, tokenizer, tmp_path / "whole"))
+    trainer = trainer_of(chosen, tokenizer, tmp_path / "lost")
+    with pytest.raises(LearnerLost, match=r"a learner's process is gone .* resume the run"):
+        run(tmp_path / "lost", trainer, kill)
+    newest = checkpoint.latest(tmp_path / "lost")
+    assert newest is not None
+    assert checkpoint.step_of(newest) == 2
+    state = checkpoint.load_state(newest)
+    trainer = trainer_of(chosen, tokenizer, tmp_path / "lost", checkpoint.load_model(newest)[0])
+    trainer.load(state)
+    run(tmp_path / "lost", trainer, position=state["metrics_bytes"])
+    ours, theirs = [
+        checkpoint.load_model(tmp_path / name / "checkpoints" / "step-000003")[0] for name in ("whole", "lost")
+    ]
+    for (name, weight), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(other, weight, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_cluster_without_room_is_told_in_one_sentence(nodes, tokenizer, tmp_path) -> None:
+    wide = config(scale={**SCALE, "learners": 7, "deadline_s": 2.0})
+    with pytest.raises(ConfigError, match=r"no room for 7 learners .* within 2 s: it has .*'CPU': 4.0"):
+        trainer_of(wide, tokenizer, tmp_path)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`")
+def test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed(nodes, tokenizer, tmp_path) -> None:
+    """After new weights what it says of its tokens is what the learner says of them."""
+    rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
+    short = {"name": WORLD, "serve": False, "max_turns": 3}
+    placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
+    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, world=short)
+
+    async def play() -> None:
+        trainer = trainer_of(chosen, tokenizer, tmp_path)
+        try:
+            for step in range(2):
+                trainer.step = step
+                await trainer.publish()
+                groups = await trainer.collect()
+                versions = {v for g in groups for t in g.trajectories for b in t.branches for v in b.versions.tolist()}
+                assert versions == {-1, step}
+                assert (await trainer.learn(groups)).metrics["policy/engine_gap"] < 1e-3
+        finally:
+            await trainer.engine.aclose()
+        while subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout:  # or the test's deadline
+            time.sleep(0.2)
+
+    asyncio.run(play())

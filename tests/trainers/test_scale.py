@@ -1,0 +1,44 @@
+"""What cannot be spread over machines is refused at the start. Ray is not needed here; tests/scale has the rest."""
+
+from __future__ import annotations
+
+from importlib import util
+from typing import Any
+
+import pytest
+
+from agentgym.errors import ConfigError, MissingDependency
+from agentgym_trainers.recipe import resolve
+from agentgym_trainers.scale.cluster import Cluster
+from agentgym_trainers.scale.options import RayOptions
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "why"),
+    [
+        ("gigpo", ["scale.learners=0"], "scale.learners"),
+        ("gigpo", ["scale.learner=2"], r"unknown option 'scale.learner' \(did you mean 'learners'\?\)"),
+        ("spiral", [], r'source.kind must be "online", not \'selfplay\''),
+        ("prime", [], r"\[signals.prm\] reads the policy's weights"),
+        ("gigpo", ["rollout.staleness=1"], "rollout.staleness must be 0"),
+        ("gigpo", ["scale.workers=500"], "rollout.concurrency must be at least scale.workers, 500"),
+        ("gigpo", ["scale.servers=1"], "scale.servers are vLLM's"),
+        ("gigpo", ["engine.kind=vllm"], "either placed .* or named"),
+        ("gigpo", ["engine.kind=vllm", "engine.urls=['http://a']", "scale.servers=1"], "either placed .* or named"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(recipe: str, overrides: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(recipe, ["scale.kind=ray", *overrides])
+
+
+def test_what_can_be_spread_is_taken() -> None:
+    assert resolve("gigpo", ["scale.kind=ray", "scale.learners=4"]).scale == RayOptions(kind="ray", learners=4)
+    more: Any = ["scale.kind=ray", "engine.kind=vllm", "scale.servers=2", "rollout.lockstep=false"]
+    assert resolve("gigpo", more).scale.servers == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(util.find_spec("ray") is not None, reason="Ray is installed here")
+def test_without_ray_one_sentence_says_what_to_install() -> None:
+    with pytest.raises(MissingDependency, match=r"\[scale\] needs Ray: pip install 'agentgym\[ray\]'"):
+        Cluster(RayOptions(kind="ray"))

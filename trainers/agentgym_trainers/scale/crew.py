@@ -1,0 +1,218 @@
+"""Rollout workers on several machines: each has worlds, an engine and a Runner, and plays a share of a step's episodes.
+
+publish  the weights go into Ray's object store once a version; a job names the version and has the reference
+play     neighbouring episodes, which begin alike, go to one worker
+lost     a worker that is gone or silent is started again by Ray, and its episodes are played by another: the same
+         task, seeds and weights, so no prompt is lost and none is learned from twice
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from agentgym.client import use_key
+from agentgym.errors import AgentGymError, PolicyFailure
+from agentgym.harness import Harness
+from agentgym.policy import Episode, Policy
+from agentgym.rollout import Limits, Past, Runner
+from agentgym.trajectory import Trajectory
+from agentgym_trainers.config import Config
+from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.vllm import VllmEngine
+from agentgym_trainers.models import sampled_of
+from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.scale.cluster import Cluster
+from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.train import sampling_of
+
+LOSSES = 3
+"""Workers that a share of episodes may lose, one after the other."""
+START_S = 300.0
+"""Beyond the episodes' own deadlines: to start a worker again, its world, and to fetch the weights."""
+POLL_S = 0.5
+"""Between two questions whether a worker is back."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What decides some episodes beside their names."""
+
+    salt: tuple[int, ...]
+    harness: Harness
+    limits: Limits
+    concurrency: int
+    """Of this worker."""
+    retries: int
+    version: int
+    weights: tuple[Any, ...]
+    """A reference, in a tuple: by itself Ray would fetch it for every job, needed or not."""
+
+
+class RolloutWorker:
+    """One of the processes: a Ray actor. It opens its world and makes its engine at its first job."""
+
+    def __init__(self, given: tuple[Any]) -> None:
+        """A reference, in a tuple, to (configuration, whose `rollout.concurrency` is this worker's; model; tokenizer;
+        the API key of worlds behind a gateway)."""
+        self._given = given
+        self._stack, self._one = AsyncExitStack(), asyncio.Lock()
+        self._engine: Engine | None = None
+        self._version = -1
+
+    async def answers(self) -> None:
+        """That it does is all that is asked."""
+
+    async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """One trajectory an episode, in order. A second job waits for the first, whose sequences fill the engine."""
+        async with self._one:
+            engine = self._engine or await self._start()
+            if job.version > self._version:
+                if isinstance(engine, VllmEngine):
+                    await engine.attach(job.version)
+                else:
+                    await engine.refresh(await job.weights[0], job.version)
+                self._version = job.version
+            runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
+            policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
+            return await runner.run(policy, episodes)
+
+    async def _start(self) -> Engine:
+        from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
+        from agentgym_trainers.run import open_world
+
+        self.config, model, tokenizer, key = await self._given[0]
+        if self.config.run.threads is not None:
+            torch.set_num_threads(self.config.run.threads)
+        use_key(key)
+        self.template = ChatTemplate(tokenizer)
+        self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
+        options, rollout = self.config.engine, self.config.rollout
+        if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
+            room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
+            self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
+        else:
+            self._engine = engine_of(self.config, Path(), model, tokenizer)
+        return self._engine
+
+    async def _open_session(self) -> Any:
+        return self._world.session()
+
+
+class Crew:
+    """The workers of a run, as the controller knows them."""
+
+    def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
+        """`model` is sampled from, but by vLLM."""
+        self._ray, count, self._vllm = cluster.ray, cluster.options.workers, config.engine.kind == "vllm"
+        self.concurrency = ceil(config.rollout.concurrency / count)
+        own = config.model_copy(
+            update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
+        )
+        model = None if self._vllm else sampled_of(config, model)
+        self._given = (self._ray.put((own, model, tokenizer, key)),)  # kept: workers that are started again read it
+        self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
+        self.lost = 0
+        """Workers, so far."""
+        self.starting: dict[int, asyncio.Task[None]] = {}
+        """Those that were lost and are not back yet."""
+        self._playing = [0] * count
+        """Episodes, of each worker."""
+        self._version, self._weights = -1, ()
+
+    def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Workers sample from these from their next job on; vLLM's servers have them already."""
+        self._version, self._weights = version, () if self._vllm else (self._ray.put(dict(weights)),)
+
+    def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
+        limits, retries = runner.limits, runner.retries
+        return Job(salt, runner.harness, limits, self.concurrency, retries, self._version, self._weights)
+
+    async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""
+        count = min(len(self.workers), len(episodes))
+        shares = (
+            [[episodes[i] for i in part] for part in np.array_split(np.arange(len(episodes)), count)] if count else []
+        )
+        tasks = [asyncio.ensure_future(self._share(job, share)) for share in shares]
+        try:
+            return [trajectory for played in await asyncio.gather(*tasks) for trajectory in played]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _share(self, job: Job, episodes: list[Episode]) -> list[Trajectory]:
+        from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+
+        why = ""
+        for _ in range(LOSSES):
+            number = await self._pick()
+            self._playing[number] += len(episodes)
+            waves = ceil(self._playing[number] / job.concurrency)
+            deadline_s = (job.retries + 1) * waves * job.limits.episode_s + START_S
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return await self.workers[number].play.remote(job, episodes)
+            except RayActorError:
+                why = "its process was gone"
+            except TimeoutError:
+                why = f"it did not answer within {deadline_s:g} s"
+                self._ray.kill(self.workers[number], no_restart=False)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, AgentGymError) else error from None
+            finally:
+                self._playing[number] -= len(episodes)
+            self.lost += 1
+            if number not in self.starting:
+                self.starting[number] = asyncio.ensure_future(self._back(number))
+        raise PolicyFailure(
+            f"{LOSSES} rollout workers were lost over the same {len(episodes)} episodes; the last one: {why}. Give "
+            "workers more memory, or fewer episodes at once (rollout.concurrency), and resume"
+        )
+
+    async def _pick(self) -> int:
+        """The worker that plays the fewest episodes, of those that are there. Raises PolicyFailure where none is."""
+        try:
+            async with asyncio.timeout(START_S):
+                while len(self.starting) == len(self.workers):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError as error:
+            raise PolicyFailure(f"all rollout workers were lost, and none was back within {START_S:g} s") from error
+        return min(set(range(len(self.workers))) - set(self.starting), key=lambda i: (self._playing[i], i))
+
+    async def _back(self, number: int) -> None:
+        """Until Ray has started a worker again."""
+        from ray.exceptions import RayActorError  # pyright: ignore[reportMissingImports]
+
+        while number in self.starting:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self.workers[number].answers.remote()
+            except RayActorError:
+                continue
+            del self.starting[number]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrewRunner(Runner):
+    """A Runner whose episodes are played by a crew, with the token policy of the run."""
+
+    crew: Crew
+
+    async def run(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> list[Trajectory]:
+        if not isinstance(policy, TokenPolicy) or pasts is not None:
+            return await Runner.run(self, policy, episodes, pasts)
+        return await self.crew.play(self.crew.job(self, policy.salt), episodes)
