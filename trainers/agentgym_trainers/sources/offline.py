@@ -166,7 +166,8 @@ def with_tokens(trainer: Trainer, trajectory: Trajectory) -> Trajectory:
         return trajectory
     told = tokenise(trajectory, trainer.spec, trainer.config.harness, ChatTemplate(trainer.tokenizer))
     batch, rows, _ = collate([Group((told,))])
-    logprob_A = trainer.learner.logprobs(batch, rows)
+    learner: Any = trainer.learner  # in this process: [scale] is for online sources
+    logprob_A = learner.logprobs(batch, rows)
     branches = [replace(b, logprobs=b.logprobs.copy(), versions=b.versions.copy()) for b in told.branches]
     for n, turn in enumerate(told.turns):
         assert turn.span is not None
