@@ -56,7 +56,7 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 # The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
 # a run on a Ray cluster of two nodes; the manifests for Kubernetes.
 scale: .venv-scale/ready
-	.venv-scale/bin/python -m pytest tests/scale
+	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py
 
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop

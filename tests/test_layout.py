@@ -47,6 +47,7 @@ READS_ENVIRONMENT = {
     "agentgym/commands/train.py",  # a tokenizer's switch
     "environments/agentgym_environments/gui/desktop.py",  # tells the X library of a session's key, and takes it back
     "trainers/agentgym_trainers/engines/vllm_server.py",  # hands its own on to the server, likewise
+    "trainers/agentgym_trainers/engines/vllm_local.py",  # tells vLLM, which reads nothing else
     "agentgym/launch.py",  # hands its own environment on to the server it starts; reads nothing from it
     "trainers/agentgym_trainers/sources/harness.py",  # as launch.py does, to the agents' programs
 }

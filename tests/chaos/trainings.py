@@ -3,8 +3,11 @@ what such a process takes to start."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ from chaos.processes import MARK, command_of, kill, marked, wait_for
 from agentgym_trainers.journal import Journal
 
 DEADLINE_S = 120.0
-"""No process here needs half of it; one that takes longer hangs."""
+"""No process here needs half of it, unless vLLM starts in it; one that takes longer hangs."""
 GONE_S = 20.0
 """A killed trainer's server ends by itself."""
 
@@ -52,7 +55,8 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
-Whom = Literal["trainer", "world"]
+Whom = Literal["trainer", "world", "engine"]
+"""The engine is a vLLM server that the trainer started."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,8 @@ class Ended:
 class Trainings:
     """One after the other. `parent` is the process that they are forked from."""
 
-    def __init__(self, home: Path, parent: subprocess.Popen[str]) -> None:
-        self.home, self.parent = home, parent
+    def __init__(self, home: Path, parent: subprocess.Popen[str], deadline_s: float) -> None:
+        self.home, self.parent, self.deadline_s = home, parent, deadline_s
 
     def go_on(self, folder: Path, *arguments: str, deeds: Sequence[Deed] = ()) -> Ended:
         """`agentgym train ARGUMENTS --out FOLDER`, or `--resume FOLDER` where that holds a run, to its end. Fails when
@@ -98,7 +102,7 @@ class Trainings:
         self.parent.stdin.write(json.dumps([mark, str(log), ["train", *where]]) + "\n")
         self.parent.stdin.flush()
         child = int(self.parent.stdout.readline())
-        until = time.monotonic() + DEADLINE_S
+        until = time.monotonic() + self.deadline_s
         waiting = list(deeds)
         while Path(f"/proc/{child}").exists():
             if waiting and waiting[0].when():
@@ -107,7 +111,8 @@ class Trainings:
                     waiting.pop(0)
             if time.monotonic() > until:
                 kill(child)
-                raise AssertionError(f"it still ran after {DEADLINE_S:g} s:\n{log.read_text()[-3000:]}")
+                self.parent.stdout.readline()
+                raise AssertionError(f"it still ran after {self.deadline_s:g} s:\n{log.read_text()[-3000:]}")
             time.sleep(0.005)
         status = int(self.parent.stdout.readline())
         wait_for(lambda: not marked(mark), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in marked(mark)]}")
@@ -119,7 +124,7 @@ class Trainings:
 
 
 @contextmanager
-def trainings(home: Path, within: Sequence[str] = ()) -> Iterator[Trainings]:
+def trainings(home: Path, within: Sequence[str] = (), deadline_s: float = DEADLINE_S) -> Iterator[Trainings]:
     """`within` is a command that runs them, as for `chaos.processes.Server`."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     parent = subprocess.Popen(
@@ -132,7 +137,7 @@ def trainings(home: Path, within: Sequence[str] = ()) -> Iterator[Trainings]:
     assert parent.stdin is not None
     assert parent.stdout is not None
     try:
-        yield Trainings(home, parent)
+        yield Trainings(home, parent, deadline_s)
     finally:
         parent.stdin.close()
         parent.wait(DEADLINE_S)
@@ -147,6 +152,12 @@ def _done(deed: Deed, child: int, mark: str) -> bool:
         servers = [pid for pid in marked(mark) if "agentgym_servers.environment" in command_of(pid)]
         for pid in servers:
             kill(pid)
+        return bool(servers)
+    elif deed.what == "engine":
+        servers = [pid for pid in marked(mark) if re.match(r"\S+ -m vllm\.entrypoints", command_of(pid))]
+        for pid in servers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
         return bool(servers)
     else:
         deed.what()

@@ -34,7 +34,7 @@ from agentgym_trainers.train import Trainer
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 OBJECTS = 200 * 1024**2
@@ -83,7 +83,7 @@ def config(**more: Any) -> Config:
     return Config.model_validate(tree)
 
 
-SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 120.0}
+SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 240.0}
 
 
 def trainer_of(chosen: Config, tokenizer: Any, folder: Path, model: Any = None) -> Trainer:

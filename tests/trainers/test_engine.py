@@ -20,6 +20,7 @@ from agentgym.trajectory import StopReason
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.config import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.engines import cache
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
@@ -138,16 +139,21 @@ def test_an_episode_that_outgrows_the_context_is_cut(kit, chatty, tokenizer) -> 
 # The cache
 
 
+@pytest.mark.parametrize("worth", [1, 2048], ids=["prefix by itself", "in one"])
 @BOTH
-def test_any_walk_through_prompts(kit, lockstep) -> None:
-    """Prompts that extend, repeat, shorten, diverge from or have nothing of what is cached."""
+def test_any_walk_through_prompts(kit, lockstep, worth, monkeypatch) -> None:
+    """Prompts that extend, repeat, shorten, diverge from or have nothing of what is cached, and often begin alike; and
+    now and then new weights, which are the old ones."""
+    monkeypatch.setattr(cache, "WORTH", worth)
     model = kit.build()
     engine = engine_of(model, 3, 128, lockstep)
 
     async def walk(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        conversation, prompt = engine.open(np.random.default_rng([seed, 1])), tokens(seed, 12)
+        conversation, prompt = engine.open(np.random.default_rng([seed, 1])), [*tokens(9, 20), *tokens(seed, 6)]
         for _ in range(12):
+            if rng.random() < 0.2:
+                await engine.refresh(model.state_dict(), engine.version + 1)
             got = await conversation.generate(prompt, Sampling(1.0, int(rng.integers(1, 5))))
             assert_true(kit, model, prompt, got)
             whole, cut = [*prompt, *got.ids], int(rng.integers(1, max(2, len(prompt))))
@@ -198,7 +204,8 @@ SYSTEM = tokens(9, 30)
     ],
     ids=["equal", "first is longer", "first is shorter", "same beginning", "nothing shared"],
 )
-def test_first_prompts_share_their_beginning(kit, lockstep, prompts, computed) -> None:
+def test_first_prompts_share_their_beginning(kit, lockstep, prompts, computed, monkeypatch) -> None:
+    monkeypatch.setattr(cache, "WORTH", 1)
     model = kit.build()
     engine = engine_of(model, lockstep=lockstep)
 

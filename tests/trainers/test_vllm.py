@@ -242,3 +242,26 @@ def test_orders_to_a_server_without_them_and_a_model_that_is_too_short(answering
 def test_nobody_there() -> None:
     with pytest.raises(PolicyFailure, match="cannot be reached"):
         ask("http://127.0.0.1:9")
+
+
+def test_an_attached_server_that_is_gone_is_a_failure_and_not_started(answering, tmp_path) -> None:
+    """It is somebody else's."""
+
+    async def main() -> None:
+        urls = (answering((200, b'{"data": [{"id": "m", "max_model_len": 100}]}')),)
+        engine = VllmEngine(Vllm(kind="vllm", urls=urls), None, None, tmp_path, max_sequences=2, max_length=100)
+        await engine.attach(3)
+        engine.clients = [VllmClient("http://127.0.0.1:9", 30.0)]
+        for _ in range(2):
+            with pytest.raises(PolicyFailure, match="cannot be reached"):
+                await engine.open(np.random.default_rng(0)).generate([1, 2], Sampling(1.0, 3))
+        await engine.aclose()
+
+    asyncio.run(main())
+
+
+def test_in_process_and_servers_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="asks for none: leave one of them out"):
+        resolve(
+            "grpo", ["world.name=keydoor", "engine.kind=vllm", "engine.urls=['http://a']", "engine.in_process=true"]
+        )

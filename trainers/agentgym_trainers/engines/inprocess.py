@@ -7,8 +7,7 @@ those of the distribution that was sampled, in float32.
 With `lockstep`, a forward waits until every open episode waits for the engine. Batches, and with them every bit of the
 result, then depend on nothing but the seeds; worlds that answer slowly make each other wait.
 
-Shapes: S slots, B requests in this forward, T their new tokens, R rows of the attention (a request's each, and idle
-slots between), Q the most new tokens of one, L cached positions, Hq/Hk query/key heads, D head size, V vocabulary.
+Shapes: B requests in a forward, T their new tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from agentgym.errors import PolicyFailure
 from agentgym.policy import ContextFull
 from agentgym_trainers.attention import use_packed_attention
 from agentgym_trainers.engines.base import Completion, Sampling
+from agentgym_trainers.engines.cache import Cache, CachedLayout, key_heads
 
 
 @dataclass(eq=False)
@@ -72,9 +71,9 @@ class InProcessEngine:
         self.model, self.version, self.lockstep = model, version, lockstep
         self.max_length = max_length
         self._free = list(range(max_sequences))[::-1]
-        self._cache = _Cache(model, max_sequences + 1, max_length)
+        self._cache = Cache(model, max_sequences + 1, max_length)
         self._prefix_slot, self._prefix, self._prefix_version = max_sequences, [], version
-        self._groups = model.config.num_attention_heads // _key_heads(model.config)
+        self._groups = model.config.num_attention_heads // key_heads(model.config)
         self._open = 0
         self._waiting: list[_Request] = []
         self._entering: list[_Request] = []
@@ -129,6 +128,7 @@ class InProcessEngine:
             request.start, request.version = shared_prefix(self._prefix, request.fresh), self._prefix_version
             request.fresh = request.fresh[request.start :]
             self._cache.copy(self._prefix_slot, request.slot, request.start)
+            self._cache.shared[request.slot] = request.start
         if not self._prefix and first:
             first[0].leads = True
             return [request for request in entering if not request.first or request is first[0]]
@@ -192,6 +192,8 @@ class InProcessEngine:
         for request, (token, logprob) in zip(self._running, tokens, strict=True):
             if request.leads and not request.ids:
                 self._cache.copy(request.slot, self._prefix_slot, len(request.fresh))
+                self._cache.shared[:] = 0
+                self._cache.shared[request.slot] = len(request.fresh)
                 self._prefix, self._prefix_version = request.fresh, version
             request.start += len(request.fresh)
             request.fresh = [token]
@@ -214,8 +216,16 @@ class InProcessEngine:
         for request in requests:
             if request.version != self.version:
                 request.renew(self.version)
+            self._cache.overwrite(request.slot, request.start)
         requests.sort(key=lambda request: (len(request.fresh) > 1, request.slot))
-        layout = _CachedLayout(self._cache, requests, self._groups)
+        layout = CachedLayout(
+            self._cache,
+            np.array([len(request.fresh) for request in requests]),
+            np.array([request.start for request in requests]),
+            np.array([request.slot for request in requests]),
+            self._prefix_slot,
+            self._groups,
+        )
         ids = torch.tensor([[token for request in requests for token in request.fresh]])
         self.computed_tokens += ids.shape[1]
         self.forwards += 1
@@ -279,97 +289,6 @@ class InProcessConversation:
             if self._future is not None:
                 self._future.cancel()  # does nothing to an answered one
             self._engine._closed(self._slot)
-
-
-class _Cache:
-    """Keys and values: one [S, L, Hk, D] tensor a layer each, so that a token's entry is one run of memory."""
-
-    def __init__(self, model: Any, slots: int, length: int) -> None:
-        config = model.config
-        heads = _key_heads(config)
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape, kind = (slots, length, heads, size), {"dtype": model.dtype, "device": model.device}
-        self.length = length
-        self.keys = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
-
-    def put(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.keys[0].device)
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        """The first `length` positions of one slot into another."""
-        for store in (*self.keys, *self.values):
-            store[target, :length] = store[source, :length]
-
-    def clean(self) -> None:
-        """Forget what is not finite: beyond a sequence's end it is masked, but NaN times zero is NaN."""
-        for store in (*self.keys, *self.values):
-            torch.nan_to_num_(store, 0.0, 0.0, 0.0)
-
-
-class _CachedLayout:
-    """New tokens of several sequences, attending to their cached past."""
-
-    def __init__(self, cache: _Cache, requests: list[_Request], groups: int) -> None:
-        """`groups`: query heads to a key head. Requests of one new token come first."""
-        self.cache = cache
-        counts = np.array([len(request.fresh) for request in requests])
-        starts = np.array([request.start for request in requests])
-        slots = np.array([request.slot for request in requests])
-        ends = np.cumsum(counts)
-        position_T = np.repeat(starts + counts - ends, counts) + np.arange(ends[-1])
-        self.position_T, self.last_B = cache.put(position_T), cache.put(ends - 1)
-        self.place_T = cache.put(np.repeat(slots, counts) * cache.length + position_T)
-        single = int((counts == 1).sum())  # apart, lest their queries are padded to the length of an observation
-        parts = [part for part in (slice(0, single), slice(single, None)) if len(counts[part])]
-        self.blocks = [_Block(cache, counts[part], starts[part], slots[part], groups) for part in parts]
-        self.sizes = [int(counts[part].sum()) for part in parts]
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        for store, new in ((keys, key), (values, value)):
-            store.flatten(0, 1).index_copy_(0, self.place_T, new.transpose(0, 1))
-        queries = query.transpose(0, 1).split(self.sizes)
-        outs = [block.attend(part, keys, values, scale) for block, part in zip(self.blocks, queries, strict=True)]
-        return torch.cat(outs).transpose(0, 1)
-
-
-class _Block:
-    """Requests whose queries are padded to the same length Q and computed together."""
-
-    def __init__(self, cache: _Cache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, groups: int) -> None:
-        low, high = int(slots.min()), int(slots.max()) + 1
-        # Slots side by side are read as a view, idle ones between them included; only scattered ones are gathered,
-        # which copies their whole past.
-        dense = 2 * len(slots) >= high - low
-        row_B = slots - low if dense else np.arange(len(slots))
-        self.slots = slice(low, high) if dense else cache.put(slots)
-        self.rows = high - low if dense else len(slots)
-        self.most, self.length = int(counts.max()), int((starts + counts).max())
-        row_T, offset_T = np.repeat(row_B, counts), np.concatenate([np.arange(count) for count in counts])
-        self.padded_T = cache.put(row_T * self.most + offset_T)
-        # A query sees the positions up to its own; padding queries see position 0, and are thrown away.
-        seen_RQ = np.zeros((self.rows, self.most), np.int64)
-        seen_RQ[row_T, offset_T] = np.repeat(starts, counts) + offset_T
-        seen_RQ = np.tile(seen_RQ, (1, groups))
-        blind_RQL = np.where(np.arange(self.length) <= seen_RQ[:, :, None], np.float32(0), np.float32(-np.inf))
-        self.mask = cache.put(blind_RQL)[:, None].to(cache.keys[0].dtype)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """query [T, Hq, D], keys and values [S, L, Hk, D] -> [T, Hq, D]."""
-        keys_R, values_R = (store[self.slots, : self.length].transpose(1, 2) for store in (keys, values))
-        (_, heads, size), kv_heads = query.shape, keys.shape[2]
-        padded = query.new_zeros(self.rows * self.most, heads, size).index_copy_(0, self.padded_T, query)
-        # Query heads that share a key head are folded into its queries, so that no key is repeated.
-        folded = padded.view(self.rows, self.most, heads, size).transpose(1, 2)
-        folded = folded.reshape(self.rows, kv_heads, heads // kv_heads * self.most, size)
-        out = scaled_dot_product_attention(folded, keys_R, values_R, attn_mask=self.mask, scale=scale)
-        out = out.reshape(self.rows, heads, self.most, size).transpose(1, 2).reshape(self.rows * self.most, heads, size)
-        return out.index_select(0, self.padded_T)
-
-
-def _key_heads(config: Any) -> int:
-    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def shared_prefix(cached: list[int], prompt: list[int]) -> int:

@@ -6,7 +6,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentgym.errors import ConfigError, MissingDependency
 
@@ -26,13 +26,15 @@ class InProcess(BaseModel):
 
 
 class Vllm(BaseModel):
-    """vLLM's OpenAI server, one or several: for models that need a GPU, or more than one."""
+    """vLLM, for models that need a GPU or more than one: its OpenAI server, one or several, or in process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["vllm"]
     urls: tuple[str, ...] = ()
     """Running servers, started as docs/engines.md says; none: one is started, and ends with the run."""
+    in_process: bool = False
+    """No server: vLLM within the trainer's own process, which spares HTTP and lets nobody else in."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """What the servers compute in. The learner's is float32; with another, `policy/engine_gap` is no longer near 0."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
@@ -42,18 +44,24 @@ class Vllm(BaseModel):
     deadline_s: float = Field(default=600.0, gt=0)
     """For each reply, and for each part of a refresh."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Vllm:
+        if self.in_process and self.urls:
+            raise ValueError("engine.urls names servers, and engine.in_process asks for none: leave one of them out")
+        return self
+
 
 AnyEngine = Annotated[InProcess | Vllm, Field(discriminator="kind")]
 """The options of any of them, told apart by `kind`."""
 
 
 def check_engine(options: Vllm, head_size: int) -> None:
-    """Raises MissingDependency or ConfigError where the server that would be started here cannot be."""
+    """Raises MissingDependency or ConfigError where vLLM would be started here and cannot be."""
     if options.urls:
         return
     if util.find_spec("vllm") is None:
         raise MissingDependency(
-            "engine.kind = 'vllm' starts a server: pip install 'agentgym[vllm]', or name running ones in engine.urls"
+            "engine.kind = 'vllm' starts one here: pip install 'agentgym[vllm]', or name running ones in engine.urls"
         )
     if is_cpu_build() and head_size not in CPU_HEAD_SIZES:
         raise ConfigError(

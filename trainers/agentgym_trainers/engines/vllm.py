@@ -1,4 +1,4 @@
-"""The vLLM engine: replies of one or several vLLM servers, and new weights for them while they run.
+"""The vLLM engine: replies of vLLM, of servers or within this process, and new weights for it while it runs.
 
     refresh:  save the weights -> pause, which ends replies under way where they are -> every server reads the weights
               and forgets its cache -> resume -> a probe tells whether they sample from what they were given
@@ -10,10 +10,13 @@ it names, from keys and values of no others. A conversation stays with its serve
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +28,8 @@ from agentgym.policy import ContextFull
 from agentgym_trainers import checkpoint
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build
-from agentgym_trainers.engines.vllm_client import Part, VllmClient
+from agentgym_trainers.engines.vllm_client import Gone, Part, VllmClient
+from agentgym_trainers.engines.vllm_local import VllmLocal
 from agentgym_trainers.engines.vllm_server import ServerFlags, VllmServer
 
 PROBE = Sampling(temperature=2.0, max_new_tokens=8)
@@ -39,11 +43,15 @@ BLOCK = 128
 DRAIN_S = 0.05
 """Between two orders to end what arrived after a pause."""
 
+REVIVED_S = 60.0
+"""An own vLLM that dies again within so many seconds will not do better the next time."""
+
 T = TypeVar("T")
+Client = VllmClient | VllmLocal
 
 
 class VllmEngine:
-    """Samples from vLLM servers. Use it within one event loop; its first `refresh` starts it."""
+    """Samples from vLLM. Use it within one event loop; its first `refresh` starts it."""
 
     def __init__(
         self,
@@ -60,13 +68,18 @@ class VllmEngine:
         probe's answer must be. `folder` is where they are saved, and the log of a server that is started."""
         self.options, self.model, self.tokenizer, self.folder = options, model, tokenizer, folder
         self.max_length, self.version = max_length, 0
-        self.clients: list[VllmClient] = []
+        self.clients: list[Client] = []
         self.conversations = [0] * max(len(options.urls), 1)
         """Open ones, of each server."""
         self._max_sequences, self._seed = max_sequences, seed
-        self._server: VllmServer | None = None
+        self._own: VllmServer | VllmLocal | None = None
+        self._revived = -math.inf
+        """When it was started again."""
+        self._given = folder
+        """Where the weights are that are sampled from."""
         self._refreshing, self._ready, self._idle = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._ready.set()
+        self._idle.set()
         self._broken: str | None = "the engine was given no weights yet: refresh comes first"
         self._under_way = self._saved = 0
 
@@ -89,8 +102,11 @@ class VllmEngine:
             try:
                 if not self.clients:
                     await self._start(folder)
-                await self._exchange(str(folder.resolve()))
-                self.version = version
+                try:
+                    await self._exchange(str(folder.resolve()))
+                except PolicyFailure as failure:
+                    await self._start_again(folder, failure)
+                self.version, self._given = version, folder
                 await self._probe(weights)
                 self._broken = None
             finally:
@@ -108,24 +124,37 @@ class VllmEngine:
         clients, self.clients = self.clients, []
         for client in clients:
             await client.aclose()
-        server, self._server = self._server, None
-        if server is not None:
-            await asyncio.to_thread(server.stop)
+        own, self._own = self._own, None
+        if own is not None:
+            await asyncio.to_thread(own.stop)
 
     async def sample(self, server: int, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[Part, int]:
-        """What a server says, and the version of the weights that said all of it."""
-        await self._ready.wait()
-        if self._broken is not None:
-            raise PolicyFailure(self._broken)
-        version = self.version
-        self._under_way += 1
-        self._idle.clear()
-        try:
-            return await self.clients[server].complete(prompt, sampling, seed=seed, salt=f"version {version}"), version
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
+        """What a server says, and the version of the weights that said all of it. An own one that died is started
+        again, once, and asked again: what it was about to say was given to nobody."""
+        while True:
+            await self._ready.wait()
+            if self._broken is not None:
+                raise PolicyFailure(self._broken)
+            version, client = self.version, self.clients[server]
+            self._under_way += 1
+            self._idle.clear()
+            try:
+                return await client.complete(prompt, sampling, seed=seed, salt=f"version {version}"), version
+            except PolicyFailure as error:
+                failure = error
+            finally:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._idle.set()
+            async with self._refreshing:
+                if client not in self.clients:
+                    continue  # another reply, or a refresh, has seen to it
+                self._ready.clear()
+                try:
+                    await self._start_again(self._given, failure)
+                    self._broken = None
+                finally:
+                    self._ready.set()
 
     def _save(self, weights: Mapping[str, Tensor]) -> Path:
         """Into one of two folders by turns: what servers were told last is whole while the next is written."""
@@ -138,9 +167,25 @@ class VllmEngine:
         options, urls = self.options, self.options.urls
         if not urls:
             flags = server_flags(options, folder, self.model.config, self._max_sequences, self.max_length, self._seed)
-            self._server = VllmServer(flags, self.folder / "server.log")
-            urls = (await self._server.start(),)
+            if options.in_process:
+                self._own = VllmLocal(flags, options.deadline_s)
+                self.clients = [self._own]
+                return
+            self._own = VllmServer(flags, self.folder / "server.log")
+            urls = (await self._own.start(),)
         await self._connect(urls)
+
+    async def _start_again(self, folder: Path, failure: PolicyFailure) -> None:
+        """Where an own one has died. Raises the failure where it has not, or did so a short while ago, too."""
+        own, lately = self._own, monotonic() < self._revived + REVIVED_S
+        if own is None or lately or not isinstance(failure, Gone) or not await asyncio.to_thread(own.died):
+            raise failure
+        logging.getLogger(__name__).warning("vLLM has died: starting it again (%s)", failure)
+        self._broken = "vLLM died, and could not be started again"
+        await self._idle.wait()  # whoever else waits for it learns that it is gone
+        await self.aclose()
+        await self._start(folder)
+        self._revived = monotonic()
 
     async def _connect(self, urls: Sequence[str]) -> None:
         self.clients = [VllmClient(url, self.options.deadline_s) for url in urls]
@@ -149,19 +194,19 @@ class VllmEngine:
     async def _exchange(self, folder: str) -> None:
         """Every server samples from the folder's weights. However it ends, they are told to go on."""
         try:
-            await self._each(VllmClient.pause)
+            await self._each(lambda client: client.pause())
             await self._drain()
             await self._each(lambda client: client.read_weights(folder))
-            await self._each(VllmClient.forget)
+            await self._each(lambda client: client.forget())
         finally:
-            await self._each(VllmClient.resume)
+            await self._each(lambda client: client.resume())
 
     async def _drain(self) -> None:
         """A request that was sent before the pause may arrive after it, and would wait there for the new weights."""
         try:
             async with asyncio.timeout(self.options.deadline_s):
                 while self._under_way:
-                    await self._each(VllmClient.abort)
+                    await self._each(lambda client: client.abort())
                     with suppress(TimeoutError):
                         async with asyncio.timeout(DRAIN_S):
                             await self._idle.wait()
@@ -184,7 +229,7 @@ class VllmEngine:
             gap = float(np.abs(expected - part.logprobs.token_logprobs).max(initial=0.0))
             if not gap <= slack:
                 raise PolicyFailure(
-                    f"after a refresh the vLLM server at {client.url} gives log-probabilities that are {gap:.2g} away "
+                    f"after a refresh vLLM ({client.url}) gives log-probabilities that are {gap:.2g} away "
                     f"from those of the weights it was given (rounding explains {slack:g}): it samples from others, or "
                     "was started without the flags of docs/engines.md"
                 )
@@ -199,7 +244,7 @@ class VllmEngine:
         logprobs = torch.log_softmax(logits.float() / PROBE.temperature, dim=-1)
         return logprobs.gather(1, torch.tensor(ids, device=logprobs.device)[:, None])[:, 0].cpu().numpy()
 
-    async def _each(self, call: Callable[[VllmClient], Awaitable[T]]) -> list[T]:
+    async def _each(self, call: Callable[[Client], Awaitable[T]]) -> list[T]:
         """Of every server at once. All have answered, or failed, before the first failure is raised."""
         answers = await asyncio.gather(*(call(client) for client in self.clients), return_exceptions=True)
         for answer in answers:

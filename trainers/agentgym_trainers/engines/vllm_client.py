@@ -32,6 +32,10 @@ UNTOUCHED = {
 TOLD = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
+class Gone(PolicyFailure):
+    """Nobody is there, or who is there has just lost what answers."""
+
+
 class Logprobs(BaseModel):
     token_logprobs: list[float]
 
@@ -155,9 +159,8 @@ class VllmClient:
             )
         if response.status_code != 200:
             told = response.text[:EXCERPT].strip()
-            raise PolicyFailure(
-                f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {told}"
-            )
+            failure = Gone if response.status_code >= 500 else PolicyFailure
+            raise failure(f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {told}")
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
@@ -174,7 +177,7 @@ class VllmClient:
                 return await self._http.request(method, path, **request)
             except httpx.TransportError as error:
                 if attempt == TRIES - 1:
-                    raise PolicyFailure(
+                    raise Gone(
                         f"the vLLM server at {self.url} cannot be reached ({error or type(error).__name__})"
                     ) from error
             await asyncio.sleep(BACKOFF_S * 2**attempt)

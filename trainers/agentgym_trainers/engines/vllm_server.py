@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import httpx
 
@@ -31,6 +32,8 @@ STARTUP_S = 900.0
 """Until the server answers: large models take minutes to load."""
 GRACE_S = 10.0
 """Between asking processes to end and ending them."""
+DYING_S = 8.0
+"""A server looks every five seconds whether its model's process lives."""
 TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
@@ -58,25 +61,35 @@ class ServerFlags:
     gpus: int = 1
     """Slices that the model is cut into."""
 
-    def command(self, port: int, name: str) -> list[str]:
-        """`name` is what the server calls its model."""
-        given = {
-            "model": self.model, "served-model-name": name, "host": self.host, "port": port, "dtype": self.dtype,
-            "max-model-len": self.max_length, "max-num-seqs": self.max_sequences, "seed": self.seed,
-            "logprobs-mode": "processed_logprobs", "generation-config": "vllm", "worker-extension-cls": READER,
+    def engine(self) -> dict[str, Any]:
+        """Of vLLM's engine, by the names of its `EngineArgs`."""
+        given: dict[str, Any] = {
+            "model": str(self.model), "dtype": self.dtype, "max_model_len": self.max_length,
+            "max_num_seqs": self.max_sequences, "seed": self.seed, "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm", "worker_extension_cls": READER, "enable_prefix_caching": True,
+            "disable_log_stats": True, "use_tqdm_on_load": False,
         }  # fmt: skip
-        switches = ["--enable-prefix-caching", "--disable-log-stats", "--disable-uvicorn-access-log"]
         if self.gpus > 1:
-            given["tensor-parallel-size"] = self.gpus
+            given["tensor_parallel_size"] = self.gpus
         if self.cache_bytes is None:
-            given["gpu-memory-utilization"] = self.gpu_memory_utilization
-        else:
-            given["kv-cache-memory-bytes"] = self.cache_bytes
-            # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
-            given["max-num-batched-tokens"] = max(self.max_length, TOKENS)
-            switches += ["--enforce-eager", "--no-enable-chunked-prefill"]
-        flags = [part for flag, value in given.items() for part in (f"--{flag}", str(value))]
-        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags, *switches]
+            return given | {"gpu_memory_utilization": self.gpu_memory_utilization}
+        # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
+        return given | {
+            "kv_cache_memory_bytes": self.cache_bytes, "max_num_batched_tokens": max(self.max_length, TOKENS),
+            "enforce_eager": True, "enable_chunked_prefill": False,
+        }  # fmt: skip
+
+    def command(self, port: int, name: str) -> list[str]:
+        """Of a server; `name` is what it calls its model."""
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        given = {**self.engine(), "served_model_name": name, "host": self.host, "port": port}
+        for key, value in given.items():
+            flag = key.replace("_", "-")
+            if isinstance(value, bool):
+                command.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                command += [f"--{flag}", str(value)]
+        return [*command, "--disable-uvicorn-access-log"]
 
 
 class VllmServer:
@@ -91,9 +104,11 @@ class VllmServer:
         port, started = free_port(), monotonic()
         url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
         command = [sys.executable, "-m", "agentgym_trainers.engines.vllm_server", *self.flags.command(port, name)]
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        told = {**os.environ, **environment(self.flags), "PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=self._environment()
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=told
             )
         try:
             async with httpx.AsyncClient(base_url=url, timeout=5.0, trust_env=False) as client:
@@ -108,6 +123,14 @@ class VllmServer:
             raise
         return url
 
+    def died(self) -> bool:
+        """Whether it ends by itself within a moment: a server whose model's process was killed takes some seconds."""
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(DYING_S)
+                return True
+        return False
+
     def stop(self) -> None:
         """End it and all that it started."""
         process, self.process = self.process, None
@@ -121,16 +144,17 @@ class VllmServer:
             process.kill()
             process.wait()
 
-    def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join(folder for folder in sys.path if folder)
-        told = {"PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        if self.flags.cache_bytes is not None:  # as many threads as OMP_NUM_THREADS says, on whatever cores are free
-            told["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        return {**os.environ, **told}
-
     def _not_started(self, how: str) -> UsageError:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return UsageError(f"the vLLM server {how} ({self.log}). {end_of(lines[-TAIL:])}")
+
+
+def environment(flags: ServerFlags) -> dict[str, str]:
+    """What vLLM reads there."""
+    if flags.cache_bytes is None:
+        return {"VLLM_NO_USAGE_STATS": "1"}
+    # As many threads as OMP_NUM_THREADS says, on whatever cores are free.
+    return {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 async def _answers(client: httpx.AsyncClient, name: str) -> bool:
@@ -174,7 +198,7 @@ def guard(command: Sequence[str]) -> int:
     status = child.wait()
     with contextlib.suppress(ProcessLookupError):  # what it started and left behind
         os.killpg(child.pid, signal.SIGKILL)
-    return status
+    return status if status >= 0 else 128 - status  # of a signal, as a shell tells it
 
 
 def _end_with_parent() -> None:

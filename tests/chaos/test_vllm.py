@@ -1,0 +1,90 @@
+"""Asynchronous training with a vLLM server of its own, while its trainer, that server and its world's are killed.
+
+`make scale` installs vLLM's build for CPUs beside this environment and runs this; `--runs 20` trains twenty times.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from importlib import util
+from pathlib import Path
+
+import pytest
+from chaos.trainings import Deed, Trainings, check, steps_of, trainings
+
+from agentgym_trainers.config import Config
+from agentgym_trainers.recipe import to_toml
+
+pytestmark = [
+    pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`"),
+    pytest.mark.timeout(900),
+]
+STEPS, GROUPS, STALENESS = 10, 4, 2
+DEAD = (
+    r"the server of oracle ended with status -9|every episode of \d+ groups failed|the vLLM server at \S+ cannot be"
+    r"|the vLLM server ended with status 137"
+)
+"""The last where it was killed before it answered."""
+RECIPE = {
+    "name": "chaos",
+    "run": {"steps": STEPS, "checkpoint_every": 2, "threads": 1},
+    "model": {"tiny": {"layers": 2}},
+    "world": {"name": "oracle"},
+    "engine": {"kind": "vllm", "deadline_s": 60.0},
+    "rollout": {
+        "groups": GROUPS, "group_size": 4, "staleness": STALENESS, "lockstep": False,
+        "max_new_tokens": 6, "max_length": 400, "concurrency": 32,
+    },
+    "credit": {"assigner": "rloo"},
+    "loss": {"entropy": 0.01},
+    "eval": {"split": "train", "tasks": 0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory) -> Iterator[Trainings]:
+    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=300.0) as forked:
+        yield forked
+
+
+def kills(chance: random.Random, folder: Path) -> list[Deed]:
+    """One to three for one process, and the trainer last if at all."""
+    deeds, at = [], len(steps_of(folder))
+    for _ in range(chance.choice((1, 2, 3))):
+        at += chance.randint(0, 3)
+        whom = chance.choice(("trainer", "world", "engine", "engine"))
+        deeds.append(Deed(lambda at=at: len(steps_of(folder)) >= at, chance.uniform(0, 0.6), whom))
+        if whom == "trainer":
+            break
+    return deeds
+
+
+def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
+    """Each prompt is learned from once, whoever dies."""
+    chance, folder, path = random.Random(training_number + 100), tmp_path / "run", tmp_path / "recipe.toml"
+    path.write_text(to_toml(Config.model_validate(RECIPE)))
+    statuses, said = [], []
+    for disturbed in (True, True, True, False):
+        deeds = kills(chance, folder) if disturbed else []
+        ended = forked.go_on(folder, str(path), deeds=deeds)
+        statuses.append(ended.status)
+        said += [deed.what for deed in deeds]
+        assert ended.status in ((0, 1, 2, -9) if disturbed else (0,)), ended.said
+        if ended.status > 0:
+            assert re.match(DEAD, ended.complaint), ended.said
+        if ended.status == 0:
+            break
+    print(f"ended with {statuses}; meant to kill {said}")
+    check(folder, STEPS, GROUPS, STALENESS)
+
+
+def test_a_killed_engine_is_survived(forked, tmp_path) -> None:
+    folder, path = tmp_path / "run", tmp_path / "recipe.toml"
+    path.write_text(to_toml(Config.model_validate(RECIPE)))
+    ended = forked.go_on(folder, str(path), deeds=[Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "engine")])
+    assert ended.status == 0, ended.said
+    assert "vLLM has died: starting it again" in ended.said
+    check(folder, STEPS, GROUPS, STALENESS)
+    assert all(line["async/failed_groups"] == 0 and line["rollout/failed"] == 0 for line in steps_of(folder))
