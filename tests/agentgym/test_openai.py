@@ -38,6 +38,7 @@ class Server(ThreadingHTTPServer):
     """Answers in order, the last for ever: (status, body, headers), "hang", "drop", or a function of the request."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, *answers):
         super().__init__(("127.0.0.1", 0), Handler)

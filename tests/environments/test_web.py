@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -408,13 +409,17 @@ def test_a_page_that_hangs_is_given_up(pool, folder):
 
 
 def test_browsers_without_tabs_end_and_come_again(folder):
-    pool = Browsers(linger_s=0.2)
+    pool, before = Browsers(linger_s=0.2), len(children())
     for _ in range(2):
         page = Page([f"{folder.as_uri()}/"], (100, 100), pool=pool)
         page.goto(f"{folder.as_uri()}/other.html")
         page.close()
         wait_until(lambda: not pool.pids())
-    pool.close()
+    while pool._playwright is not None:
+        time.sleep(0.001)
+    pool.close()  # while the driver is still ending
+    gc.collect()  # warns of what was left behind
+    assert len(children()) <= before
 
 
 def test_a_killed_process_leaves_no_browser(folder):

@@ -36,6 +36,7 @@ class Server(ThreadingHTTPServer):
     """Answers each question by `say(user message, number of the question)`: a text, or a status."""
 
     daemon_threads = True
+    request_queue_size = 128  # a judge asks 16 at a time, and a busy machine accepts late
 
     def __init__(self, say: Callable[[str, int], str | int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -328,7 +329,7 @@ def test_calibration_by_hand() -> None:
 
 def test_a_judge_that_always_says_good_stops_the_run_and_its_rules_do_not_hide_it(tmp_path) -> None:
     with Server(lambda question, number: GOOD) as server:
-        judge = judge_at(server.url, min_tokens=4, votes=3, cache=str(tmp_path))
+        judge = judge_at(server.url, min_tokens=4, votes=3, cache=str(tmp_path), retries=2)
         guards = Guards(GuardOptions(), {"judge": judge})
         with pytest.raises(GuardTripped, match=rf"the judge calls {len(PROBES)} of {len(PROBES)} answers that say"):
             asyncio.run(guards.before_step(0))

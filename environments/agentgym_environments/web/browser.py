@@ -205,13 +205,16 @@ class Browsers:
                 await self._stop_driver()
 
     async def _stop(self) -> None:
-        for warm in self._warm[:]:
-            with contextlib.suppress(Exception):
-                await warm.browser.close()
-        self._warm.clear()
-        for task in self._background:
+        async with self._opening:  # one that is being opened or ended is first, lest the loop stop in its midst
+            for warm in self._warm[:]:
+                with contextlib.suppress(Exception):
+                    await warm.browser.close()
+            self._warm.clear()
+            await self._stop_driver()
+        background = list(self._background)
+        for task in background:
             task.cancel()
-        await self._stop_driver()
+        await asyncio.gather(*background, return_exceptions=True)
 
     async def _stop_driver(self) -> None:
         driver, self._playwright = self._playwright, None
