@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import asyncio
 import os
 import signal
 import subprocess
@@ -417,8 +417,9 @@ def test_browsers_without_tabs_end_and_come_again(folder):
         wait_until(lambda: not pool.pids())
     while pool._playwright is not None:
         time.sleep(0.001)
+    loop = pool._loop
     pool.close()  # while the driver is still ending
-    gc.collect()  # warns of what was left behind
+    assert not asyncio.all_tasks(loop)
     assert len(children()) <= before
 
 
