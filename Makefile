@@ -54,9 +54,9 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
 # The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
-# a run on a Ray cluster of two nodes; the manifests for Kubernetes.
+# a run on a Ray cluster of two nodes, whose processes are killed, too; the manifests for Kubernetes.
 scale: .venv-scale/ready
-	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py
+	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py
 
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop

@@ -66,8 +66,8 @@ class Deed:
     when: Callable[[], bool]
     after_s: float
     """So long after `when` held first."""
-    what: Whom | Callable[[], None]
-    """Whom to kill, or what else to do."""
+    what: Whom | Callable[[], object]
+    """Whom to kill, or what else to do; what gives False is tried again."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _done(deed: Deed, child: int, mark: str) -> bool:
                 os.killpg(os.getpgid(pid), signal.SIGKILL)
         return bool(servers)
     else:
-        deed.what()
+        return deed.what() is not False
     return True
 
 

@@ -1,0 +1,181 @@
+"""Training on a Ray cluster of two nodes while its controller, learners, rollout workers and worlds are killed.
+
+`make scale` installs Ray beside this environment and runs this; `--runs 20` trains twenty times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos.processes import MARK, command_of, kill, marked, wait_for
+from chaos.trainings import GONE_S, Deed, Trainings, steps_of, trainings
+
+from agentgym_trainers.config import Config
+from agentgym_trainers.recipe import to_toml
+
+pytestmark = [
+    pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("default"),  # Ray's own
+]
+STEPS = 8
+STARTS = 4
+"""Processes that a run may take, the last of them undisturbed."""
+DEAD = (
+    r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
+    r"|the server of oracle ended with status -9|every episode of \d+ groups failed"
+)
+OBJECTS = 200 * 1024**2
+RECIPE: dict[str, Any] = {
+    "name": "chaos",
+    "run": {"steps": STEPS, "checkpoint_every": 1, "trajectories_every": 1, "threads": 1},
+    "model": {"tiny": {"hidden_size": 32, "layers": 2, "intermediate_size": 48, "vocab_size": 320}},
+    "world": {"name": "oracle"},
+    "rollout": {"groups": 4, "group_size": 8, "max_new_tokens": 6, "max_length": 400, "concurrency": 32},
+    "credit": {"assigner": "turn_gae"},
+    "value": {"trunk": "own"},
+    "loss": {"entropy": 0.1},
+    "optim": {"lr": 1e-3},
+    "eval": {"split": "train", "tasks": 0},
+    "scale": {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 120.0},
+}
+
+WARM_UP = {"demonstrations": 256, "noise": 0.5, "lr": 5e-3, "max_steps": 150, "stop_at_success": 0.2, "check_every": 10}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster, by the mark of its processes."""
+
+    mark: str
+
+    def actors(self, name: str) -> list[int]:
+        """Their processes write over their environment: they are known as children of a node's own."""
+        nodes = [pid for pid in marked(self.mark) if "/raylet/raylet" in command_of(pid)]
+        lines = [path.read_text() for pid in nodes for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        children = [int(pid) for line in lines for pid in line.split()]
+        return [pid for pid in children if command_of(pid).startswith(f"ray::{name}")]
+
+    def worlds(self) -> list[int]:
+        return [pid for pid in marked(self.mark) if "agentgym_servers.environment" in command_of(pid)]
+
+    def kill_one(self, chance: random.Random, whom: str) -> bool:
+        """Whether there was one to kill."""
+        found = self.worlds() if whom == "world" else self.actors(whom)
+        if found:
+            kill(chance.choice(found))
+        return bool(found)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory) -> Iterator[Nodes]:
+    """With room for two processes each; trainings find it by RAY_ADDRESS."""
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+    with pytest.MonkeyPatch.context() as patch:
+        mark = uuid.uuid4().hex
+        patch.setenv(MARK, mark)
+        patch.setenv("PYTHONPATH", os.pathsep.join(folder for folder in sys.path if folder))
+        each = {"num_cpus": 2, "object_store_memory": OBJECTS, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=each)
+        try:
+            cluster.add_node(num_cpus=2, object_store_memory=OBJECTS)
+            patch.delenv(MARK)
+            patch.setenv("RAY_ADDRESS", cluster.address)
+            yield Nodes(mark)
+        finally:
+            cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def forked(nodes, tmp_path_factory) -> Iterator[Trainings]:
+    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=300.0) as forked:
+        yield forked
+
+
+def recipe(home: Path, **sections: Any) -> str:
+    """The path of RECIPE with these sections in place of its own; None leaves one out."""
+    tree = {name: section for name, section in (RECIPE | sections).items() if section is not None}
+    path = home / "recipe.toml"
+    path.write_text(to_toml(Config.model_validate(tree)))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def start(forked: Trainings, tmp_path_factory) -> dict[str, str]:
+    """A checkpoint that wins now and then."""
+    folder = tmp_path_factory.mktemp("start")
+    ended = forked.go_on(folder / "run", recipe(folder, run={"steps": 0, "threads": 1}, sft=WARM_UP, scale=None))
+    assert ended.status == 0, ended.said
+    return {"path": str(folder / "run" / "checkpoints" / "step-000000")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(forked: Trainings, start: dict[str, str], tmp_path_factory) -> Path:
+    """A run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended = forked.go_on(folder / "run", recipe(folder, model=start))
+    assert ended.status == 0, ended.said
+    played = episodes(folder / "run")
+    assert len(played) == STEPS
+    assert any(success for step in played for *_, success in step)
+    return folder / "run"
+
+
+def episodes(folder: Path) -> list[list[Any]]:
+    """What was learned from: of each step, in order, each episode's prompt, attempt, replies and outcome."""
+    told = []
+    for path in sorted((folder / "trajectories").glob("*.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        told.append([
+            (one["task"], one["seed"], one["attempt"], [turn["reply"] for turn in one["turns"]], one["success"])
+            for one in lines
+        ])  # fmt: skip
+    return told
+
+
+def kills(chance: random.Random, folder: Path, nodes: Nodes) -> list[Deed]:
+    """One to three for one process of the controller, and the controller's own last if at all."""
+    deeds, at = [], len(steps_of(folder))
+    for _ in range(chance.choice((1, 2, 3))):
+        at += chance.randint(0, 2)
+        whom = chance.choice(("trainer", "LearnerRank", "RolloutWorker", "RolloutWorker", "world"))
+        deed = whom if whom == "trainer" else lambda whom=whom: nodes.kill_one(chance, whom)
+        deeds.append(Deed(lambda at=at: len(steps_of(folder)) >= at, chance.uniform(0, 1.0), deed))
+        print(f"meant to kill: {whom} at step {at}")
+        if whom == "trainer":
+            break
+    return deeds
+
+
+def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, training_number) -> None:
+    """Whoever dies, what is learned from is what an undisturbed run learns from, each prompt once."""
+    chance, folder = random.Random(training_number + 200), tmp_path / "run"
+    arguments = recipe(tmp_path, model=start)
+    for number in range(STARTS):
+        disturbed = number < STARTS - 1
+        ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes) if disturbed else [])
+        print(f"ended with {ended.status}: {ended.complaint.strip()[-200:] if ended.status > 0 else ''}")
+        assert ended.status in ((0, 1, 2, -9) if disturbed else (0,)), ended.said
+        if ended.status > 0:
+            assert re.match(DEAD, ended.complaint), ended.said
+        if ended.status == 0:
+            break
+    assert [line["step"] for line in steps_of(folder)] == list(range(1, STEPS + 1))
+    assert episodes(folder) == episodes(undisturbed)
+    for line, other in zip(steps_of(folder), steps_of(undisturbed), strict=True):
+        same = {name: value for name, value in other.items() if name != "phase" and not name.startswith("time/")}
+        assert {name: line[name] for name in same} == pytest.approx(same, rel=1e-3, abs=1e-4, nan_ok=True)
+    left = lambda: [*nodes.actors("LearnerRank"), *nodes.actors("RolloutWorker"), *nodes.worlds()]  # noqa: E731
+    wait_for(lambda: not left(), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in left()]}")
