@@ -16,6 +16,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,13 +25,13 @@ from agentgym.errors import ConfigError, LearnerLost
 from agentgym.harness import Harness
 from agentgym.policy import Episode
 from agentgym.session import LocalSession
-from agentgym.trajectory import Trajectory
+from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint, tiny
 from agentgym_trainers.build import build
 from agentgym_trainers.config import Config
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.scale.spread import PublishingEngine
-from agentgym_trainers.train import Trainer
+from agentgym_trainers.train import Lesson, Trainer
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
@@ -213,6 +214,72 @@ def test_a_cluster_without_room_is_told_in_one_sentence(nodes, tokenizer, tmp_pa
     wide = config(scale={**SCALE, "learners": 7, "deadline_s": 2.0})
     with pytest.raises(ConfigError, match=r"no room for 7 learners .* within 2 s: it has .*'CPU': 4.0"):
         trainer_of(wide, tokenizer, tmp_path)
+
+
+def streamed(trainer: Trainer, folder: Path) -> tuple[list[Trajectory], list[dict[str, torch.Tensor]], list[float]]:
+    """A whole run: what was learned from, the weights of every version, and the age of each step's oldest token."""
+    learned: list[Trajectory] = []
+    weights: list[dict[str, torch.Tensor]] = []
+    ages: list[float] = []
+    learn = trainer.learn
+
+    async def seen(groups: list[Group]) -> Lesson:
+        weights.append({name: weight.clone() for name, weight in trainer.learner.weights().items()})
+        learned.extend(t for group in groups for t in group.trajectories)
+        return await learn(groups)
+
+    async def steps() -> None:
+        log = MetricsLog(folder)
+        try:
+            await trainer.run(log, lambda step, metrics: ages.append(metrics["async/staleness_max"]))
+        finally:
+            log.close()
+            await trainer.engine.aclose()
+
+    trainer.learn = seen  # type: ignore[method-assign]
+    asyncio.run(steps())
+    return learned, weights, ages
+
+
+@pytest.mark.parametrize("kind", ["inprocess", "vllm"])
+def test_workers_play_on_while_weights_change_and_every_token_names_those_that_sampled_it(
+    nodes, tokenizer, tmp_path, kind
+) -> None:
+    if kind == "vllm" and util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed here: run `make scale`")
+    rollout = {"staleness": 2, "lockstep": False, "groups": 2, "group_size": 2, "concurrency": 8, "max_length": 1024}
+    placed = {"learners": 1, "workers": 2, "servers": 1, "server_gpus": 0} if kind == "vllm" else {}
+    chosen = config(
+        run={"steps": 6, "checkpoint_every": 6, "threads": 1},
+        world={"name": WORLD, "serve": False, "max_turns": 10},
+        rollout={**rollout, "max_new_tokens": 32},
+        engine={"kind": kind},
+        scale={**SCALE, **placed},
+        optim={"lr": 2e-2},
+        eval={"tasks": 0},
+    )
+    trainer = trainer_of(chosen, tokenizer, tmp_path)
+    learned, weights, ages = streamed(trainer, tmp_path)
+    assert len(learned) == 6 * 2 * 2
+    assert not any(t.stop.is_failure for t in learned)
+    assert 0 < max(ages) <= 2
+    model, branches = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval(), 0
+    apart = []
+    for branch in (branch for t in learned for branch in t.branches):
+        said_by = []
+        for version in range(len(weights)):
+            model.load_state_dict(weights[version])
+            with torch.inference_mode():
+                logits = model(input_ids=torch.tensor(branch.ids)[None], use_cache=False).logits[0, :-1]
+            logprobs = torch.log_softmax(logits, dim=-1)
+            said_by.append(logprobs.gather(1, torch.tensor(branch.ids)[1:, None])[:, 0].numpy())
+        sampled = np.flatnonzero(branch.versions[1:] >= 0)
+        own = branch.versions[1:][sampled]
+        np.testing.assert_allclose(np.array(said_by)[own, sampled], branch.logprobs[1:][sampled], atol=1e-3)
+        apart.append(np.abs(np.array(said_by)[own - 1, sampled] - branch.logprobs[1:][sampled])[own > 0].max(initial=0))
+        branches += len(set(own.tolist())) > 1
+    assert branches > 0  # sequences that weights changed under
+    assert max(apart) > 0.1  # and other weights would have been noticed
 
 
 @pytest.mark.timeout(600)

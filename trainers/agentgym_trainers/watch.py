@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agentgym.harness import Message
 from agentgym.policy import Actor, Ask, Episode, Policy, Reply, Tokens
 
-ENGINE, WORLD = "the engine", "the world"
+ENGINE, WORLD, WORKER = "the engine", "the world", "its rollout worker"
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Watch:
     """who -> (for what, since)"""
     turns: dict[str, int] = field(default_factory=dict)
     """Of the episodes under way."""
-    spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, WORLD: 0.0})
+    spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, WORLD: 0.0, WORKER: 0.0})
     """Seconds that episodes waited, all together, by what for."""
 
     def now_for(self, who: str, what: str | None) -> None:

@@ -13,11 +13,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -47,6 +46,16 @@ REVIVED_S = 60.0
 """An own vLLM that dies again within so many seconds will not do better the next time."""
 
 T = TypeVar("T")
+
+
+class Others(Protocol):
+    """Who else asks the same servers."""
+
+    async def hold(self) -> None:
+        """From now on they ask nothing. Returns once nothing of theirs is under way."""
+        ...
+
+
 Client = VllmClient | VllmLocal
 
 
@@ -71,6 +80,8 @@ class VllmEngine:
         self.clients: list[Client] = []
         self.conversations = [0] * max(len(options.urls), 1)
         """Open ones, of each server."""
+        self.others: Others | None = None
+        """Who are told to wait while weights change; who sets it tells them when to go on."""
         self._max_sequences, self._seed = max_sequences, seed
         self._own: VllmServer | VllmLocal | None = None
         self._revived = -math.inf
@@ -113,11 +124,18 @@ class VllmEngine:
                 self._ready.set()
 
     async def attach(self, version: int) -> None:
-        """Sample from weights that another process has given the servers of `options.urls`. Nothing may be under way
-        while it gives them new ones."""
+        """Sample from weights that another process has given the servers of `options.urls`. While it gives them new
+        ones, this engine must `hold`."""
         if not self.clients:
             await self._connect(self.options.urls)
         self.version, self._broken = version, None
+        self._ready.set()
+
+    async def hold(self) -> None:
+        """Ask the servers nothing until `attach`. Returns once nothing is under way: whoever gives them new weights
+        ends what is."""
+        self._ready.clear()
+        await self._idle.wait()
 
     async def aclose(self) -> None:
         """Close connections, and end the server that was started."""
@@ -141,6 +159,8 @@ class VllmEngine:
             try:
                 return await client.complete(prompt, sampling, seed=seed, salt=f"version {version}"), version
             except PolicyFailure as error:
+                if self._own is None:
+                    raise
                 failure = error
             finally:
                 self._under_way -= 1
@@ -193,27 +213,34 @@ class VllmEngine:
 
     async def _exchange(self, folder: str) -> None:
         """Every server samples from the folder's weights. However it ends, they are told to go on."""
+        others = asyncio.ensure_future(self.others.hold()) if self.others is not None else None
         try:
             await self._each(lambda client: client.pause())
-            await self._drain()
+            await self._drain(others)
             await self._each(lambda client: client.read_weights(folder))
             await self._each(lambda client: client.forget())
         finally:
+            if others is not None:
+                others.cancel()
             await self._each(lambda client: client.resume())
 
-    async def _drain(self) -> None:
+    async def _drain(self, others: asyncio.Future[None] | None) -> None:
         """A request that was sent before the pause may arrive after it, and would wait there for the new weights."""
+        idle = asyncio.ensure_future(self._idle.wait())
+        ended = asyncio.gather(idle, *([others] if others is not None else []))
         try:
             async with asyncio.timeout(self.options.deadline_s):
-                while self._under_way:
+                while not ended.done():
                     await self._each(lambda client: client.abort())
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(DRAIN_S):
-                            await self._idle.wait()
+                    await asyncio.wait([ended], timeout=DRAIN_S)
+                await ended
         except TimeoutError as error:
             raise PolicyFailure(
-                f"{self._under_way} replies did not end within {self.options.deadline_s:g} s of the vLLM servers' pause"
+                f"replies did not end within {self.options.deadline_s:g} s of the vLLM servers' pause: "
+                f"{self._under_way} here" + (", and others elsewhere" if idle.done() else "")
             ) from error
+        finally:
+            ended.cancel()
 
     async def _probe(self, weights: Mapping[str, Tensor]) -> None:
         """Raises PolicyFailure where a server's log-probabilities are not those of `weights`."""

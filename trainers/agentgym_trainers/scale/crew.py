@@ -1,7 +1,8 @@
 """Rollout workers on several machines: each has worlds, an engine and a Runner, and plays a share of a step's episodes.
 
 publish  the weights go into Ray's object store once a version; a job names the version and has the reference
-play     neighbouring episodes, which begin alike, go to one worker
+play     neighbouring episodes, which begin alike, go to one worker; with `rollout.staleness` each goes by itself, and
+         new weights reach the workers while they play
 lost     a worker that is gone or silent is started again by Ray, and its episodes are played by another: the same
          task, seeds and weights, so no prompt is lost and none is learned from twice
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.scale.cluster import Cluster
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.train import sampling_of
+from agentgym_trainers.watch import ENGINE, WORKER, WORLD, WatchedPolicy, name_of
 
 LOSSES = 3
 """Workers that a share of episodes may lose, one after the other."""
@@ -66,26 +68,51 @@ class RolloutWorker:
         """A reference, in a tuple, to (configuration, whose `rollout.concurrency` is this worker's; model; tokenizer;
         the API key of worlds behind a gateway)."""
         self._given = given
-        self._stack, self._one = AsyncExitStack(), asyncio.Lock()
+        self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
         self._engine: Engine | None = None
         self._version = -1
+        self._newest: tuple[int, tuple[Any, ...]] = (-1, ())
+        """Version and weights; the engine samples from them as soon as there is one."""
+        self._free = asyncio.Event()
+        """Cleared while vLLM's weights change."""
+        self._free.set()
 
     async def answers(self) -> None:
         """That it does is all that is asked."""
 
     async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
-        """One trajectory an episode, in order. A second job waits for the first, whose sequences fill the engine."""
-        async with self._one:
+        """One trajectory an episode, in order. A job that finds no room for its sequences waits for it."""
+        async with self._changing:
             engine = self._engine or await self._start()
-            if job.version > self._version:
-                if isinstance(engine, VllmEngine):
-                    await engine.attach(job.version)
-                else:
-                    await engine.refresh(await job.weights[0], job.version)
-                self._version = job.version
+        async with self._jobs:
+            await self._free.wait()
+            await self._catch_up(job.version, job.weights)
             runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
             policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
             return await runner.run(policy, episodes)
+
+    async def hold(self) -> None:
+        """Ask vLLM nothing until `renew`. Returns when nothing is under way there."""
+        self._free.clear()
+        if isinstance(self._engine, VllmEngine):
+            await self._engine.hold()
+
+    async def renew(self, version: int, weights: tuple[Any, ...]) -> None:
+        """Sample from these from now on, replies under way too."""
+        await self._catch_up(version, weights)
+        self._free.set()
+
+    async def _catch_up(self, version: int, weights: tuple[Any, ...]) -> None:
+        async with self._changing:
+            self._newest = max(self._newest, (version, weights), key=lambda given: given[0])
+            version, weights = self._newest
+            if self._engine is None or version <= self._version:
+                return
+            if isinstance(self._engine, VllmEngine):
+                await self._engine.attach(version)
+            else:
+                await self._engine.refresh(await weights[0], version)
+            self._version = version
 
     async def _start(self) -> Engine:
         from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
@@ -98,6 +125,8 @@ class RolloutWorker:
         self.template = ChatTemplate(tokenizer)
         self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
         options, rollout = self.config.engine, self.config.rollout
+        # A step's share fills the engine; with `staleness` a job is one episode.
+        self._jobs = asyncio.Semaphore(rollout.concurrency if rollout.staleness else 1)
         if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
             room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
             self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
@@ -115,6 +144,7 @@ class Crew:
     def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
         """`model` is sampled from, but by vLLM."""
         self._ray, count, self._vllm = cluster.ray, cluster.options.workers, config.engine.kind == "vllm"
+        self._deadline_s, self._streamed = cluster.options.deadline_s, config.rollout.staleness > 0
         self.concurrency = ceil(config.rollout.concurrency / count)
         own = config.model_copy(
             update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
@@ -129,10 +159,39 @@ class Crew:
         self._playing = [0] * count
         """Episodes, of each worker."""
         self._version, self._weights = -1, ()
+        self._told = asyncio.Event()
+        """Cleared while the weights change: who begins now might take the new ones for the old."""
 
-    def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Workers sample from these from their next job on; vLLM's servers have them already."""
+    async def hold(self) -> None:
+        """No worker sends vLLM anything until `publish`. Returns when nothing of theirs is under way."""
+        self._told.clear()
+        if self._streamed:
+            await self._each("hold")
+
+    async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Workers sample from these from their next job on, and with `staleness` at once; vLLM's servers have them
+        already."""
         self._version, self._weights = version, () if self._vllm else (self._ray.put(dict(weights)),)
+        if self._streamed:
+            await self._each("renew", version, self._weights)
+        self._told.set()
+
+    async def _each(self, method: str, *arguments: Any) -> None:
+        """Of every worker that is there; one that is silent is ended, and started again."""
+        from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+
+        async def told(number: int) -> None:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    await getattr(self.workers[number], method).remote(*arguments)
+            except RayActorError:
+                pass  # whoever waits for its episodes sees to it
+            except TimeoutError:
+                self._ray.kill(self.workers[number], no_restart=False)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, AgentGymError) else error from None
+
+        await asyncio.gather(*(told(number) for number in range(len(self.workers)) if number not in self.starting))
 
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
         limits, retries = runner.limits, runner.retries
@@ -158,6 +217,7 @@ class Crew:
         why = ""
         for _ in range(LOSSES):
             number = await self._pick()
+            job = replace(job, version=self._version, weights=self._weights)
             self._playing[number] += len(episodes)
             waves = ceil(self._playing[number] / job.concurrency)
             deadline_s = (job.retries + 1) * waves * job.limits.episode_s + START_S
@@ -187,6 +247,7 @@ class Crew:
             async with asyncio.timeout(START_S):
                 while len(self.starting) == len(self.workers):
                     await asyncio.sleep(POLL_S)
+                await self._told.wait()
         except TimeoutError as error:
             raise PolicyFailure(f"all rollout workers were lost, and none was back within {START_S:g} s") from error
         return min(set(range(len(self.workers))) - set(self.starting), key=lambda i: (self._playing[i], i))
@@ -213,6 +274,22 @@ class CrewRunner(Runner):
     async def run(
         self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
     ) -> list[Trajectory]:
+        watched = policy if isinstance(policy, WatchedPolicy) else None
+        policy = policy if watched is None else watched.policy
         if not isinstance(policy, TokenPolicy) or pasts is not None:
-            return await Runner.run(self, policy, episodes, pasts)
-        return await self.crew.play(self.crew.job(self, policy.salt), episodes)
+            return await Runner.run(self, watched or policy, episodes, pasts)
+        job = self.crew.job(self, policy.salt)
+        if watched is None:
+            return await self.crew.play(job, episodes)
+        names = [name_of(episode) for episode in episodes]
+        try:
+            for name in names:
+                watched.watch.now_for(name, WORKER)
+            played = await self.crew.play(job, episodes)
+        finally:
+            for name in names:
+                watched.watch.now_for(name, None)
+        turns = [turn for trajectory in played for turn in trajectory.turns]
+        watched.watch.spent[ENGINE] += sum(turn.policy_s for turn in turns)
+        watched.watch.spent[WORLD] += sum(turn.env_s for turn in turns)
+        return played

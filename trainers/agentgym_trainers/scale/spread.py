@@ -15,6 +15,7 @@ from agentgym.rollout import Runner
 from agentgym_trainers.build import engine_of
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.base import Conversation, Engine
+from agentgym_trainers.engines.vllm import VllmEngine
 from agentgym_trainers.scale.cluster import Cluster
 from agentgym_trainers.scale.crew import Crew, CrewRunner
 from agentgym_trainers.scale.learners import Learners
@@ -27,6 +28,8 @@ class PublishingEngine:
     def __init__(self, engine: Engine, crew: Crew, cluster: Cluster) -> None:
         self.engine, self.crew, self.cluster = engine, crew, cluster
         self.max_length, self.version = engine.max_length, engine.version
+        if isinstance(engine, VllmEngine):
+            engine.others = crew
 
     def open(self, rng: np.random.Generator) -> Conversation:
         return self.engine.open(rng)
@@ -34,7 +37,7 @@ class PublishingEngine:
     async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
         await self.engine.refresh(weights, version)
         self.version = version
-        self.crew.publish(weights, version)
+        await self.crew.publish(weights, version)
 
     async def aclose(self) -> None:
         """And end all that was placed."""
