@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from chaos.processes import MARK, command_of, kill, marked, wait_for
-from chaos.trainings import GONE_S, Deed, Trainings, steps_of, trainings
+from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings
 
 from agentgym_trainers.config import Config
 from agentgym_trainers.recipe import to_toml
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
-STEPS = 8
+STEPS, STALENESS = 8, 2
 STARTS = 4
 """Processes that a run may take, the last of them undisturbed."""
 DEAD = (
@@ -159,10 +159,8 @@ def kills(chance: random.Random, folder: Path, nodes: Nodes) -> list[Deed]:
     return deeds
 
 
-def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, training_number) -> None:
-    """Whoever dies, what is learned from is what an undisturbed run learns from, each prompt once."""
-    chance, folder = random.Random(training_number + 200), tmp_path / "run"
-    arguments = recipe(tmp_path, model=start)
+def carried_through(nodes: Nodes, forked: Trainings, folder: Path, arguments: str, chance: random.Random) -> None:
+    """A run, and whoever of it is chosen killed, to its end."""
     for number in range(STARTS):
         disturbed = number < STARTS - 1
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes) if disturbed else [])
@@ -172,10 +170,29 @@ def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, tra
             assert re.match(DEAD, ended.complaint), ended.said
         if ended.status == 0:
             break
+
+    def left() -> list[int]:
+        return [*nodes.actors("LearnerRank"), *nodes.actors("RolloutWorker"), *nodes.worlds()]
+
+    wait_for(lambda: not left(), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in left()]}")
+
+
+def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, training_number) -> None:
+    """Whoever dies, what is learned from is what an undisturbed run learns from, each prompt once."""
+    folder = tmp_path / "run"
+    arguments = recipe(tmp_path, model=start)
+    carried_through(nodes, forked, folder, arguments, random.Random(training_number + 200))
     assert [line["step"] for line in steps_of(folder)] == list(range(1, STEPS + 1))
     assert episodes(folder) == episodes(undisturbed)
     for line, other in zip(steps_of(folder), steps_of(undisturbed), strict=True):
         same = {name: value for name, value in other.items() if name != "phase" and not name.startswith("time/")}
         assert {name: line[name] for name in same} == pytest.approx(same, rel=1e-3, abs=1e-4, nan_ok=True)
-    left = lambda: [*nodes.actors("LearnerRank"), *nodes.actors("RolloutWorker"), *nodes.worlds()]  # noqa: E731
-    wait_for(lambda: not left(), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in left()]}")
+
+
+def test_an_asynchronous_run_is_killed_again_and_again(nodes, forked, start, tmp_path, training_number) -> None:
+    """Whoever dies, each prompt is learned from once, and no token that is too old."""
+    folder = tmp_path / "run"
+    rollout = {**RECIPE["rollout"], "staleness": STALENESS, "lockstep": False}
+    arguments = recipe(tmp_path, model=start, rollout=rollout)
+    carried_through(nodes, forked, folder, arguments, random.Random(training_number + 300))
+    check(folder, STEPS, RECIPE["rollout"]["groups"], STALENESS)
