@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -243,14 +244,15 @@ class Crew:
 
     async def _pick(self) -> int:
         """The worker that plays the fewest episodes, of those that are there. Raises PolicyFailure where none is."""
-        try:
-            async with asyncio.timeout(START_S):
-                while len(self.starting) == len(self.workers):
-                    await asyncio.sleep(POLL_S)
-                await self._told.wait()
-        except TimeoutError as error:
-            raise PolicyFailure(f"all rollout workers were lost, and none was back within {START_S:g} s") from error
-        return min(set(range(len(self.workers))) - set(self.starting), key=lambda i: (self._playing[i], i))
+        until = monotonic() + START_S
+        while True:
+            await self._told.wait()
+            there = [number for number in range(len(self.workers)) if number not in self.starting]
+            if there:
+                return min(there, key=lambda number: (self._playing[number], number))
+            if monotonic() > until:
+                raise PolicyFailure(f"all rollout workers were lost, and none was back within {START_S:g} s")
+            await asyncio.sleep(POLL_S)
 
     async def _back(self, number: int) -> None:
         """Until Ray has started a worker again."""
