@@ -27,7 +27,7 @@ from agentgym_trainers.journal import Journal
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.sources.streamed import StreamedSource, fresh
 from agentgym_trainers.train import Trainer
-from agentgym_trainers.watch import ENGINE, WORLD, Watch
+from agentgym_trainers.watch import ENGINE, WORKER, WORLD, Watch
 
 GROUPS, SIZE, STALENESS = 3, 2, 2
 
@@ -302,7 +302,7 @@ def test_the_watch_tells_the_longest_waits_first() -> None:
     watch.now_for("b", None)
     now[0] = 6.0
     watch.now_for("a", None)
-    assert watch.spent == {WORLD: 5.0, ENGINE: 4.0}
+    assert watch.spent == {WORLD: 5.0, ENGINE: 4.0, WORKER: 0.0}
 
 
 def test_a_source_that_was_never_asked_closes() -> None:
