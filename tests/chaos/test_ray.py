@@ -79,7 +79,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory) -> Iterator[Nodes]:
+def nodes() -> Iterator[Nodes]:
     """With room for two processes each; trainings find it by RAY_ADDRESS."""
     from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 

@@ -125,17 +125,20 @@ class VllmEngine:
 
     async def attach(self, version: int) -> None:
         """Sample from weights that another process has given the servers of `options.urls`. While it gives them new
-        ones, this engine must `hold`."""
+        ones, this engine must `hold`; it does so until `release`."""
         if not self.clients:
             await self._connect(self.options.urls)
         self.version, self._broken = version, None
-        self._ready.set()
 
     async def hold(self) -> None:
-        """Ask the servers nothing until `attach`. Returns once nothing is under way: whoever gives them new weights
+        """Ask the servers nothing until `release`. Returns once nothing is under way: whoever gives them new weights
         ends what is."""
         self._ready.clear()
         await self._idle.wait()
+
+    def release(self) -> None:
+        """Go on with what waits."""
+        self._ready.set()
 
     async def aclose(self) -> None:
         """Close connections, and end the server that was started."""

@@ -4,7 +4,7 @@ publish  the weights go into Ray's object store once a version; a job names the 
 play     neighbouring episodes, which begin alike, go to one worker; with `rollout.staleness` each goes by itself, and
          new weights reach the workers while they play
 lost     a worker that is gone or silent is started again by Ray, and its episodes are played by another: the same
-         task, seeds and weights, so no prompt is lost and none is learned from twice
+         task and seeds, and in turns the same weights, so no prompt is lost and none is learned from twice
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from time import monotonic
@@ -57,9 +57,15 @@ class Job:
     concurrency: int
     """Of this worker."""
     retries: int
-    version: int
-    weights: tuple[Any, ...]
-    """A reference, in a tuple: by itself Ray would fetch it for every job, needed or not."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What to sample from."""
+
+    version: int = -1
+    reference: tuple[Any, ...] = ()
+    """In a tuple: by itself Ray would fetch it for every job, needed or not. vLLM's servers have theirs already."""
 
 
 class RolloutWorker:
@@ -72,8 +78,8 @@ class RolloutWorker:
         self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
         self._engine: Engine | None = None
         self._version = -1
-        self._newest: tuple[int, tuple[Any, ...]] = (-1, ())
-        """Version and weights; the engine samples from them as soon as there is one."""
+        """That the engine samples from."""
+        self._newest = Weights()
         self._free = asyncio.Event()
         """Cleared while vLLM's weights change."""
         self._free.set()
@@ -81,13 +87,13 @@ class RolloutWorker:
     async def answers(self) -> None:
         """That it does is all that is asked."""
 
-    async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
+    async def play(self, job: Job, weights: Weights, episodes: Sequence[Episode]) -> list[Trajectory]:
         """One trajectory an episode, in order. A job that finds no room for its sequences waits for it."""
         async with self._changing:
             engine = self._engine or await self._start()
         async with self._jobs:
             await self._free.wait()
-            await self._catch_up(job.version, job.weights)
+            await self._catch_up(weights)
             runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
             policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
             return await runner.run(policy, episodes)
@@ -98,22 +104,24 @@ class RolloutWorker:
         if isinstance(self._engine, VllmEngine):
             await self._engine.hold()
 
-    async def renew(self, version: int, weights: tuple[Any, ...]) -> None:
+    async def renew(self, weights: Weights) -> None:
         """Sample from these from now on, replies under way too."""
-        await self._catch_up(version, weights)
+        await self._catch_up(weights)
+        if isinstance(self._engine, VllmEngine):
+            self._engine.release()
         self._free.set()
 
-    async def _catch_up(self, version: int, weights: tuple[Any, ...]) -> None:
+    async def _catch_up(self, weights: Weights) -> None:
+        """The engine samples from the newest that are known, as soon as there is one."""
         async with self._changing:
-            self._newest = max(self._newest, (version, weights), key=lambda given: given[0])
-            version, weights = self._newest
-            if self._engine is None or version <= self._version:
+            newest = self._newest = max(self._newest, weights, key=lambda given: given.version)
+            if self._engine is None or newest.version <= self._version:
                 return
             if isinstance(self._engine, VllmEngine):
-                await self._engine.attach(version)
+                await self._engine.attach(newest.version)
             else:
-                await self._engine.refresh(await weights[0], version)
-            self._version = version
+                await self._engine.refresh(await newest.reference[0], newest.version)
+            self._version = newest.version
 
     async def _start(self) -> Engine:
         from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
@@ -159,7 +167,7 @@ class Crew:
         """Those that were lost and are not back yet."""
         self._playing = [0] * count
         """Episodes, of each worker."""
-        self._version, self._weights = -1, ()
+        self._weights = Weights()
         self._told = asyncio.Event()
         """Cleared while the weights change: who begins now might take the new ones for the old."""
 
@@ -172,9 +180,9 @@ class Crew:
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Workers sample from these from their next job on, and with `staleness` at once; vLLM's servers have them
         already."""
-        self._version, self._weights = version, () if self._vllm else (self._ray.put(dict(weights)),)
+        self._weights = Weights(version, () if self._vllm else (self._ray.put(dict(weights)),))
         if self._streamed:
-            await self._each("renew", version, self._weights)
+            await self._each("renew", self._weights)
         self._told.set()
 
     async def _each(self, method: str, *arguments: Any) -> None:
@@ -195,8 +203,7 @@ class Crew:
         await asyncio.gather(*(told(number) for number in range(len(self.workers)) if number not in self.starting))
 
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
-        limits, retries = runner.limits, runner.retries
-        return Job(salt, runner.harness, limits, self.concurrency, retries, self._version, self._weights)
+        return Job(salt, runner.harness, runner.limits, self.concurrency, runner.retries)
 
     async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
         """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""
@@ -218,13 +225,12 @@ class Crew:
         why = ""
         for _ in range(LOSSES):
             number = await self._pick()
-            job = replace(job, version=self._version, weights=self._weights)
             self._playing[number] += len(episodes)
             waves = ceil(self._playing[number] / job.concurrency)
             deadline_s = (job.retries + 1) * waves * job.limits.episode_s + START_S
             try:
                 async with asyncio.timeout(deadline_s):
-                    return await self.workers[number].play.remote(job, episodes)
+                    return await self.workers[number].play.remote(job, self._weights, episodes)
             except RayActorError:
                 why = "its process was gone"
             except TimeoutError:
