@@ -260,6 +260,26 @@ def test_an_attached_server_that_is_gone_is_a_failure_and_not_started(answering,
     asyncio.run(main())
 
 
+def test_who_is_told_to_hold_asks_nothing_until_released_whatever_weights_it_is_told_of(answering, tmp_path) -> None:
+    """An attachment that was under way when the hold came says of the new weights that they are the old ones."""
+
+    async def main() -> None:
+        urls = (answering((200, b'{"data": [{"id": "m", "max_model_len": 100}]}')),)
+        engine = VllmEngine(Vllm(kind="vllm", urls=urls), None, None, tmp_path, max_sequences=2, max_length=100)
+        await engine.hold()
+        await engine.attach(3)
+        engine.clients = [VllmClient("http://127.0.0.1:9", 30.0)]
+        asked = asyncio.ensure_future(engine.open(np.random.default_rng(0)).generate([1, 2], Sampling(1.0, 3)))
+        await asyncio.wait([asked], timeout=2.0)  # longer than all tries take where nobody answers
+        assert not asked.done()
+        engine.release()
+        with pytest.raises(PolicyFailure, match="cannot be reached"):
+            await asked
+        await engine.aclose()
+
+    asyncio.run(main())
+
+
 def test_in_process_and_servers_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="asks for none: leave one of them out"):
         resolve(
