@@ -1,9 +1,9 @@
 # The images of AgentGym; docs/containers.md says how each is run.
 #
-#   docker build --network host --target base    --tag agentgym/base    .   AgentGym and its servers; every world is FROM it
-#   docker build --network host --target worlds  --tag agentgym/worlds  .   the worlds that come with it
-#   docker build --network host --target gateway --tag agentgym/gateway .   the gateway
-#   docker build --network host --target model   --tag agentgym/model   .   and torch: serves checkpoints, trains
+#   docker build --network host --target base    --tag localhost/agentgym/base    .   AgentGym and its servers; every world is FROM it
+#   docker build --network host --target worlds  --tag localhost/agentgym/worlds  .   the worlds that come with it
+#   docker build --network host --target gateway --tag localhost/agentgym/gateway .   the gateway
+#   docker build --network host --target model   --tag localhost/agentgym/model   .   and torch: serves checkpoints, trains
 #
 # On Linux PyPI's torch brings CUDA; for CPUs alone: --build-arg PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels).
 
@@ -36,7 +36,7 @@ CMD ["keydoor"]
 
 FROM base AS gateway
 USER root
-RUN pip install --no-cache-dir "agentgym[gateway]"
+RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[gateway]"
 USER agentgym
 
 # What "train" needs comes before AgentGym, so that a change of ours does not fetch torch again.

@@ -51,7 +51,7 @@ chaos: .venv/ready
 # The images, for docker-compose.yml; docs/containers.md.
 images:
 	for target in base worlds gateway model; do \
-	  docker build --network host --target $$target --tag agentgym/$$target \
+	  docker build --network host --target $$target --tag localhost/agentgym/$$target \
 	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
 

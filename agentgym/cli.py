@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         extra = EXTRAS.get(package)
         if extra is None:
             raise
-        sys.exit(_failed(MissingDependency(f"this verb needs {package}: pip install 'agentgym[{extra}]'")))
+        sys.exit(_failed(MissingDependency(f"this verb needs {package}: pip install 'turngym[{extra}]'")))
     except AgentGymError as error:
         sys.exit(_failed(error))
 

@@ -149,6 +149,6 @@ def end_of(log: Iterable[str]) -> str:
 def _not_started(worlds: Sequence[str], startup_s: float, status: int | None, log: Iterable[str]) -> UsageError:
     packages = "fastapi|prometheus_client|pythonjsonlogger|starlette|uvicorn"
     if missing := re.search(rf"No module named '({packages})", "\n".join(log)):
-        return MissingDependency(f"serving worlds needs {missing[1]}: pip install 'agentgym[serve]'")
+        return MissingDependency(f"serving worlds needs {missing[1]}: pip install 'turngym[serve]'")
     how = f"did not answer within {startup_s:g} s" if status is None else f"ended with status {status}"
     return UsageError(f"the server of {', '.join(worlds)} {how}. {end_of(log)}")

@@ -110,7 +110,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
         from agentgym_trainers.axes import AXES, pieces
         from agentgym_trainers.recipe import resolve
     except ModuleNotFoundError as error:
-        click.echo(f"note: what each part does needs {error.name}: pip install 'agentgym[train]'", err=True)
+        click.echo(f"note: what each part does needs {error.name}: pip install 'turngym[train]'", err=True)
         yield from _told(recipe.tree)
         return
     found = pieces(resolve(recipe.path))

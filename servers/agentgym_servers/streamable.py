@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import Response
 from pydantic import ValidationError
 
+from agentgym import __version__
 from agentgym.errors import BadRequest, EpisodeLost, UnknownSession
 from agentgym.wire import ResetRequest, SessionRequest
 from agentgym_servers.attachments import Attachments
@@ -77,7 +77,7 @@ class Streamable:
             return {
                 "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": f"agentgym/{self._world}", "version": version("agentgym")},
+                "serverInfo": {"name": f"agentgym/{self._world}", "version": __version__},
                 "instructions": f"{spec.instructions.strip()}\n\n{reply['observation'].get('text', '')}",
             }
 

@@ -406,12 +406,12 @@ main(sys.argv[2:])
 @pytest.mark.parametrize(
     ("packages", "command", "told"),
     [
-        ("torch,transformers", "train quickstart", "pip install 'agentgym[train]'"),
-        ("torch,transformers", "train quickstart --dry-run", "pip install 'agentgym[train]'"),
-        ("transformers", "sft quickstart", "pip install 'agentgym[train]'"),
-        ("torch", "eval .", "pip install 'agentgym[train]'"),
-        ("fastapi,starlette", "serve oracle", "pip install 'agentgym[serve]'"),
-        ("uvicorn", "serve oracle", "pip install 'agentgym[serve]'"),
+        ("torch,transformers", "train quickstart", "pip install 'turngym[train]'"),
+        ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[train]'"),
+        ("transformers", "sft quickstart", "pip install 'turngym[train]'"),
+        ("torch", "eval .", "pip install 'turngym[train]'"),
+        ("fastapi,starlette", "serve oracle", "pip install 'turngym[serve]'"),
+        ("uvicorn", "serve oracle", "pip install 'turngym[serve]'"),
     ],
 )
 def test_a_missing_extra_is_named(tmp_path, packages, command, told):
@@ -443,7 +443,7 @@ def test_recipes_are_shown_without_the_extra_as_far_as_their_files_go(tmp_path):
     words = [sys.executable, "-c", BLOCKER, "torch,transformers", "recipes", "show", "gigpo"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "note: what each part does needs torch: pip install 'agentgym[train]'\n"
+    assert done.stderr == "note: what each part does needs torch: pip install 'turngym[train]'\n"
     assert all(told in done.stdout for told in ("follows: GiGPO", "│ credit ", "│ gigpo ", "│ ppo_clip "))
 
 

@@ -15,7 +15,7 @@ ROOM = ("--memory", "768m", "--pids-limit", "256", "--init")
 @pytest.fixture(scope="module")
 def desktop_image(images, kit) -> str:
     folder = kit.root / "environments" / "agentgym_environments" / "gui"
-    return kit.build(folder, "agentgym/gui", "--build-arg", f"BASE={images('base')}")
+    return kit.build(folder, "localhost/agentgym/gui", "--build-arg", f"BASE={images('base')}")
 
 
 def test_an_episode_of_each_application_is_played_over_http(desktop_image, run, kit):

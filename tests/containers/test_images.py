@@ -33,7 +33,7 @@ def test_the_worlds_image_serves_any_of_them_locked_down(images, run, kit):
     assert kit.docker(*inside, "sh", "-c", "touch /opt/x /home/x /data/x 2>/dev/null; echo $?") == "1"
     assert kit.docker(*inside, "sh", "-c", "ls -d /root/.cache /tmp/.cache 2>/dev/null | wc -l") == "0"
     packages = kit.docker(*inside, "pip", "list", "--format", "freeze")
-    assert "agentgym==" in packages
+    assert "turngym==" in packages
     assert not [line for line in packages.splitlines() if line.startswith(("torch", "nvidia", "transformers"))]
     assert int(kit.inspect(images("worlds"), "{{.Size}}")) < 500 * MEGABYTE
 

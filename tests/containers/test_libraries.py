@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 )
 def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, family, worlds):
     folder = kit.root / "environments" / "agentgym_environments" / family
-    image = kit.build(folder, f"agentgym/{family}", "--build-arg", f"BASE={images('base')}")
+    image = kit.build(folder, f"localhost/agentgym/{family}", "--build-arg", f"BASE={images('base')}")
     container = run(image, *worlds, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
 
     async def solve(world: str) -> bool:

@@ -29,7 +29,7 @@ here.loader.exec_module(escapes)
 
 def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, run, kit):
     images("base")
-    image = kit.build(FOLDER, "agentgym/swe")
+    image = kit.build(FOLDER, "localhost/agentgym/swe")
     container = run(image, options=(*NAMESPACES, *ROOM))
     assert kit.docker("exec", container.name, "id", "-u") == "10001"
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.docker
 def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):
     images("base")
     folder = kit.root / "environments/agentgym_environments/web"
-    image = kit.build(folder, "agentgym/web")
+    image = kit.build(folder, "localhost/agentgym/web")
     room = ("--memory", "1g", "--pids-limit", "512", "--init", "--network", "bridge")
     container = run(image, "miniwob-easy", "shop-browser", options=room)
 

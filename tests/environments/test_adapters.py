@@ -78,7 +78,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
     with pytest.raises(MissingDependency) as caught:
         load.make(world)
     assert str(caught.value) == (
-        f"this world needs the package {package!r}, which is not installed: pip install 'agentgym[{extra}]'"
+        f"this world needs the package {package!r}, which is not installed: pip install 'turngym[{extra}]'"
     )
     assert load.spec(world).id == world  # what it says of itself is there all the same
 
@@ -230,7 +230,7 @@ def test_a_readme_names_every_id_and_what_it_needs(path):
     text = (path.parent / "README.md").read_text()
     for spec in path.parent.glob("*.toml"):
         assert f"`{spec.stem}`" in text
-    assert "pip install 'agentgym[" in text
+    assert "pip install 'turngym[" in text
     assert "| id | split | episodes | expert | random | format only |" in text
 
 

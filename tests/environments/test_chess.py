@@ -17,7 +17,7 @@ from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
 from agentgym_environments.text.chess.engine import Engine, program
 
-chess = pytest.importorskip("chess", reason="needs python-chess: pip install 'agentgym[chess]'")
+chess = pytest.importorskip("chess", reason="needs python-chess: pip install 'turngym[chess]'")
 try:
     program("stockfish")
 except MissingDependency as error:
@@ -244,4 +244,4 @@ def test_what_is_missing_is_said_in_one_sentence_with_the_command():
         load.make("chess", engine="no-such-engine")
     code = "import sys; sys.modules['chess'] = None\nfrom agentgym import load\nload.spec('chess')\nload.make('chess')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip().endswith("the chess worlds need python-chess: pip install 'agentgym[chess]'")
+    assert done.stderr.strip().endswith("the chess worlds need python-chess: pip install 'turngym[chess]'")

@@ -240,7 +240,7 @@ def test_what_is_missing_is_told_with_the_command(monkeypatch):
     with pytest.raises(MissingDependency, match="apt-get install --no-install-recommends xvfb dbus openbox"):
         Desktop()
     monkeypatch.setitem(sys.modules, "Xlib.display", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'agentgym\[gui\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'turngym\[gui\]'"):
         desktop.package("Xlib.display", "python-xlib")
 
 

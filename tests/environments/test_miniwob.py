@@ -23,8 +23,8 @@ from agentgym_environments.web.miniwob.expert import EXPERTS
 from agentgym_environments.web.miniwob.site import Site, names
 from agentgym_environments.web.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
 
-pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'agentgym[web]'")
-pytest.importorskip("miniwob.constants", reason="MiniWoB++ is not installed: pip install 'agentgym[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[web]'")
+pytest.importorskip("miniwob.constants", reason="MiniWoB++ is not installed: pip install 'turngym[web]'")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not find_program(), reason="no Chromium is installed: apt-get install chromium-headless-shell"),

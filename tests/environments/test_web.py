@@ -21,7 +21,7 @@ from agentgym_environments.web.actions import Action, NotPossible, parse
 from agentgym_environments.web.browser import PROGRAMS, Browsers, find_program
 from agentgym_environments.web.page import Page
 
-pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'agentgym[web]'")
+pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[web]'")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not find_program(), reason=f"none of {PROGRAMS} is installed: apt-get install {PROGRAMS[0]}"),

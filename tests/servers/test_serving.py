@@ -79,6 +79,6 @@ def test_a_server_that_cannot_start_says_why(monkeypatch):
 def test_a_server_without_its_packages_or_too_slow_is_explained():
     missing = _not_started(["x"], 1, 1, ["ModuleNotFoundError: No module named 'fastapi'"])
     assert isinstance(missing, MissingDependency)
-    assert "agentgym[serve]" in str(missing)
+    assert "turngym[serve]" in str(missing)
     with pytest.raises(UsageError, match=r"did not answer within 0\.01 s"), server_process([ECHO], startup_s=0.01):
         pass

@@ -24,7 +24,7 @@ from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.run import run
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
-pytest.importorskip("peft", reason="peft is not installed: pip install 'agentgym[train]'")
+pytest.importorskip("peft", reason="peft is not installed: pip install 'turngym[train]'")
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
 SMALL = LoraOptions(rank=4, alpha=8.0)
 

@@ -19,7 +19,7 @@ from agentgym_trainers.precision import cast
 from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
-NO_PEFT = "peft is not installed: pip install 'agentgym[train]'"
+NO_PEFT = "peft is not installed: pip install 'turngym[train]'"
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
 
 

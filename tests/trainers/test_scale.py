@@ -41,5 +41,5 @@ def test_what_can_be_spread_is_taken() -> None:
 
 @pytest.mark.skipif(util.find_spec("ray") is not None, reason="Ray is installed here")
 def test_without_ray_one_sentence_says_what_to_install() -> None:
-    with pytest.raises(MissingDependency, match=r"\[scale\] needs Ray: pip install 'agentgym\[ray\]'"):
+    with pytest.raises(MissingDependency, match=r"\[scale\] needs Ray: pip install 'turngym\[ray\]'"):
         Cluster(RayOptions(kind="ray"))

@@ -26,7 +26,7 @@ from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
-NO_PEFT = "peft is not installed: pip install 'agentgym[train]'"
+NO_PEFT = "peft is not installed: pip install 'turngym[train]'"
 
 
 def spread_of_sums(

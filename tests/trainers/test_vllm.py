@@ -66,7 +66,7 @@ def test_what_cannot_be_started_here_is_told_before() -> None:
     for size in (16, 64):
         check_engine(Vllm(kind="vllm", urls=("http://a:1",)), size)  # it runs elsewhere, with whatever it has
     if util.find_spec("vllm") is None:
-        with pytest.raises(MissingDependency, match=r"pip install 'agentgym\[vllm\]', or name running ones"):
+        with pytest.raises(MissingDependency, match=r"pip install 'turngym\[vllm\]', or name running ones"):
             check_engine(Vllm(kind="vllm"), 64)
     else:
         check_engine(Vllm(kind="vllm"), 64)

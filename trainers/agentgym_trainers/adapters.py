@@ -40,7 +40,7 @@ def add(model: Any, options: LoraOptions, seed: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ConfigError("model.lora needs peft: pip install 'agentgym[train]'") from error
+        raise ConfigError("model.lora needs peft: pip install 'turngym[train]'") from error
     targets = "all-linear" if options.targets is None else list(options.targets)
     config = LoraConfig(r=options.rank, lora_alpha=options.alpha, target_modules=targets)  # pyright: ignore[reportArgumentType]
     with torch.random.fork_rng(devices=[]):

@@ -22,7 +22,7 @@ def package(module: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
         raise MissingDependency(
-            f"this world needs the package {missing!r}, which is not installed: pip install 'agentgym[{extra}]'"
+            f"this world needs the package {missing!r}, which is not installed: pip install 'turngym[{extra}]'"
         ) from error
 
 

@@ -261,7 +261,7 @@ def package(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
-        raise MissingDependency(f"the desktop needs the package {name}: pip install 'agentgym[gui]'") from None
+        raise MissingDependency(f"the desktop needs the package {name}: pip install 'turngym[gui]'") from None
 
 
 def separation() -> list[str]:

@@ -32,7 +32,7 @@ class Dense:
             import torch
             from transformers import AutoModel, AutoTokenizer
         except ModuleNotFoundError as error:
-            raise MissingDependency(f"a dense retriever needs {error.name}: pip install 'agentgym[train]'") from error
+            raise MissingDependency(f"a dense retriever needs {error.name}: pip install 'turngym[train]'") from error
         self._torch, self.batch, self.longest, self.query_prefix = torch, batch, longest, query_prefix
         self._tokenizer = AutoTokenizer.from_pretrained(model)
         self._model = AutoModel.from_pretrained(model).eval()

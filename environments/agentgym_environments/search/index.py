@@ -38,7 +38,7 @@ class Bm25:
         try:
             import tantivy
         except ModuleNotFoundError as error:
-            raise MissingDependency("search worlds need tantivy: pip install 'agentgym[search]'") from error
+            raise MissingDependency("search worlds need tantivy: pip install 'turngym[search]'") from error
         self._tantivy = tantivy
         self.documents: list[Document] = list(documents)
         fields = tantivy.SchemaBuilder()

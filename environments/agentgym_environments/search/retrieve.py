@@ -30,7 +30,7 @@ def app(retriever: Retriever, topk: int = 3) -> Any:
     try:
         from fastapi import FastAPI
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"/retrieve needs {error.name}: pip install 'agentgym[search,serve]'") from error
+        raise MissingDependency(f"/retrieve needs {error.name}: pip install 'turngym[search,serve]'") from error
     made = FastAPI(title="retrieve")
 
     @made.post("/retrieve")

@@ -20,7 +20,7 @@ START_S = 20.0
 def require() -> None:
     """Raises MissingDependency without FastAPI or uvicorn."""
     if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-        raise MissingDependency("the shop in a browser needs FastAPI and uvicorn: pip install 'agentgym[shop]'")
+        raise MissingDependency("the shop in a browser needs FastAPI and uvicorn: pip install 'turngym[shop]'")
 
 
 class Site:

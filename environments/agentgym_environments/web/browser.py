@@ -55,7 +55,7 @@ LINGER_S = 15.0
 PAGE_S = 20.0
 """Most seconds for one call of a tab."""
 
-NO_DRIVER = "web worlds need Playwright and Pillow: pip install 'agentgym[web]'"
+NO_DRIVER = "web worlds need Playwright and Pillow: pip install 'turngym[web]'"
 NO_START = (
     "Playwright's driver does not start (playwright --version shows why; Debian's slim images lack libatomic1: "
     "apt-get install libatomic1)"

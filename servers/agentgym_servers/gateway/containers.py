@@ -187,7 +187,7 @@ class Engine:
             import docker.errors
             import requests.exceptions
         except ModuleNotFoundError as error:
-            raise NoEngine(f"containers need the package {error.name}: pip install 'agentgym[docker]'") from error
+            raise NoEngine(f"containers need the package {error.name}: pip install 'turngym[docker]'") from error
         try:
             if self._client is None:
                 _knock()

@@ -102,7 +102,7 @@ class Registry:
             ) from error
         except ModuleNotFoundError as error:
             raise MissingDependency(
-                f"this database needs the package {error.name}: pip install 'agentgym[postgres]'"
+                f"this database needs the package {error.name}: pip install 'turngym[postgres]'"
             ) from error
         with self._talking("cannot be opened"):
             _schema.create_all(self._engine)

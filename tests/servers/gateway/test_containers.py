@@ -24,7 +24,7 @@ from .conftest import Api, eventually, gateway_in_thread, gateway_process
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[3]
-IMAGE = "agentgym/worlds"
+IMAGE = "localhost/agentgym/worlds"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def engine() -> Iterator[Any]:
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
         pytest.skip("no Docker engine answers (docker info): start one")
-    docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'agentgym[docker]'")
+    docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'turngym[docker]'")
     build = ["docker", "build", "--quiet", "--network", "host", "--target", "worlds", "--tag", IMAGE, str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-3000:]

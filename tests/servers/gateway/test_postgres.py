@@ -35,7 +35,7 @@ def cluster(tmp_path_factory) -> Iterator[str]:
     initdb, postgres = program("initdb"), program("postgres")
     if initdb is None or postgres is None:
         pytest.skip("needs PostgreSQL: apt-get install postgresql")
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'agentgym[postgres]'")
+    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'turngym[postgres]'")
     folder = tmp_path_factory.mktemp("postgres")
     user: dict = {}
     if os.getuid() == 0:  # which PostgreSQL refuses

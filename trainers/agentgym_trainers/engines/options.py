@@ -61,7 +61,7 @@ def check_engine(options: Vllm, head_size: int) -> None:
         return
     if util.find_spec("vllm") is None:
         raise MissingDependency(
-            "engine.kind = 'vllm' starts one here: pip install 'agentgym[vllm]', or name running ones in engine.urls"
+            "engine.kind = 'vllm' starts one here: pip install 'turngym[vllm]', or name running ones in engine.urls"
         )
     if is_cpu_build() and head_size not in CPU_HEAD_SIZES:
         raise ConfigError(

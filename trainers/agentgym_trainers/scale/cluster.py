@@ -15,7 +15,7 @@ def require_ray() -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MissingDependency("[scale] needs Ray: pip install 'agentgym[ray]'") from error
+        raise MissingDependency("[scale] needs Ray: pip install 'turngym[ray]'") from error
     return ray
 
 

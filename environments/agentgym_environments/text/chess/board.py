@@ -12,7 +12,7 @@ from agentgym_environments.turns import Outcome, TurnEnv
 try:
     import chess
 except ModuleNotFoundError as error:
-    raise MissingDependency("the chess worlds need python-chess: pip install 'agentgym[chess]'") from error
+    raise MissingDependency("the chess worlds need python-chess: pip install 'turngym[chess]'") from error
 
 
 class ChessEnv(TurnEnv):

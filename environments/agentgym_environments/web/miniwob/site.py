@@ -63,7 +63,7 @@ def folder() -> Path:
     """Where the pages are. Importing the package would need Selenium. Raises MissingDependency."""
     found = importlib.util.find_spec("miniwob")
     if found is None or not found.submodule_search_locations:
-        raise MissingDependency("MiniWoB++ is not installed: pip install 'agentgym[web]'")
+        raise MissingDependency("MiniWoB++ is not installed: pip install 'turngym[web]'")
     return Path(next(iter(found.submodule_search_locations))) / "html"
 
 
