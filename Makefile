@@ -14,14 +14,16 @@ test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The system packages of Debian that environments and tests use, each where it is there: browsers, an X display with its
-# applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine.
-SYSTEM_PACKAGES := bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
+# applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine, a C compiler for TextWorld's library. What
+# could not be installed into .venv before is installed the next time.
+SYSTEM_PACKAGES := gcc libc6-dev bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
   stockfish xvfb openbox dbus at-spi2-core gir1.2-atspi-2.0 libatk-adaptor libgail-common libnss-wrapper librsvg2-common \
   python3-gi adwaita-icon-theme fonts-dejavu-core shared-mime-info galculator mousepad pcmanfm
 system:
 	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq
 	$(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES)
+	rm -f .venv/ready
 
 # `make quickstart` and `make test` on a bare machine: a clean clone in a container. Needs a Docker engine.
 fresh:
@@ -108,7 +110,8 @@ scale: .venv-scale/ready
 .venv/ready: pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null || { echo "AgentGym needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[$(if $(shell command -v cc),all,wheels)]'
 	touch $@
 
 clean:

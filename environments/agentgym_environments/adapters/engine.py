@@ -15,14 +15,19 @@ TEXTWORLD = threading.RLock()
 """TextWorld's parser, which ALFWorld uses too, has one state for the whole process: worlds in threads take turns."""
 
 
+COMPILED = ("alfworld", "textworld")
+"""Extras that compile a library when they are installed."""
+
+
 def package(module: str, extra: str) -> Any:
     """The module, imported now. Raises MissingDependency with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
+        compiler = "apt-get install gcc libc6-dev, then " if extra in COMPILED else ""
         raise MissingDependency(
-            f"this world needs the package {missing!r}, which is not installed: pip install 'turngym[{extra}]'"
+            f"this world needs the package {missing!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
         ) from error
 
 
