@@ -14,9 +14,9 @@ test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The system packages of Debian that environments and tests use, each where it is there: browsers, an X display with its
-# applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine, a C compiler for TextWorld's library. What
+# applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine, a C compiler for some libraries. What
 # could not be installed into .venv before is installed the next time.
-SYSTEM_PACKAGES := gcc libc6-dev bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
+SYSTEM_PACKAGES := gcc python3-dev bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
   stockfish xvfb openbox dbus at-spi2-core gir1.2-atspi-2.0 libatk-adaptor libgail-common libnss-wrapper librsvg2-common \
   python3-gi adwaita-icon-theme fonts-dejavu-core shared-mime-info galculator mousepad pcmanfm
 system:

@@ -15,7 +15,7 @@ TEXTWORLD = threading.RLock()
 """TextWorld's parser, which ALFWorld uses too, has one state for the whole process: worlds in threads take turns."""
 
 
-COMPILED = ("alfworld", "textworld")
+COMPILED = ("alfworld", "reasoning-gym", "textworld")
 """Extras that compile a library when they are installed."""
 
 
@@ -25,7 +25,7 @@ def package(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
-        compiler = "apt-get install gcc libc6-dev, then " if extra in COMPILED else ""
+        compiler = "apt-get install gcc python3-dev, then " if extra in COMPILED else ""
         raise MissingDependency(
             f"this world needs the package {missing!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
         ) from error
