@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -103,36 +102,15 @@ def _suite(
     if named is not None:
         raise UsageError("give --suite or --env, not both")
     split, tasks, attempts, seed = split or "test", tasks or DEFAULT_TASKS, attempts or 1, seed or 0
-    worlds = []
-    for text in envs:
-        name, kwargs = split_options(text)
-        worlds.append({"name": name, "split": split, "tasks": tasks, "kwargs": kwargs})
-    names = [world["name"] for world in worlds]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"--env {', '.join(sorted(twice))} is given twice; compare two evaluations instead")
+    if len(set(envs)) < len(envs):
+        raise UsageError("an environment is given twice; for more attempts at its tasks: --attempts")
+    worlds = [{"name": env, "split": split, "tasks": tasks} for env in envs]
     at_k = [f"pass@{attempts}", f"pass^{attempts}"] if attempts > 1 else []
     name = f"{'+'.join(envs)} {split} {tasks}x{attempts} seed {seed}"
     metrics = ["success", "score", *at_k, "turns", "invalid", "truncated"]
     return Suite.model_validate(
         {"name": name, "attempts": attempts, "seeds": [seed], "metrics": metrics, "world": worlds}
     )
-
-
-def split_options(text: str) -> tuple[str, dict[str, Any]]:
-    """(name, options) of ID[:key=value,...]; values as in TOML, else text. A URL has no options."""
-    name, colon, tail = text.rpartition(":")
-    if not colon or "=" not in tail or "://" in text:
-        return text, {}
-    options = {}
-    for pair in tail.split(","):
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise UsageError(f"--env {text}: write options as key=value, joined by commas; {pair!r} is none")
-        try:
-            options[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            options[key.strip()] = value
-    return name, options
 
 
 def _folder_name(text: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agentgym import load
 from agentgym.cli import main
 from agentgym.commands.recipes import Recipe
 from agentgym.commands.terminal import note_if_open
@@ -126,7 +127,12 @@ def test_envs_list_and_show(say):
     status, out, _ = say("envs", "list")
     assert status == 0
     for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
-        assert re.search(rf"│ {name} +│", out)
+        assert re.search(rf"^{name}  +\w", out, re.MULTILINE)
+    assert len(out.splitlines()) == len(load.names()), "one line an environment"
+    assert [line.split()[0] for line in say("envs", "list", "MEADOW")[1].splitlines()] == ["keydoor-meadow"]
+    specs = json.loads(say("envs", "list", "--family", "games", "--json")[1])
+    assert {spec["family"] for spec in specs.values()} == {"games"}
+    assert specs["tic-tac-toe"]["splits"]
     status, out, _ = say("envs", "show", "agentgym.testing:EchoEnv")
     assert status == 0
     assert "Answer with exactly that word" in out
@@ -330,7 +336,7 @@ def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
     assert (status, err) == (0, "")
     summary = json.loads(out)
     (world,) = summary["suite"]["worlds"]
-    assert (world["name"], world["split"], world["tasks"], world["kwargs"]) == ("sokoban", "test", 3, {"size": 6})
+    assert (world["name"], world["split"], world["tasks"]) == ("sokoban:size=6", "test", 3)
     assert (summary["overall"]["attempts"], summary["overall"]["success"]["estimate"]) == (6, 1.0)
     (folder,) = (tmp_path / "runs" / "eval").iterdir()
     assert len((folder / "expert" / "trajectories.jsonl").read_text().splitlines()) == 6
@@ -443,12 +449,15 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
         ("eval random --suite text --env keydoor", "give --suite or --env, not both"),
         ("eval random --env keydoor:size", "'keydoor:size'"),
-        ("eval random --env keydoor:size=3,x", "--env keydoor:size=3,x: write options as key=value"),
+        ("eval random --env keydoor:size=3,x", "'x' in 'keydoor:size=3,x' is not an argument"),
+        ("eval random --env keydoor --env keydoor", "an environment is given twice"),
         ("eval random --env cliffwalking", "cliffwalking has 6 tasks in 'test', so there is no task 19"),
         ("eval random --out /dev/null/x", "/dev/null/x cannot be written (Not a directory); name another folder"),
         ("envs new my-world --out /dev/null/x", "/dev/null/x cannot be written (Not a directory)"),
         ("eval random --concurrency 0", "Invalid value for '--concurrency'"),
         ("report nothing", "There is no run folder nothing."),
+        ("envs list zebra", "no installed environment has 'zebra' in its id, family or description"),
+        ("envs list --family zoo", "no installed environment is of the family 'zoo'; there are games, gui"),
         ("envs show keydor", "no world is called 'keydor'. Did you mean keydoor"),
         ("envs check nowhere:World", "'nowhere:World': there is no module 'nowhere' to import"),
         ("envs check ftp://x", "'ftp://x'"),
@@ -503,11 +512,15 @@ main(sys.argv[2:])
 @pytest.mark.parametrize(
     ("packages", "command", "told"),
     [
-        ("torch,transformers", "train quickstart", "pip install 'turngym[train]'"),
-        ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[train]'"),
-        ("transformers", "sft quickstart", "pip install 'turngym[train]'"),
+        ("torch,transformers", "train quickstart", "pip install 'turngym[serve,train]'"),
+        ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[serve,train]'"),
+        ("transformers", "sft quickstart", "pip install 'turngym[serve,train]'"),
         ("torch", "eval .", "pip install 'turngym[train]'"),
         ("fastapi,starlette", "serve oracle", "pip install 'turngym[serve]'"),
+        ("fastapi,starlette,sqlalchemy", "gateway", "pip install 'turngym[gateway]'"),
+        ("sqlalchemy", "gateway", "pip install 'turngym[gateway]'"),
+        ("fastapi,starlette", "infer serve .", "pip install 'turngym[serve,train]'"),
+        ("matplotlib", "credit bench", "pip install 'turngym[train]'"),
         ("uvicorn", "serve oracle", "pip install 'turngym[serve]'"),
     ],
 )
