@@ -124,3 +124,14 @@ def test_cheap_command_runs(command, capsys, tmp_path, monkeypatch):
     except SystemExit as end:
         pytest.fail(f"{end.code}: {capsys.readouterr().err}")
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_verbs_and_options_in_prose_exist(path):
+    for mention in re.findall(r"`agentgym ([^`]+)`", FENCE.sub("", path.read_text(encoding="utf-8"))):
+        try:
+            parsed(tuple(shlex.split(mention)))
+        except (click.exceptions.Exit, click.BadParameter, click.BadOptionUsage):
+            pass  # --help, and a verb or an option that is only mentioned
+        except click.UsageError as error:
+            pytest.fail(f"`agentgym {mention}`: {error.format_message()}")
