@@ -2,7 +2,7 @@
 that records, attempt by attempt, what has been played.
 
 name = "mine"
-description = "Two worlds, three attempts at each task."
+description = "One world, three attempts at each task."
 attempts = 3
 metrics = ["success", "score", "pass@3", "pass^3", "turns"]
 
@@ -10,12 +10,6 @@ metrics = ["success", "score", "pass@3", "pass^3", "turns"]
 name = "keydoor"                    # an id, "package.module:Class" or a URL
 split = "test"
 tasks = 20                          # the first 20; or a list of indices
-
-[[world]]
-name = "wordle"
-tasks = [0, 7, 9]
-attempts = 1
-harness = { window = 4 }            # what differs from the run's harness
 """
 
 from __future__ import annotations
