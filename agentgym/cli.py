@@ -30,9 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        extra = EXTRAS.get(package)
-        if extra is None:
+        if package not in EXTRAS:
             raise
+        verb = next((word for word in arguments or sys.argv[1:] if word in VERB_EXTRAS), "")
+        extra = VERB_EXTRAS.get(verb, EXTRAS[package])
         sys.exit(_failed(MissingDependency(f"this verb needs {package}: pip install 'turngym[{extra}]'")))
     except AgentGymError as error:
         sys.exit(_failed(error))
@@ -46,6 +47,12 @@ EXTRAS = {
     **dict.fromkeys(("limits", "sqlalchemy"), "gateway"),
 }
 """Which extra brings a package that a verb imports."""
+VERB_EXTRAS = {
+    "gateway": "gateway",
+    **dict.fromkeys(("infer", "quickstart", "sft", "train"), "serve,train"),
+    "credit": "train",
+}
+"""All that a verb needs, whichever of its packages is missed first."""
 
 
 def _failed(error: AgentGymError) -> int:

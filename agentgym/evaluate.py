@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
 from agentgym.client import connect
-from agentgym.errors import ConfigError, EnvironmentFailure
+from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
 from agentgym.harness import Harness
-from agentgym.policy import Policy
+from agentgym.policy import NotApplicable, Policy
 from agentgym.rollout import Limits, Runner
 from agentgym.session import Session
 from agentgym.stats import Interval, cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
@@ -40,6 +38,7 @@ from agentgym.suite import (
     read_description,
     write_json,
 )
+from agentgym.tables import summary_table
 from agentgym.trajectory import StopReason
 
 OVERALL = "overall"
@@ -47,7 +46,7 @@ Scored = Literal["success", "score"]
 
 
 class Progress(NamedTuple):
-    """Told once at the start, with `row` None and what an earlier run had done, and after every attempt."""
+    """Given after every attempt, and with `row` None at the start and when an environment is left out."""
 
     done: int
     total: int
@@ -69,6 +68,7 @@ class Line:
     success: Interval | None
     """Mean over tasks of a task's mean success, with a 95% interval (see `interval`)."""
     score: Interval | None
+    """None over several environments: their scores have unlike scales."""
     at_k: dict[str, float | None]
     """"pass@k" and "pass^k", over the (task, seed) pairs with at least k scored attempts."""
     turns: float | None
@@ -109,9 +109,24 @@ class Report:
     rows: tuple[Row, ...]
     """Sorted by (env, split, task, seed, attempt)."""
     summary: Summary
+    left_out: dict[str, str] = field(default_factory=dict)
+    """ "ENV SPLIT" -> why the policy cannot act there. Nothing of it is in `rows`."""
+
+    @property
+    def common_error(self) -> str:
+        """The most frequent reason of failed attempts, "" when none failed."""
+        return Counter(row.error for row in self.rows if row.failed).most_common(1)[0][0] if self.failed else ""
+
+    @property
+    def failed(self) -> int:
+        return sum(self.summary.overall.failed.values())
 
     def table(self) -> Table:
-        return summary_table(self.summary, self.suite.metrics, f"{self.suite.name}: {self.identity}")
+        notes = [f"left out: {place} ({why})" for place, why in self.left_out.items()]
+        if self.left_out:
+            played = len(self.suite.worlds) - len(self.left_out)
+            notes.append(f"overall: {played} of {len(self.suite.worlds)} environments")
+        return summary_table(self.summary, self.suite.metrics, f"{self.suite.name}: {self.identity}", notes)
 
 
 async def evaluate(
@@ -132,30 +147,37 @@ async def evaluate(
 
     `identity` names the policy (a checkpoint's path and hash, or a URL and model). `concurrency` episodes are in
     flight, of one world after another. With `server`, a gateway's URL, worlds named by id are its /envs/ID. A world
-    that cannot be reached fails its attempts; the others are played. Raises ConfigError when `out` holds another run.
+    that cannot be reached fails its attempts; the others are played. One in which the policy cannot act at all is left
+    out, and named in the report. Raises ConfigError when `out` holds another run.
     """
     harness, limits = harness or Harness(), limits or Limits()
     about = describe(suite, identity, harness, limits)
     tell = on_progress or (lambda progress: None)
+    left_out: dict[str, str] = {}
     with open_folder(out, about, keep_trajectories) as folder:
         planned = [(world, suite.episodes(world)) for world in suite.worlds]
         total = sum(len(episodes) for _, episodes in planned)
         plan = [(world, [e for e in episodes if folder.wants(e)]) for world, episodes in planned]
-        tell(Progress(total - sum(len(todo) for _, todo in plan), total, None))
         async with AsyncExitStack() as stack:
             plan = [(world, todo) for world, todo in plan if todo]
             opened = [await _open_world(stack, world, server) for world, _ in plan]
             done = total - sum(len(todo) for _, todo in plan)
+            tell(Progress(done, total, None))
             for (world, todo), open_session in zip(plan, opened):
                 limits_here, harness_here = world.limits_over(limits), world.harness_over(harness)
                 runner = Runner(open_session, harness_here, limits_here, concurrency, retries)
-                async with aclosing(runner.stream(policy, todo)) as stream:
-                    async for _, trajectory in stream:
-                        done += 1
-                        tell(Progress(done, total, folder.add(trajectory)))
+                try:
+                    async with aclosing(runner.stream(policy, todo)) as stream:
+                        async for _, trajectory in stream:
+                            done += 1
+                            tell(Progress(done, total, folder.add(trajectory)))
+                except NotApplicable as error:
+                    left_out[f"{world.name} {world.split}"] = str(error)
+                    total -= sum(folder.wants(episode) for episode in todo)
+                    tell(Progress(done, total, None))
         rows = tuple(folder.rows[key] for key in sorted(folder.rows))
-    report = Report(suite, identity, rows, summarise(rows, suite.metrics))
-    write_json(out / "summary.json", {**about, **asdict(report.summary)})
+    report = Report(suite, identity, rows, summarise(rows, suite.metrics), left_out)
+    write_json(out / "summary.json", {**about, **asdict(report.summary), "left_out": left_out})
     return report
 
 
@@ -186,14 +208,20 @@ async def _open_world(stack: AsyncExitStack, world: SuiteWorld, server: str | No
 def summarise(rows: Iterable[Row], metrics: Sequence[str] = ()) -> Summary:
     """A line for each (world, split) and one over all, whatever the order of `rows`; pass@k for those in `metrics`.
 
-    Over all, every task weighs the same, whichever world it is of.
+    Over all, every task weighs the same, whichever world it is of; a score over several worlds is not given.
     """
     ordered = sorted(rows, key=key_of)
     places: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in ordered:
         places[row.env, row.split].append(row)
     worlds = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
-    return Summary(worlds, _line(OVERALL, "", ordered, metrics))
+    overall = _line(OVERALL, "", ordered, metrics)
+    return Summary(worlds, overall if _one_scale(ordered) else replace(overall, score=None))
+
+
+def _one_scale(rows: Iterable[Row]) -> bool:
+    """Whether scores may be averaged: they are of one environment."""
+    return len({row.env for row in rows}) <= 1
 
 
 def _line(env: str, split: str, rows: Sequence[Row], metrics: Sequence[str]) -> Line:
@@ -285,7 +313,10 @@ class Comparison:
 
 
 def compare(a_dir: Path, b_dir: Path, metric: Scored = "success") -> Comparison:
-    """Run b against run a, on the same tasks and seeds. Raises CheckpointError where there is no evaluation."""
+    """Run b against run a, on the same tasks and seeds.
+
+    Raises CheckpointError where there is no evaluation, UsageError when the two share no scored task.
+    """
     a, b = read_attempts(a_dir), read_attempts(b_dir)
     about_a, about_b = read_description(a_dir), read_description(b_dir)
     places = sorted({(row.env, row.split) for row in (*a, *b)})
@@ -295,7 +326,13 @@ def compare(a_dir: Path, b_dir: Path, metric: Scored = "success") -> Comparison:
         worlds.append(_difference(env, split, of_a, of_b, metric))
     differ = [key for key in ("suite", "harness", "max_turns") if about_a[key] != about_b[key]]
     notes = [f"the runs differ in their {key}" for key in differ]
+    if all(line.difference is None for line in worlds):
+        raise UsageError(
+            f"{a_dir} and {b_dir} share no scored task, so there is nothing to compare; evaluate one suite"
+        )
     overall = _difference(OVERALL, "", a, b, metric)
+    if metric == "score" and not _one_scale((*a, *b)):
+        overall = replace(overall, a=None, b=None, difference=None)
     return Comparison(about_a["policy"], about_b["policy"], metric, tuple(worlds), overall, tuple(notes))
 
 
@@ -318,46 +355,3 @@ def count_failures(failed: dict[str, int], scored: int) -> str:
     """As in: 3 of 200 (ENVIRONMENT_FAILED 3)."""
     kinds = ", ".join(f"{name} {count}" for name, count in failed.items())
     return f"{sum(failed.values())} of {scored + sum(failed.values())}" + (f" ({kinds})" if kinds else "")
-
-
-def summary_table(summary: Summary, metrics: Sequence[str], title: str = "") -> Table:
-    """The summary for a terminal of some 100 columns. Rates and success in percent, success with its 95% interval."""
-    table = _table(title, _caption(summary), ("tasks", "attempts", *metrics, "failed"))
-    for line in (*summary.worlds, summary.overall):
-        if line is summary.overall:
-            table.add_section()
-        cells = [line.cell(metric) for metric in metrics]
-        failed = str(sum(line.failed.values()))
-        table.add_row(escape(line.env), escape(line.split), str(line.tasks), str(line.attempts), *cells, failed)
-    return table
-
-
-def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
-    table = Table(title=escape(title), caption=escape(caption), box=SIMPLE_HEAD, padding=0, pad_edge=False)
-    for name in ("world", "split"):
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _caption(summary: Summary) -> str:
-    noted = any(line.success is not None and line.success.note for line in (*summary.worlds, summary.overall))
-    failed = summary.overall.failed
-    told = [f"failed: {summary.overall.failures}: not scored; run again to retry them"] if failed else []
-    return "; ".join(told + ["* too few tasks for an interval"] * noted)
-
-
-def comparison_table(comparison: Comparison) -> Table:
-    """A comparison for a terminal, with 95% intervals; in percent for success."""
-    percent = comparison.metric == "success"
-    caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes))
-    table = _table(f"{comparison.metric}, b - a", caption, ("paired", "dropped", "a", "b", "b - a"))
-    for line in (*comparison.worlds, comparison.overall):
-        if line is comparison.overall:
-            table.add_section()
-        means = ["–" if x is None else f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (line.a, line.b)]
-        gap = line.difference
-        told = "–" if gap is None else (gap.percent() if percent else str(gap)) + ("*" if gap.note else "")
-        table.add_row(escape(line.env), escape(line.split), str(gap.n if gap else 0), str(line.dropped), *means, told)
-    return table

@@ -99,6 +99,18 @@ class OpenAIPolicy:
             self._client, self._loop = httpx.AsyncClient(headers=headers, timeout=None, limits=limits), loop
         return self._client
 
+    async def probe(self, timeout_s: float = 10.0) -> None:
+        """Raise PolicyFailure at once when nobody answers at the URL; any HTTP answer will do."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.client().get(f"{self.base_url}/models")
+        except TimeoutError:
+            raise PolicyFailure(f"{self.base_url} gave no answer in {timeout_s:g} s; check the URL") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise PolicyFailure(
+                f"{self.base_url} cannot be reached ({error}); start the server, or check the URL"
+            ) from error
+
     def body(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> dict[str, Any]:
         """The JSON of one question."""
         body: dict[str, Any] = {"model": self.model, "messages": list(messages)}

@@ -37,6 +37,10 @@ class Episode(NamedTuple):
         return np.random.default_rng([*salt, self.task, self.seed, self.attempt, *name])
 
 
+class NotApplicable(UsageError):
+    """The policy cannot act in this environment at all: no scripted solver, no list of actions to draw from."""
+
+
 class ContextFull(AgentGymError):
     """The next prompt does not fit the model: the episode is cut, which is not a failure."""
 
@@ -154,6 +158,9 @@ class _Expert(TextActor):
     async def act(self, ask: Ask) -> Reply:
         if self.rng.random() < self.noise:
             return Reply(ask.harness.render(random_action(ask, self.rng)))
+        spec = ask.session.spec
+        if "expert" not in spec.capabilities:
+            raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
         return Reply(ask.harness.render(await ask.session.expert()))
 
 
@@ -187,9 +194,9 @@ class _Human(TextActor):
 
 
 def random_action(ask: Ask, rng: np.random.Generator) -> Action:
-    """One of the available actions, uniformly. Raises UsageError where a world's actions cannot be listed."""
+    """One of the available actions, uniformly. Raises NotApplicable where the actions cannot be listed."""
     spec = ask.session.spec
     actions = ask.step.info.get("available_actions") or spec.actions
     if actions:
         return actions[int(rng.integers(len(actions)))]
-    raise UsageError(f"{spec.id} lists no actions, so none can be drawn at random; use another policy")
+    raise NotApplicable(f"{spec.id} lists no actions, so none can be drawn at random; use another policy")

@@ -40,8 +40,11 @@ def new_world(name: str, out: Path) -> list[Path]:
     written = []
     for source, file in _templates(resources.files("agentgym") / "templates" / "world"):
         path = out / _place(source, words)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template(file.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(file.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written ({error.strerror}); choose another folder with --out") from error
         written.append(path)
     return sorted(written)
 

@@ -2,7 +2,7 @@
 that records, attempt by attempt, what has been played.
 
 name = "mine"
-description = "Two worlds, three attempts at each task."
+description = "One world, three attempts at each task."
 attempts = 3
 metrics = ["success", "score", "pass@3", "pass^3", "turns"]
 
@@ -10,12 +10,6 @@ metrics = ["success", "score", "pass@3", "pass^3", "turns"]
 name = "keydoor"                    # an id, "package.module:Class" or a URL
 split = "test"
 tasks = 20                          # the first 20; or a list of indices
-
-[[world]]
-name = "wordle"
-tasks = [0, 7, 9]
-attempts = 1
-harness = { window = 4 }            # what differs from the run's harness
 """
 
 from __future__ import annotations
@@ -187,14 +181,31 @@ def load_suite(name_or_path: str | Path) -> Suite:
         raise ConfigError(f"{path} is not a suite: {_problems(error)}") from error
 
 
+PROBLEMS = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
+"""What is wrong with a field, where pydantic's own words do not suit a file."""
+
+
 def _problems(error: ValidationError) -> str:
-    """Every wrong field and why: world.0.taks: there is no such key; ..."""
-    told = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
-        unknown = problem["type"] == "extra_forbidden"
-        told.append(f"{where or 'it'}: {'there is no such key' if unknown else problem['msg']}")
-    return "; ".join(told)
+    """Every wrong field and why: [[world]] number 2, taks: there is no such key; ..."""
+    problems = error.errors()
+    places = [problem["loc"] for problem in problems]
+    reasons: dict[str, list[str]] = {}
+    for place, problem in zip(places, problems):
+        if any(len(other) > len(place) and other[: len(place)] == place for other in places):
+            continue  # follows from what is wrong inside it
+        reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        reasons.setdefault(_place(place), []).append(PROBLEMS.get(problem["type"], reason))
+    return "; ".join(f"{where}: {', or '.join(dict.fromkeys(why))}" for where, why in reasons.items())
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """A field as a reader of the file finds it; pydantic's names of a union's members are left out."""
+    names = [str(part) for part in location if isinstance(part, int) or part.isidentifier()]
+    if names[:1] == ["world"] and len(names) > 1:
+        names = [f"[[world]] number {int(names[1]) + 1}", *names[2:]]
+    elif names == ["world"]:
+        return "[[world]]"
+    return ", ".join(names) or "the file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,16 +255,31 @@ def key_of(thing: Row | Trajectory | Episode) -> Episode:
 class RunFolder:
     """A run's folder while attempts are added to it."""
 
-    def __init__(self, rows: dict[Episode, Row], attempts: BinaryIO, trajectories: BinaryIO | None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        about: dict[str, Any],
+        rows: dict[Episode, Row],
+        attempts: BinaryIO,
+        trajectories: BinaryIO | None,
+    ) -> None:
+        self.out, self.about = out, about
         self.rows, self.attempts, self.trajectories = rows, attempts, trajectories
+        self.described = (out / "run.json").exists()
 
     def wants(self, episode: Episode) -> bool:
         """Whether it was never finished, or infrastructure failed it."""
         return episode not in self.rows or self.rows[episode].failed
 
     def add(self, trajectory: Trajectory) -> Row:
-        """Record an attempt. Its trajectory goes first, so that a row is never without one."""
+        """Record an attempt. Its trajectory goes first, so that a row is never without one.
+
+        The first attempt writes run.json: a run that played nothing (a mistyped model) leaves the folder free.
+        """
         row = Row.of(trajectory)
+        if not self.described:
+            write_json(self.out / "run.json", self.about)
+            self.described = True
         if self.trajectories is not None:
             _append(self.trajectories, trajectory.to_json(tokens=False))
         _append(self.attempts, asdict(row))
@@ -264,9 +290,12 @@ class RunFolder:
 @contextmanager
 def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> Iterator[RunFolder]:
     """Take hold of a new folder, or of one that holds the beginning of this very run."""
-    out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        attempts = stack.enter_context((out / "attempts.jsonl").open("ab"))
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            attempts = stack.enter_context((out / "attempts.jsonl").open("ab"))
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written ({error.strerror}); name another folder") from error
         try:
             fcntl.flock(attempts, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -274,12 +303,11 @@ def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> It
         _refuse_another_run(out, about)
         _cut_partial_line(out / "attempts.jsonl")
         rows = {key_of(row): row for row in read_attempts(out)}
-        write_json(out / "run.json", about)
         trajectories = None
         if keep_trajectories:
             _drop_unrecorded(out / "trajectories.jsonl", {key for key, row in rows.items() if not row.failed})
             trajectories = stack.enter_context((out / "trajectories.jsonl").open("ab"))
-        yield RunFolder(rows, attempts, trajectories)
+        yield RunFolder(out, about, rows, attempts, trajectories)
 
 
 def read_attempts(out: Path) -> list[Row]:

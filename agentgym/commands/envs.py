@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from rich.table import Table
 
 from agentgym import load
 from agentgym.commands.terminal import console
-from agentgym.errors import AgentGymError
+from agentgym.errors import AgentGymError, UsageError
 
 
 @click.group()
@@ -21,18 +23,37 @@ def envs() -> None:
 
 
 @envs.command("list")
-def envs_list() -> None:
-    """Every installed world, without importing any."""
-    table = Table()
-    for column in ("family", "id", "what it is", "max turns", "splits", "can"):
-        table.add_column(column)
+@click.argument("word", required=False)
+@click.option("--family", help="Only those of a family: text, games, web ...")
+@click.option("--json", "as_json", is_flag=True, help="Every field of every spec, as JSON by id.")
+def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
+    """Every installed world, one a line, without importing any: id and description; more with `envs show`.
+
+    WORD keeps those that have it in id, family or description.
+    """
     specs = {name: load.spec(name) for name in load.names()}
-    for name, spec in sorted(specs.items(), key=lambda item: (item[1].family, item[0])):
-        splits = ", ".join(f"{split} {tasks}" for split, tasks in spec.splits.items())
-        table.add_row(
-            spec.family, name, escape(spec.description), str(spec.max_turns), splits, ", ".join(spec.capabilities)
-        )
-    console.print(table)
+    families = sorted({spec.family for spec in specs.values() if spec.family})
+    if family is not None and family not in families:
+        raise UsageError(f"no installed environment is of the family {family!r}; there are {', '.join(families)}")
+    found = {
+        name: spec
+        for name, spec in specs.items()
+        if (family is None or spec.family == family)
+        and (word is None or word.lower() in f"{name} {spec.family} {spec.description}".lower())
+    }
+    if as_json:
+        click.echo(json.dumps({name: spec.model_dump(mode="json") for name, spec in found.items()}, indent=2))
+        return
+    if not found:
+        raise UsageError(f"no installed environment has {word!r} in its id, family or description")
+    width = max(len(name) for name in found)
+    for name, spec in found.items():
+        line = f"{name:{width}}  {' '.join(spec.description.split())}"
+        click.echo(shorten(line, console.width) if sys.stdout.isatty() else line)
+
+
+def shorten(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
 
 
 @envs.command("show")

@@ -40,7 +40,9 @@ def named_policy(
             raise UsageError(f"name the model that {what} should run: --model NAME")
         key = os.environ.get("OPENAI_API_KEY")
         remote = OpenAIPolicy(what, model, api_key=key, temperature=temperature, max_tokens=max_new_tokens)
-        return remote, f"{model} at {what}", Harness(**change)
+        options = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+        given = "".join(f" {name}={value}" for name, value in options.items() if value is not None)
+        return remote, f"{model} at {what}{given}", Harness(**change)
     require_checkpoint(Path(what), list(named))
     from agentgym_trainers.run import checkpoint_policy
 
@@ -64,7 +66,9 @@ def require_checkpoint(path: Path, names: Sequence[str] = ()) -> None:
     `names` could have been said instead of a folder."""
     if not path.is_dir():
         instead = f", no URL and none of {', '.join(names)}" if names else ""
-        raise CheckpointError(f"{path} is no checkpoint's folder{instead}")
+        there = sorted(other.name for other in path.parent.glob("step-*"))
+        which = f": it does not exist; {path.parent} has {', '.join(there)}" if there else ""
+        raise CheckpointError(f"{path} is no checkpoint's folder{instead}{which}")
     inside = sorted((path / "checkpoints").glob("step-*"))
     if inside:
         raise CheckpointError(f"{path} is a whole run; name one of its checkpoints, the newest is {inside[-1]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from agentgym import load
 from agentgym.cli import main
 from agentgym.commands.recipes import Recipe
 from agentgym.commands.terminal import note_if_open
@@ -124,7 +127,12 @@ def test_envs_list_and_show(say):
     status, out, _ = say("envs", "list")
     assert status == 0
     for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
-        assert re.search(rf"│ {name} +│", out)
+        assert re.search(rf"^{name}  +\w", out, re.MULTILINE)
+    assert len(out.splitlines()) == len(load.names()), "one line an environment"
+    assert [line.split()[0] for line in say("envs", "list", "MEADOW")[1].splitlines()] == ["keydoor-meadow"]
+    specs = json.loads(say("envs", "list", "--family", "games", "--json")[1])
+    assert {spec["family"] for spec in specs.values()} == {"games"}
+    assert specs["tic-tac-toe"]["splits"]
     status, out, _ = say("envs", "show", "agentgym.testing:EchoEnv")
     assert status == 0
     assert "Answer with exactly that word" in out
@@ -322,6 +330,91 @@ def test_eval_goes_on_and_compares(say, tmp_path):
     assert "a: random; b: expert" in out
 
 
+def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
+    words = ("eval", "expert", "--env", "sokoban:size=6", "--tasks", "3", "--attempts", "2", "--seed", "1")
+    status, out, err = say(*words, "--json")
+    assert (status, err) == (0, "")
+    summary = json.loads(out)
+    (world,) = summary["suite"]["worlds"]
+    assert (world["name"], world["split"], world["tasks"]) == ("sokoban:size=6", "test", 3)
+    assert (summary["overall"]["attempts"], summary["overall"]["success"]["estimate"]) == (6, 1.0)
+    (folder,) = (tmp_path / "runs" / "eval").iterdir()
+    assert len((folder / "expert" / "trajectories.jsonl").read_text().splitlines()) == 6
+    assert say(*words)[0] == 0
+    random = ("eval", "random", "--env", "sokoban:size=6", "--tasks", "3", "--seed", "1", "--no-trajectories")
+    assert say(*random, "--out", "chance")[0] == 0
+    assert not (tmp_path / "chance" / "trajectories.jsonl").exists()
+    status, out, _ = say("eval", "compare", "chance", str(folder / "expert"), "--json")
+    assert (status, json.loads(out)["overall"]["b"]) == (0, 1.0)
+    assert say("eval", "random", "--env", "keydoor", "--tasks", "2", "--out", "keys")[0] == 0
+    status, _, err = say("eval", "compare", "chance", "keys")
+    assert status == 2
+    assert "share no scored task" in err
+
+
+def test_trajectories_of_an_evaluation_train_offline(say):
+    assert say("eval", "expert", "--env", "oracle", "--split", "train", "--tasks", "1", "--attempts", "4",
+               "--out", "shown")[0] == 0  # fmt: skip
+    source = ["source.kind=offline", "source.path=shown/trajectories.jsonl"]
+    status, out, err = say("train", "quickstart", "--out", "run", *MICRO, *source)
+    assert status == 0, out + err
+
+
+def test_evaluation_in_which_everything_failed_is_an_error(say, tmp_path):
+    (tmp_path / "broken.py").write_text(FULL_DISK)
+    command = [sys.executable, "-m", "agentgym", "eval", "random", "--env", "broken:Broken", "--tasks", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "failed: 2 of 2 (ENVIRONMENT_FAILED 2)" in done.stdout
+    assert done.stderr.startswith("error: all 2 attempts failed; the most frequent reason: ")
+    assert "the disk is full" in done.stderr
+
+
+FULL_DISK = """
+from agentgym.testing import EchoEnv
+class Broken(EchoEnv):
+    def reset(self, *, seed=None, options=None):
+        raise OSError("the disk is full")
+"""
+
+
+def test_evaluation_in_which_nothing_can_be_played_is_an_error(say):
+    status, _, err = say("eval", "random", "--env", "wordle")
+    assert (status, err.partition(";")[0]) == (
+        2,
+        "error: nothing was played: wordle lists no actions, so none can be drawn at random",
+    )
+
+
+def test_eval_of_a_url_where_nobody_answers_says_so_at_once(say, tmp_path):
+    started = time.monotonic()
+    status, out, err = say("eval", "http://127.0.0.1:9/v1", "--model", "mine")
+    assert (status, out) == (1, "")
+    assert err.startswith("error: http://127.0.0.1:9/v1 cannot be reached (")
+    assert time.monotonic() - started < 30
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
+    def answer(request: httpx.Request) -> httpx.Response:
+        content = {"choices": [{"message": {"content": "echo"}}]}
+        known = request.method == "GET" or json.loads(request.content)["model"] != "typo"
+        return httpx.Response(200 if known else 404, json=content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+        patch.setattr("agentgym.openai.httpx.AsyncClient", client)
+        words = ("eval", "http://models.test/v1", "--env", "oracle", "--split", "train", "--tasks", "1", "--model")
+        assert say(*words, "typo")[0] == 2
+        assert [say(*words, name)[0] for name in ("one", "org/two")] == [0, 0]
+    (folder,) = (tmp_path / "runs" / "eval").iterdir()
+    written = {path.parent.name: json.loads(path.read_text())["policy"] for path in folder.glob("*/run.json")}
+    assert written == {
+        "one--http---models.test-v1": "one at http://models.test/v1",
+        "org-two--http---models.test-v1": "org/two at http://models.test/v1",
+    }
+
+
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -353,8 +446,18 @@ def test_eval_goes_on_and_compares(say, tmp_path):
         ("eval compare one two", "one holds no evaluation: there is no attempts.jsonl"),
         ("eval human", "a person plays one episode at a time: agentgym play WORLD"),
         ("eval http://127.0.0.1:9/v1", "name the model that http://127.0.0.1:9/v1 should run: --model NAME"),
+        ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
+        ("eval random --suite text --env keydoor", "give --suite or --env, not both"),
+        ("eval random --env keydoor:size", "'keydoor:size'"),
+        ("eval random --env keydoor:size=3,x", "'x' in 'keydoor:size=3,x' is not an argument"),
+        ("eval random --env keydoor --env keydoor", "an environment is given twice"),
+        ("eval random --env cliffwalking", "cliffwalking has 6 tasks in 'test', so there is no task 19"),
+        ("eval random --out /dev/null/x", "/dev/null/x cannot be written (Not a directory); name another folder"),
+        ("envs new my-world --out /dev/null/x", "/dev/null/x cannot be written (Not a directory)"),
         ("eval random --concurrency 0", "Invalid value for '--concurrency'"),
         ("report nothing", "There is no run folder nothing."),
+        ("envs list zebra", "no installed environment has 'zebra' in its id, family or description"),
+        ("envs list --family zoo", "no installed environment is of the family 'zoo'; there are games, gui"),
         ("envs show keydor", "no world is called 'keydor'. Did you mean keydoor"),
         ("envs check nowhere:World", "'nowhere:World': there is no module 'nowhere' to import"),
         ("envs check ftp://x", "'ftp://x'"),
@@ -381,6 +484,9 @@ def test_folders_that_are_taken(mistake, tmp_path):
         "run is a whole run; name one of its checkpoints, the newest is run/checkpoints/step-000001"
     )
     (tmp_path / "file").write_text("")
+    assert mistake("eval", "run/checkpoints/step-000060").endswith(
+        ": it does not exist; run/checkpoints has step-000001"
+    )
     assert "'file' is a file" in mistake("train", "quickstart", "--out", "file")
 
 
@@ -406,11 +512,15 @@ main(sys.argv[2:])
 @pytest.mark.parametrize(
     ("packages", "command", "told"),
     [
-        ("torch,transformers", "train quickstart", "pip install 'turngym[train]'"),
-        ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[train]'"),
-        ("transformers", "sft quickstart", "pip install 'turngym[train]'"),
+        ("torch,transformers", "train quickstart", "pip install 'turngym[serve,train]'"),
+        ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[serve,train]'"),
+        ("transformers", "sft quickstart", "pip install 'turngym[serve,train]'"),
         ("torch", "eval .", "pip install 'turngym[train]'"),
         ("fastapi,starlette", "serve oracle", "pip install 'turngym[serve]'"),
+        ("fastapi,starlette,sqlalchemy", "gateway", "pip install 'turngym[gateway]'"),
+        ("sqlalchemy", "gateway", "pip install 'turngym[gateway]'"),
+        ("fastapi,starlette", "infer serve .", "pip install 'turngym[serve,train]'"),
+        ("matplotlib", "credit bench", "pip install 'turngym[train]'"),
         ("uvicorn", "serve oracle", "pip install 'turngym[serve]'"),
     ],
 )

@@ -20,16 +20,15 @@ from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluate import (
     Progress,
     compare,
-    comparison_table,
     evaluate,
     summarise,
-    summary_table,
 )
 from agentgym.harness import Harness
-from agentgym.policy import Reply, ScriptedPolicy, TextActor
+from agentgym.policy import ExpertPolicy, Reply, ScriptedPolicy, TextActor
 from agentgym.rollout import Limits
 from agentgym.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
 from agentgym.suite import Row, Suite, key_of, open_folder, read_attempts
+from agentgym.tables import comparison_table, summary_table
 from agentgym.trajectory import StopReason, read_jsonl
 
 ECHO = "agentgym.testing:EchoEnv"
@@ -140,7 +139,7 @@ def test_sigkill_at_random_moments_then_resume_gives_the_uninterrupted_table(tmp
         process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
         attempts = out / "attempts.jsonl"
         before = attempts.stat().st_size if attempts.exists() else 0
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (not attempts.exists() or attempts.stat().st_size <= before) and process.poll() is None:
             assert time.monotonic() < deadline, "the run wrote nothing"
             time.sleep(0.001)
@@ -280,6 +279,7 @@ def test_failures_count_apart_are_never_zeros_and_are_retried_on_resume(tmp_path
 def test_a_world_out_of_reach_fails_alone(tmp_path):
     worlds = [{"name": "http://127.0.0.1:9/", "tasks": 2}, {"name": ECHO, "tasks": 2}]
     report = play(tmp_path, suite_of(world=worlds, seeds=[0]), retries=0)
+    assert report.common_error.startswith("UNREACHABLE")
     here, gone = report.summary.worlds
     assert (here.attempts, here.failed) == (4, {})
     assert (gone.attempts, gone.failed, gone.success, gone.turns) == (0, {"ENVIRONMENT_FAILED": 4}, None, None)
@@ -325,6 +325,8 @@ def test_overall_weighs_every_task_the_same():
     assert [line.env for line in summary.worlds] == ["a", "b"]
     assert summarise(reversed(rows)) == summary
     assert summary.overall.success.estimate == 0.25
+    assert summary.overall.score is None, "scores of two environments have unlike scales"
+    assert summarise(rows_of({(0, 0): "11", (1, 0): "00"})).overall.score.estimate == 0.5
     nothing = summarise([], METRICS)
     assert nothing.worlds == ()
     assert nothing.overall.success is None
@@ -363,7 +365,38 @@ def test_compare_worlds_that_only_one_has(tmp_path):
     only, both = found.worlds
     assert (only.env, only.difference, only.dropped) == ("only", None, 1)
     assert (both.difference.estimate, both.dropped, found.overall.dropped) == (-1.0, 0, 1)
+    assert found.overall.difference is None, "scores of two environments have unlike scales"
+    assert compare(tmp_path / "a", tmp_path / "b").overall.difference.estimate == -1.0
     assert "–" in shown(comparison_table(found))
+
+
+def test_compare_without_a_shared_task_is_refused(tmp_path):
+    a, b = record(tmp_path / "a", rows_of({(0, 0): "1"}), "A"), record(tmp_path / "b", rows_of({(1, 0): "1"}), "B")
+    with pytest.raises(UsageError, match="share no scored task"):
+        compare(a, b)
+
+
+def test_environment_without_a_solver_is_left_out_and_named(tmp_path):
+    worlds = [{"name": "blackjack", "tasks": 2}, {"name": ECHO, "tasks": 2}]
+    told: list[Progress] = []
+    report = play(tmp_path, suite_of(world=worlds, seeds=[0]), ExpertPolicy(), on_progress=told.append)
+    assert {row.env for row in report.rows} == {ECHO}
+    assert report.left_out == {"blackjack test": "blackjack has no scripted solver; use another policy"}
+    assert (report.failed, told[-1].done, told[-1].total) == (0, 4, 4)
+    caption = " ".join(shown(report.table()).split())
+    assert "left out: blackjack test (blackjack has no scripted solver" in caption
+    assert "overall: 1 of 2 environments" in caption
+    assert "blackjack test" in json.loads((tmp_path / "summary.json").read_text())["left_out"]
+
+
+def test_run_that_played_nothing_leaves_its_folder_free(tmp_path):
+    def refuse(ask):
+        raise UsageError("no model is called that")
+
+    with pytest.raises(UsageError, match="no model"):
+        play(tmp_path, policy=ScriptedPolicy(refuse), identity="typo")
+    assert not (tmp_path / "run.json").exists()
+    assert play(tmp_path, identity="right").summary.overall.attempts == TOTAL
 
 
 def test_a_better_policy_compares_as_better(tmp_path):
