@@ -25,9 +25,11 @@ def package(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]
-        compiler = "apt-get install gcc python3-dev, then " if extra in COMPILED else ""
+        install = f"pip install 'turngym[{extra}]'"
+        if extra in COMPILED:
+            install = f"apt-get install gcc python3-dev, then {install}"
         raise MissingDependency(
-            f"this world needs the package {missing!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
+            f"this world needs the package {missing!r}, which is not installed: {install}"
         ) from error
 
 
