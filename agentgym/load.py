@@ -42,7 +42,7 @@ def names() -> dict[str, str]:
     return dict(sorted({**_installed(), **_registered}.items()))
 
 
-def spec(name: str) -> EnvSpec:
+def get_spec(name: str) -> EnvSpec:
     """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported.
 
     With arguments in the name an instance is made, since they may change what the world says of itself.

@@ -26,7 +26,7 @@ def envs_list() -> None:
     table = Table()
     for column in ("family", "id", "what it is", "max turns", "splits", "can"):
         table.add_column(column)
-    specs = {name: load.spec(name) for name in load.names()}
+    specs = {name: load.get_spec(name) for name in load.names()}
     for name, spec in sorted(specs.items(), key=lambda item: (item[1].family, item[0])):
         splits = ", ".join(f"{split} {tasks}" for split, tasks in spec.splits.items())
         table.add_row(

@@ -49,7 +49,7 @@ def evaluate(what: tuple[str, ...], suite: str, out: Path | None, **options: Any
     SUITE is a shipped name (see below) or a TOML file. The key of a URL is read from OPENAI_API_KEY. An evaluation
     that was stopped goes on when it is asked for again; attempts that failed for infrastructure's sake are retried.
     """
-    from agentgym.evaluate import compare, comparison_table
+    from agentgym.evaluation import compare, comparison_table
 
     if what[0] == "compare":
         if len(what) != 3:
@@ -62,7 +62,7 @@ def evaluate(what: tuple[str, ...], suite: str, out: Path | None, **options: Any
 
 
 async def _evaluate(what: str, suite: str, out: Path | None, grammar: Any, concurrency: int, **options: Any) -> None:
-    from agentgym.evaluate import evaluate as play_suite
+    from agentgym.evaluation import evaluate as play_suite
     from agentgym.suite import load_suite
 
     loaded = load_suite(suite)

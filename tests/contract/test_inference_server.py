@@ -26,7 +26,7 @@ from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import StopReason, read_jsonl
@@ -43,7 +43,7 @@ LENGTH = 256
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.spec("keydoor")
+    spec = load.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, LENGTH)
 
 

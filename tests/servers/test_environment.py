@@ -530,7 +530,7 @@ def test_worlds_that_cannot_be_served(monkeypatch):
         create_app([])
     with pytest.raises(ConfigError, match="'echo'"):
         create_app([ECHO, ECHO])
-    monkeypatch.setattr("agentgym.load.spec", lambda name: EchoEnv.env_spec)
+    monkeypatch.setattr("agentgym.load.get_spec", lambda name: EchoEnv.env_spec)
     with pytest.raises(MissingDependency, match="no_such_package"):
         create_app(["no_such_package:World"])
 
