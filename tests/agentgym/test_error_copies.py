@@ -1,4 +1,4 @@
-"""One failure handed to many who wait: each gets an exception of the same type and fields, and nobody waits for ever."""
+"""One failure handed to many who wait: each gets the same type and fields, and nobody waits for ever."""
 
 from __future__ import annotations
 

@@ -29,8 +29,6 @@ ONE_OF_A_KIND = {load.names()[name]: name for name in reversed(HEAVY)}.values()
 ONE_OF_A_FAMILY = list(
     {load.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
 )
-    {load.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
-)
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
 BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakExpert", "NoSuccess", "IgnoresTask")
