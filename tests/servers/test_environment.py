@@ -204,6 +204,7 @@ def test_a_world_that_hangs_loses_its_session_alone(play):
             "world": "hangs",
             "sessions": 2,
             "stuck": 0,
+            "env_sessions": 2,
             "max_sessions": 2,
         }
 
