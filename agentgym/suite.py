@@ -190,11 +190,18 @@ def load_suite(name_or_path: str | Path) -> Suite:
 def _problems(error: ValidationError) -> str:
     """Every wrong field and why: world.0.taks: there is no such key; ..."""
     told = []
-    for problem in error.errors():
-        where = ".".join(str(part) for part in problem["loc"])
-        unknown = problem["type"] == "extra_forbidden"
-        told.append(f"{where or 'it'}: {'there is no such key' if unknown else problem['msg']}")
+    problems = error.errors()
+    for problem in problems:
+        place = problem["loc"]
+        if any(other["loc"][: len(place)] == place != other["loc"] for other in problems):
+            continue  # "too short" of a list whose items are wrong: those are named
+        where = ".".join(str(part) for part in place)
+        told.append(f"{where or 'it'}: {_PROBLEMS.get(problem['type'], problem['msg'].removeprefix('Value error, '))}")
     return "; ".join(told)
+
+
+_PROBLEMS = {"extra_forbidden": "there is no such key", "missing": "this key is missing"}
+"""By pydantic's type of an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
     [
         ("attempts = 2", "atempts = 2", r"mine\.toml is not a suite: atempts: there is no such key"),
         ("max_turns", "max_turn", r"world\.1\.max_turn: there is no such key"),
-        ('name = "mine"', "", "name: Field required"),
+        ('name = "mine"', "", "name: this key is missing"),
         ("attempts = 2", "attempts = 0", "attempts: Input should be greater than 0"),
         ("attempts = 2", "attempts = ", "is not TOML"),
         ("seeds = [1, 0]", "seeds = [1, 1]", "seeds must differ"),
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
         ("tasks = [3, 1]", "tasks = 0", "greater than 0"),
         ("window = 2", "windw = 2", "windw"),
         ('split = "train"', "", "is listed twice"),
-        ("tasks = 1\n", "", r"world\.1\.tasks: Field required"),
+        ("tasks = 1\n", "", r"world\.1\.tasks: this key is missing$"),
         ('"agentgym.testing:EchoEnv"\nsplit', '"http://h/"\nsplit', "kwargs are for worlds that run in this process"),
     ],
 )

@@ -566,3 +566,25 @@ def test_every_call_of_a_world_comes_from_one_thread():
     assert freed.wait(5)
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/step", {"session_id": "s", "action": "3"}, 'body.action: an action is an object: {"text": "go north"}'),
+        (
+            "/step_many",
+            {"steps": [{"session_id": "s", "action": 3}]},
+            'steps.0.action: an action is an object: {"text"',
+        ),
+        ("/reset", [], "the request is not valid: it should be a JSON object"),
+    ],
+)
+def test_a_malformed_request_is_told_the_right_form(play, path, body, message):
+    async def script(api):
+        reply = await api.http.post(path, json=body)
+        assert (reply.status_code, reply.json()["code"]) == (422, "BAD_REQUEST")
+        assert message in reply.json()["message"]
+        assert not any(word in reply.text for word in ("WireAction", "Request", "Value error", "dictionary"))
+
+    play(create_app([ECHO]), script)

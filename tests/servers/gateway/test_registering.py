@@ -201,3 +201,8 @@ def test_environments_of_one_server_count_own_sessions(gateway):
         for name, session in [*(("one", session) for session in sessions), ("other", last)]:
             gateway.close(name, session)
         eventually(lambda: counts() == [0, 0])
+
+
+def test_a_registration_without_a_source_says_what_to_give(gateway):
+    message = gateway.register("words").json()["message"]
+    assert message == "the request is not valid: give exactly one of url, image and entry_point, not none"
