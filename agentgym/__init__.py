@@ -32,7 +32,7 @@ from agentgym.errors import (
 from agentgym.evaluation import evaluate
 from agentgym.harness import Harness
 from agentgym.launch import server_process
-from agentgym.load import get_spec, make, register
+from agentgym.load import get_spec, make, register, register_with_gymnasium
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import Actor, Episode, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
 from agentgym.remote import RemoteEnv, RemoteVectorEnv
@@ -43,6 +43,8 @@ from agentgym.suite import load_suite
 from agentgym.trajectory import Group, StopReason, Trajectory, Turn
 
 __version__ = "0.1.0"
+
+register_with_gymnasium()
 
 __all__ = [
     "Actor",
@@ -100,6 +102,7 @@ __all__ = [
     "load_suite",
     "make",
     "register",
+    "register_with_gymnasium",
     "rollout",
     "server_process",
 ]

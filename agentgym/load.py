@@ -19,6 +19,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from agentgym.env import Env
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.spec import EnvSpec
@@ -35,6 +37,18 @@ def register(name: str, target: str) -> None:
     if ":" not in target:
         raise UnknownEnvironment(f'a world is named as "package.module:Class", not {target!r}')
     _registered[name] = target
+
+
+def register_with_gymnasium() -> None:
+    """Make every installed id ID known to `gymnasium.make` as "agentgym/ID-v0". Imports no environment."""
+    for point in entry_points(group=GROUP):
+        if re.fullmatch(r"[\w.-]+", point.name):  # Gymnasium takes no other ids
+            gymnasium.register(
+                f"agentgym/{point.name}-v0",
+                entry_point="agentgym.load:make",
+                kwargs={"name": point.name},
+                disable_env_checker=True,  # it warns of observations that are text
+            )
 
 
 def names() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium
 import pytest
 
 from agentgym import load
@@ -139,3 +140,12 @@ def test_a_wrong_argument_in_a_name_is_told(package):
         load.make("tiny-world:siez=7")
     with pytest.raises(UnknownEnvironment, match="write NAME:key=value"):
         load.make("tiny-world:size=7,9")
+
+
+def test_gymnasium_makes_installed_environments():
+    world = gymnasium.make("agentgym/keydoor-v0")
+    observation, _ = world.reset(seed=0, options={"split": "test", "task": 1})
+    assert observation == load.make("keydoor").reset(seed=0, options={"split": "test", "task": 1})[0]
+    assert world.step("go north")[1] == 0.0
+    assert world.spec.id == "agentgym/keydoor-v0"
+    assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != world.reset(seed=0)[0]
