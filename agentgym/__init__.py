@@ -1,36 +1,108 @@
 """AgentGym's contract: environments that speak messages, the wire, sessions, policies, rollouts, statistics."""
 
+from agentgym.check import check_env
 from agentgym.client import EnvClient, connect
 from agentgym.env import Env
+from agentgym.errors import (
+    AgentGymError,
+    AtCapacity,
+    BadRequest,
+    CheckpointError,
+    ConfigError,
+    DeadlineExceeded,
+    EnvironmentCrashed,
+    EnvironmentFailure,
+    EnvironmentNotOpened,
+    EpisodeLost,
+    EpisodeRefused,
+    GuardTripped,
+    LearnerLost,
+    MissingDependency,
+    MissingScope,
+    OutOfOrder,
+    PolicyFailure,
+    RateLimited,
+    SessionBusy,
+    UnknownEnvironment,
+    UnknownSession,
+    Unreachable,
+    UsageError,
+    WrongKey,
+)
+from agentgym.evaluation import evaluate
 from agentgym.harness import Harness
-from agentgym.load import make, register, spec
-from agentgym.policy import Episode
-from agentgym.rollout import Limits, Runner, rollout
+from agentgym.launch import server_process
+from agentgym.load import get_spec, make, register, register_with_gymnasium
+from agentgym.openai import OpenAIPolicy
+from agentgym.policy import Actor, Episode, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
+from agentgym.remote import RemoteEnv, RemoteVectorEnv
+from agentgym.runner import Limits, Runner, rollout
 from agentgym.session import LocalSession, Session, Step
 from agentgym.spec import EnvSpec, ToolSpec
+from agentgym.suite import load_suite
 from agentgym.trajectory import Group, StopReason, Trajectory, Turn
 
 __version__ = "0.1.0"
 
+register_with_gymnasium()
+
 __all__ = [
+    "Actor",
+    "AgentGymError",
+    "AtCapacity",
+    "BadRequest",
+    "CheckpointError",
+    "ConfigError",
+    "DeadlineExceeded",
     "Env",
     "EnvClient",
     "EnvSpec",
+    "EnvironmentCrashed",
+    "EnvironmentFailure",
+    "EnvironmentNotOpened",
     "Episode",
+    "EpisodeLost",
+    "EpisodeRefused",
+    "ExpertPolicy",
     "Group",
+    "GuardTripped",
     "Harness",
+    "HumanPolicy",
+    "LearnerLost",
     "Limits",
     "LocalSession",
+    "MissingDependency",
+    "MissingScope",
+    "OpenAIPolicy",
+    "OutOfOrder",
+    "Policy",
+    "PolicyFailure",
+    "RandomPolicy",
+    "RateLimited",
+    "RemoteEnv",
+    "RemoteVectorEnv",
     "Runner",
+    "ScriptedPolicy",
     "Session",
+    "SessionBusy",
     "Step",
     "StopReason",
     "ToolSpec",
     "Trajectory",
     "Turn",
+    "UnknownEnvironment",
+    "UnknownSession",
+    "Unreachable",
+    "UsageError",
+    "WrongKey",
+    "check_env",
     "connect",
+    "evaluate",
+    "get_spec",
+    "load_suite",
     "make",
     "register",
+    "register_with_gymnasium",
     "rollout",
-    "spec",
+    "server_process",
 ]

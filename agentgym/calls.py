@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from agentgym.errors import AtCapacity, EnvironmentCrashed, SessionBusy, Unreachable, UsageError
+from agentgym.errors import AtCapacity, EnvironmentCrashed, SessionBusy, Unreachable, UsageError, WrongKey
 from agentgym.http1 import KeepAlive, NotConnected, Reply
 from agentgym.wire import WireError
 
@@ -134,6 +134,11 @@ class Calls:
                 wait_s = 1.0
             if time.monotonic() + wait_s <= give_up:
                 return wait_s
+        if isinstance(error, WrongKey) and "authorization" not in self.headers:
+            raise WrongKey(
+                f"{self.url} needs an API key: pass key=... in Python, or run `agentgym --key KEY ...`; "
+                "the AGENTGYM_KEY variable is read by the command line only"
+            )
         raise error
 
     def _parse(self, path: str, model: type[Parsed], content: bytes) -> Parsed:

@@ -23,6 +23,7 @@ from agentgym.errors import (
     EnvironmentFailure,
     SessionBusy,
     Unreachable,
+    copy_of,
 )
 from agentgym.lanes import BATCH, failure_of
 from agentgym.websocket import Refused, WebSocket
@@ -307,7 +308,7 @@ class Channel:
     def _fail(self, error: Exception) -> None:
         for ask in self._outbox:
             if not ask.answer.done():
-                ask.answer.set_exception(type(error)(str(error)))
+                ask.answer.set_exception(copy_of(error))
         self._outbox.clear()
 
     def _reconnect(self) -> None:

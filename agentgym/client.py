@@ -90,7 +90,7 @@ class EnvClient:
     deadline and ten seconds. A failed connection is tried again `retries` times, a server without room is waited for
     `capacity_wait_s`. `transport` replaces the network of the requests: `httpx.ASGITransport(app)`. spec: fields of
     the EnvSpec that a foreign server cannot tell, such as {"max_turns": 30, "instructions": "..."}. key: an API key,
-    for a gateway that wants one; by default `use_key`'s.
+    for a gateway that wants one; by default `use_key`'s. The AGENTGYM_KEY variable is read by the command line only.
     """
 
     def __init__(

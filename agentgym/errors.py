@@ -30,6 +30,7 @@ A bug in our own code is none of these and stops the run with its traceback.
 
 from __future__ import annotations
 
+import copy
 from typing import ClassVar, Literal
 
 Scope = Literal["task", "env", "session", "server"]
@@ -143,6 +144,14 @@ class LearnerLost(AgentGymError):
 
 class GuardTripped(AgentGymError):
     """A guard stopped the run."""
+
+
+def copy_of(error: Exception) -> Exception:
+    """Return a copy to raise in another task; the error itself where its class cannot be copied."""
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001  (a constructor of any signature; who waits must get an error in any case)
+        return error
 
 
 # How a wire error's code becomes an exception again on the client's side.

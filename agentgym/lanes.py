@@ -14,7 +14,7 @@ import pydantic_core
 from pydantic import ValidationError
 
 from agentgym.calls import Calls, Parsed, forbidden
-from agentgym.errors import EnvironmentCrashed, EnvironmentFailure
+from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, copy_of
 from agentgym.wire import WireError
 
 BATCH = 512
@@ -161,7 +161,7 @@ class Lane:
             await self._send(batch)
         except EnvironmentFailure as error:
             for ask in batch:  # each its own exception: they are raised in different tasks
-                ask.settle(type(error)(str(error)))
+                ask.settle(copy_of(error))
         except asyncio.CancelledError:
             for ask in batch:
                 ask.answer.cancel()
@@ -169,4 +169,4 @@ class Lane:
         except Exception as error:  # noqa: BLE001  (a bug of ours, handed to whoever awaits the step)
             for ask in batch:
                 if not ask.answer.done():
-                    ask.answer.set_exception(error)
+                    ask.answer.set_exception(copy_of(error))

@@ -19,6 +19,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from agentgym.env import Env
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.spec import EnvSpec
@@ -37,12 +39,24 @@ def register(name: str, target: str) -> None:
     _registered[name] = target
 
 
+def register_with_gymnasium() -> None:
+    """Make every installed id ID known to `gymnasium.make` as "agentgym/ID-v0". Imports no environment."""
+    for point in entry_points(group=GROUP):
+        if re.fullmatch(r"[\w.-]+", point.name):  # Gymnasium takes no other ids
+            gymnasium.register(
+                f"agentgym/{point.name}-v0",
+                entry_point="agentgym.load:make",
+                kwargs={"name": point.name},
+                disable_env_checker=True,  # it warns of observations that are text
+            )
+
+
 def names() -> dict[str, str]:
     """Every known id and the "package.module:Class" that it stands for."""
     return dict(sorted({**_installed(), **_registered}.items()))
 
 
-def spec(name: str) -> EnvSpec:
+def get_spec(name: str) -> EnvSpec:
     """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported.
 
     With arguments in the name an instance is made, since they may change what the world says of itself.

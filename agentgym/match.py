@@ -17,7 +17,7 @@ from agentgym.env import Action
 from agentgym.errors import EnvironmentCrashed, EpisodeLost, UsageError
 from agentgym.harness import Harness
 from agentgym.policy import Actor, Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import Session, Step
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Trajectory

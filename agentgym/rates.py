@@ -17,7 +17,7 @@ import numpy as np
 from agentgym.env import Action
 from agentgym.harness import Harness
 from agentgym.policy import Actor, Ask, Episode, ExpertPolicy, Policy, RandomPolicy, Reply, TextActor
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
 from agentgym.stats import Interval, wilson

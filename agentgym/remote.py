@@ -101,7 +101,10 @@ class _Remote:
 
 
 class RemoteEnv(gymnasium.Env[Observation, Action]):
-    """The world at `url` as one Gymnasium environment. Further arguments are `EnvClient`'s. Close it when done."""
+    """The world at `url` as one Gymnasium environment. Further arguments are `EnvClient`'s. Close it when done.
+
+    For a gateway with API keys pass `key=...`: the AGENTGYM_KEY variable is read by the command line only.
+    """
 
     metadata = {"render_modes": []}
 

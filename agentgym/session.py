@@ -30,24 +30,40 @@ class Session(Protocol):
 
     spec: EnvSpec
 
-    async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step: ...
+    async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
+        """Begin an episode and return its first observation, with reward 0.
 
-    async def step(self, action: Action) -> Step: ...
+        `options` may hold `split` and `task`; without a task, one is drawn from `seed`. Further keys are the world's.
+        """
+        ...
+
+    async def step(self, action: Action) -> Step:
+        """Take one action: text, or a tool call `{"name": ..., "arguments": {...}}`. Return what the world answers.
+
+        Raises BadRequest before the first reset and after the episode's end.
+        """
+        ...
 
     async def expert(self) -> Action:
         """The scripted solver's next action (capability "expert")."""
         ...
 
-    async def hint(self) -> str: ...
+    async def hint(self) -> str:
+        """Return guidance for the present state, in words (capability "hint")."""
+        ...
 
-    async def snapshot(self) -> bytes: ...
+    async def snapshot(self) -> bytes:
+        """Return the whole state of the episode, for `restore` (capability "snapshot")."""
+        ...
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         """Go on from a snapshot of this world. With `seed`, chance from there on is drawn from it: another future of
         the same state. Without, the future is the one that the snapshot's episode had."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End the session and free its world. A second call does nothing."""
+        ...
 
 
 class OwnThread:

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.harness import Harness
 from agentgym.policy import Episode
-from agentgym.rollout import Limits
+from agentgym.runner import Limits
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import StopReason, Trajectory, json_line
 

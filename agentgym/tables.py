@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from agentgym.evaluate import Comparison, Summary
+    from agentgym.evaluation import Comparison, Summary
 
 
 def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:

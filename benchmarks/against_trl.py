@@ -176,7 +176,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
 
     from agentgym import load
     from agentgym.policy import Episode, ExpertPolicy
-    from agentgym.rollout import Limits, Runner
+    from agentgym.runner import Limits, Runner
     from agentgym.session import LocalSession
     from agentgym_trainers import checkpoint, tiny
     from agentgym_trainers.config import OptimOptions
@@ -184,7 +184,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
     from agentgym_trainers.rows import Row
     from agentgym_trainers.tokens import ChatTemplate, Transcript
 
-    spec, chat = load.spec("keydoor"), harness()
+    spec, chat = load.get_spec("keydoor"), harness()
 
     async def open_session() -> LocalSession:
         return LocalSession(load.make("keydoor"))
@@ -239,7 +239,7 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
     from agentgym_trainers.tokens import ChatTemplate
 
     torch.set_num_threads(1)
-    spec, chat = load.spec("keydoor"), harness()
+    spec, chat = load.get_spec("keydoor"), harness()
     theirs = Peer(python, model, updates + 1)
     said = theirs.answer()
     learned, tokenizer = checkpoint.load_model(model)

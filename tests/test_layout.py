@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
@@ -196,3 +197,26 @@ def test_one_version():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f'version = "{agentgym.__version__}"' in project
     assert f"## [{agentgym.__version__}]" in changelog
+
+
+def test_no_public_name_hides_a_module():
+    """`import agentgym.spec as s` gives the attribute `spec` of the package: the module, not a function."""
+    modules = {path.stem for path in PACKAGES["agentgym"].glob("*.py")}
+    modules |= {path.parent.name for path in PACKAGES["agentgym"].glob("*/__init__.py")}
+    assert not modules & set(agentgym.__all__)
+
+
+def test_every_error_is_public():
+    from agentgym import errors
+
+    tree = {
+        name for name, thing in vars(errors).items() if inspect.isclass(thing) and thing.__module__ == errors.__name__
+    }
+    assert tree <= set(agentgym.__all__)
+
+
+def test_no_module_hides_the_standard_library():
+    """A script that runs in a package's root would import it in place of the standard library's."""
+    for package, path in sources():
+        if path.parent == PACKAGES[package]:
+            assert path.stem not in sys.stdlib_module_names, f"{name_of(path)} hides a module of the standard library"

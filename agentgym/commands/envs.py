@@ -31,7 +31,7 @@ def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
 
     WORD keeps those that have it in id, family or description.
     """
-    specs = {name: load.spec(name) for name in load.names()}
+    specs = {name: load.get_spec(name) for name in load.names()}
     families = sorted({spec.family for spec in specs.values() if spec.family})
     if family is not None and family not in families:
         raise UsageError(f"no installed environment is of the family {family!r}; there are {', '.join(families)}")

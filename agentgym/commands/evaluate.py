@@ -18,7 +18,7 @@ from agentgym.commands.terminal import Listing, console
 from agentgym.errors import AgentGymError, UsageError
 
 if TYPE_CHECKING:
-    from agentgym.evaluate import Report
+    from agentgym.evaluation import Report
     from agentgym.suite import Suite
 
 DEFAULT_TASKS = 20
@@ -79,7 +79,7 @@ def evaluate(what: tuple[str, ...], suite: str | None, as_json: bool, **options:
 
 
 def _compare(a: Path, b: Path, as_json: bool) -> None:
-    from agentgym.evaluate import compare
+    from agentgym.evaluation import compare
     from agentgym.tables import comparison_table
 
     comparison = compare(a, b)
@@ -127,7 +127,7 @@ async def _evaluate(
     as_json: bool,
     **options: Any,
 ) -> tuple[Report, Path]:
-    from agentgym.evaluate import evaluate as play_suite
+    from agentgym.evaluation import evaluate as play_suite
     from agentgym.openai import OpenAIPolicy
 
     if what == "human":

@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from agentgym.client import key_in_use
 from agentgym.commands.terminal import console
 from agentgym.errors import AgentGymError, UsageError
 
@@ -24,7 +25,7 @@ database_option = click.option(
 
 @click.group(invoke_without_command=True, short_help="Serve many worlds behind one address.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
 @database_option
 @click.option("--rate", help="How often one API key may ask.  [default: 2000/second]")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -111,9 +112,14 @@ def _make_folder(database: str) -> None:
         Path(database.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
 
 
+def _or_global(_: click.Context, __: click.Parameter, key: str | None) -> str | None:
+    """Return the verb's own key, else that of `agentgym --key` or AGENTGYM_KEY."""
+    return key_in_use() if key is None else key
+
+
 def of_a_gateway(command: Any) -> Any:
     """The options of a verb that asks a running gateway."""
-    key = click.option("--key", envvar="AGENTGYM_KEY", help="An API key.  [default: AGENTGYM_KEY]")
+    key = click.option("--key", callback=_or_global, help="An API key.  [default: that of `agentgym --key`]")
     url = click.option("--gateway", "url", default=URL, envvar="AGENTGYM_GATEWAY", show_default=True)
     return url(key(command))
 

@@ -18,7 +18,7 @@ def infer() -> None:
 @infer.command(short_help="Serve a checkpoint behind OpenAI's API.")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--name", help="What requests call the model.  [default: the folder's name]")
 @click.option(
     "--max-sequences", type=click.IntRange(min=1), default=64, show_default=True, help="Replies computed at once."

@@ -34,7 +34,7 @@ async def _play(
 ) -> None:
     from agentgym.client import connect
     from agentgym.policy import Episode
-    from agentgym.rollout import Limits, rollout
+    from agentgym.runner import Limits, rollout
 
     async with connect(world) as connection:
         splits = connection.spec.splits

@@ -13,7 +13,7 @@ from agentgym.commands.terminal import note_if_open
 @click.command(short_help="Serve worlds over HTTP.")
 @click.argument("worlds", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1024, show_default=True)
 @click.option(
     "--lease",

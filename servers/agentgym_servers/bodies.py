@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
 from agentgym.errors import AgentGymError, BadRequest, EnvironmentFailure
 from agentgym.wire import (
@@ -39,6 +39,10 @@ INPUT_SHOWN = 200
 """Characters of a wrong value that its error repeats."""
 ENTRIES_SHOWN = 50
 """Errors of one request that are told."""
+
+ACTION_EXPECTED = (
+    'an action is an object: {"text": "go north"} for text, {"tool": "click", "arguments": {"x": 3}} for a tool call'
+)
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
@@ -78,9 +82,16 @@ def refusal(error: ValidationError | NotJson) -> bytes:
         location = entry["loc"]
         inside = len(location) > 1 and location[0] == "action"
         entry["loc"] = location[1:] if inside else ("body", *location) if location != ("body",) else location
-    where = "; ".join(f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in entries[:5])
+    where = "; ".join(map(_sentence, entries[:5]))
     told = WireError.of(BadRequest(f"the request is not valid: {where}"))
     return json.dumps({**told.model_dump(), "detail": entries}).encode()
+
+
+def _sentence(entry: dict[str, Any]) -> str:
+    """What is wrong, and where unless it is the body as a whole."""
+    if entry["loc"] == ("body",):
+        return entry["msg"]
+    return f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}"
 
 
 def details(error: ValidationError) -> list[dict[str, Any]]:
@@ -90,11 +101,18 @@ def details(error: ValidationError) -> list[dict[str, Any]]:
         {
             "type": entry["type"],
             "loc": tuple(part[:INPUT_SHOWN] if isinstance(part, str) else part for part in entry["loc"]),
-            "msg": entry["msg"],
+            "msg": _message(entry),
             "input": _excerpt(entry["input"]),
         }
         for entry in entries
     ]
+
+
+def _message(entry: ErrorDetails) -> str:
+    """What is wrong with one field, without pydantic's names of our classes."""
+    if entry["type"] in ("model_type", "model_attributes_type"):
+        return ACTION_EXPECTED if entry["loc"][-1:] == ("action",) else "it should be a JSON object"
+    return entry["msg"].removeprefix("Value error, ")
 
 
 def _excerpt(value: Any) -> Any:

@@ -18,10 +18,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from fastapi import FastAPI, Response
 
 from agentgym.errors import UsageError
-from agentgym_servers.http import Mode, add_routes
 from agentgym_servers.local import LocalVerbs
 from agentgym_servers.metrics import PAGE_TYPE, Metrics
 from agentgym_servers.pool import Pool
+from agentgym_servers.routes import Mode, add_routes
 from agentgym_servers.sessions import Sessions
 from agentgym_servers.world import Factory, worlds_of
 

@@ -69,6 +69,7 @@ class LocalVerbs:
             "world": world,
             "sessions": len(sessions.live),
             "stuck": len(sessions.stuck),
+            "env_sessions": sessions.count(world),
             "max_sessions": sessions.max_sessions,
         }
 

@@ -9,17 +9,6 @@ from urllib.parse import urlsplit
 from agentgym_servers.replies import refuse
 
 
-class SameOrigin:
-    """ASGI middleware: 403 to what `foreign` finds."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or not await refused(scope, receive, send):
-            await self.app(scope, receive, send)
-
-
 async def refused(scope: Any, receive: Any, send: Any) -> bool:
     """Whether a request was a foreign page's, and has been refused."""
     origin = foreign(scope)

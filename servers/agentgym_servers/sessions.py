@@ -63,8 +63,8 @@ class Sessions:
         """(world, episode id) -> the session that is, or is about to be, in that episode."""
         self.graves: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Ended sessions: id -> (world, why it ended)."""
-        self.stuck: set[str] = set()
-        """Ended sessions whose world has not returned yet: they keep their place until it does."""
+        self.stuck: dict[str, str] = {}
+        """Ended sessions whose world has not returned yet, id -> world: they keep their place until it does."""
         self.waiting: OrderedDict[Hashable, _Waiter] = OrderedDict()
         """Who waits for a place, first come first, by (world, episode id) where there is one."""
         self._pool = pool
@@ -148,6 +148,11 @@ class Sessions:
         for session in [session for session in self.live.values() if self._expired(session)]:
             self._expire(session)
 
+    def count(self, world: str) -> int:
+        """Return how many places the sessions of one environment take, stuck ones included."""
+        live = sum(session.world.name == world for session in self.live.values())
+        return live + sum(name == world for name in self.stuck.values())
+
     def close_all(self) -> None:
         for key in list(self.waiting):
             self._too_late(key)
@@ -167,7 +172,7 @@ class Sessions:
             self.episodes.pop((session.world.name, episode_id), None)
         if session.running is not None or session.worker.stuck:
             loop = asyncio.get_running_loop()
-            self.stuck.add(session.id)
+            self.stuck[session.id] = session.world.name
             session.worker.close(lambda: self._returned(loop, session.id))
         else:
             session.worker.close()
@@ -177,7 +182,7 @@ class Sessions:
         """A world that was stuck has returned, in whichever thread."""
 
         def unstick() -> None:
-            self.stuck.discard(session_id)
+            self.stuck.pop(session_id, None)
             self._place_free()
 
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more

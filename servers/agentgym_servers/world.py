@@ -77,7 +77,7 @@ def _from_name(name: str) -> World:
         pkgutil.resolve_name(load.target(name))
     except ImportError as error:
         raise MissingDependency(f"{name} cannot be imported: {error}") from error
-    spec = load.spec(name)
+    spec = load.get_spec(name)
     return World(spec.id if ":" in name else name, spec, load.maker(name), name)
 
 

@@ -19,7 +19,7 @@ from agentgym.spec import EnvSpec
 SHIPPED = [
     name
     for name, target in load.names().items()
-    if target.startswith("agentgym_environments.") and load.spec(name).inline
+    if target.startswith("agentgym_environments.") and load.get_spec(name).inline
 ]
 """The others, which have browsers, sandboxes or engines, are checked by `make worlds`."""
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.evaluate import (
+from agentgym.evaluation import (
     Progress,
     compare,
     evaluate,
@@ -25,7 +25,7 @@ from agentgym.evaluate import (
 )
 from agentgym.harness import Harness
 from agentgym.policy import ExpertPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.rollout import Limits
+from agentgym.runner import Limits
 from agentgym.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
 from agentgym.suite import Row, Suite, key_of, open_folder, read_attempts
 from agentgym.tables import comparison_table, summary_table
@@ -39,7 +39,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_evaluate import Coin, slow_suite
-from agentgym.evaluate import evaluate
+from agentgym.evaluation import evaluate
 asyncio.run(evaluate(slow_suite(), Coin(), Path({out!r}), identity="coin", concurrency=4, keep_trajectories=True))
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import gymnasium
 import pytest
 
 from agentgym import load
@@ -54,7 +55,7 @@ def package(tmp_path, monkeypatch):
 def test_an_id_takes_its_spec_and_arguments_from_its_toml_and_imports_nothing(package):
     load.register("tiny-world", f"{package}.env:World")
     assert load.names()["tiny-world"] == f"{package}.env:World"
-    assert load.spec("tiny-world").max_turns == 3
+    assert load.get_spec("tiny-world").max_turns == 3
     assert f"{package}.env" not in sys.modules
     world = load.make("tiny-world")
     assert (world.size, world.env_spec.id) == (5, "tiny-world")
@@ -64,14 +65,14 @@ def test_an_id_takes_its_spec_and_arguments_from_its_toml_and_imports_nothing(pa
 def test_a_class_by_its_path(package):
     assert load.make(f"{package}.env:World").size == 1
     assert load.make(f"{package}.env:World", size=2).size == 2
-    assert load.spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
+    assert load.get_spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
     assert isinstance(load.make("agentgym.testing:EchoEnv"), EchoEnv)
 
 
 def test_a_near_miss_is_guessed(package):
     load.register("tiny-world", f"{package}.env:World")
     with pytest.raises(UnknownEnvironment, match=r"no world is called 'tiny-wrold'\. Did you mean tiny-world"):
-        load.spec("tiny-wrold")
+        load.get_spec("tiny-wrold")
     with pytest.raises(UnknownEnvironment, match=r"'qqqq'\. `agentgym envs list` shows"):
         load.make("qqqq")
 
@@ -95,12 +96,12 @@ def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
     with pytest.raises(error, match=told):
         load.make(name)
     with pytest.raises(error, match=told):
-        load.spec(name)
+        load.get_spec(name)
 
 
 def test_a_class_without_a_spec_is_told_to_have_one(package):
     with pytest.raises(UnknownEnvironment, match="has no EnvSpec: set `env_spec"):
-        load.spec(f"{package}.env:World")
+        load.get_spec(f"{package}.env:World")
 
 
 def test_arguments_that_a_world_does_not_take_are_named(package):
@@ -111,7 +112,7 @@ def test_arguments_that_a_world_does_not_take_are_named(package):
 def test_a_broken_spec_file_is_named_with_its_field(package):
     load.register("wrong", f"{package}.env:World")
     with pytest.raises(ConfigError, match=r"(?s)wrong\.toml is not a valid environment spec.*more"):
-        load.spec("wrong")
+        load.get_spec("wrong")
 
 
 def test_register_wants_a_path(package):
@@ -123,7 +124,7 @@ def test_a_name_may_carry_arguments_of_the_class(package):
     load.register("tiny-world", f"{package}.env:World")
     assert load.make("tiny-world:size=7").size == 7
     assert load.make(f"{package}.env:World:size=8").size == 8
-    assert load.spec("tiny-world:size=7").id == "tiny-world"
+    assert load.get_spec("tiny-world:size=7").id == "tiny-world"
     assert load.target("tiny-world:size=7") == f"{package}.env:World"
     assert load.split_arguments("w:page=click-test,strict=true,size=3") == (
         "w",
@@ -139,3 +140,12 @@ def test_a_wrong_argument_in_a_name_is_told(package):
         load.make("tiny-world:siez=7")
     with pytest.raises(UnknownEnvironment, match="write NAME:key=value"):
         load.make("tiny-world:size=7,9")
+
+
+def test_gymnasium_makes_installed_environments():
+    world = gymnasium.make("agentgym/keydoor-v0")
+    observation, _ = world.reset(seed=0, options={"split": "test", "task": 1})
+    assert observation == load.make("keydoor").reset(seed=0, options={"split": "test", "task": 1})[0]
+    assert world.step("go north")[1] == 0.0
+    assert world.spec.id == "agentgym/keydoor-v0"
+    assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != world.reset(seed=0)[0]

@@ -14,7 +14,7 @@ from agentgym.harness import Harness
 from agentgym.launch import server_process
 from agentgym.match import match
 from agentgym.policy import Ask, ContextFull, Episode, ExpertPolicy, RandomPolicy, Reply, TextActor
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.trajectory import StopReason, Trajectory
 

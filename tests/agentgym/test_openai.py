@@ -15,7 +15,7 @@ from agentgym.errors import PolicyFailure, UsageError
 from agentgym.harness import Harness
 from agentgym.openai import OpenAIPolicy, parse_reply, retry_after_s
 from agentgym.policy import Ask, ContextFull, Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.spec import ToolSpec
 from agentgym.testing import EchoEnv

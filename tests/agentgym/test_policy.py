@@ -18,7 +18,7 @@ from agentgym.policy import (
     TextActor,
     Tokens,
 )
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.testing import EchoEnv
 

@@ -8,7 +8,7 @@ from agentgym import load
 from agentgym.errors import ConfigError
 from agentgym.harness import Harness
 from agentgym.policy import Episode
-from agentgym.rollout import Limits
+from agentgym.runner import Limits
 from agentgym.suite import Suite, load_suite, shipped_suites
 from agentgym.testing import EchoEnv
 
@@ -65,7 +65,7 @@ def test_every_shipped_suite_fits_its_worlds(name):
     assert suite.name == name
     assert suite.description
     for world in suite.worlds:
-        world.check(load.spec(world.name))
+        world.check(load.get_spec(world.name))
 
 
 def test_the_shipped_suites_are_these():

@@ -23,7 +23,7 @@ from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.trajectory import StopReason, Trajectory, read_jsonl
 from agentgym_servers.inference.app import create_inference_app
@@ -45,7 +45,7 @@ TOOLS = [{"type": "function", "function": {"name": "act", "description": "", "pa
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.spec("keydoor")
+    spec = load.get_spec("keydoor")
     corpus = [
         Harness().instructions(spec),
         *spec.actions,

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import StopReason, read_jsonl
@@ -43,7 +44,7 @@ LENGTH = 256
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.spec("keydoor")
+    spec = load.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, LENGTH)
 
 
@@ -345,6 +346,19 @@ def test_who_hangs_up_is_not_computed_for(url, streamed):
     else:
         pytest.fail("the replies of a client that is gone go on")
     assert chat(url, seed=1)["choices"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_hangs_up_leaves_no_traceback(url, streamed, caplog):
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({"messages": HELLO, "max_tokens": 200, "n": 8, "stream": streamed, "temperature": 8}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    for sent in (head, head + body[:-1], head + body):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(sent)
+            time.sleep(0.1)
+    assert chat(url, seed=1)["choices"]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 class Says:

@@ -20,13 +20,15 @@ from agentgym.launch import server_process
 from agentgym.remote import RemoteEnv
 
 SHIPPED = [name for name, target in load.names().items() if target.startswith("agentgym_environments.")]
-WORLDS = [name for name in SHIPPED if load.spec(name).inline]
+WORLDS = [name for name in SHIPPED if load.get_spec(name).inline]
 NETHACK = ["nle", "nle-descend", "nle-gold"]
 HEAVY = [name for name in SHIPPED if name not in (*WORLDS, *NETHACK)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""
 INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
 ONE_OF_A_KIND = {load.names()[name]: name for name in reversed(HEAVY)}.values()
-ONE_OF_A_FAMILY = list({load.spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values())
+ONE_OF_A_FAMILY = list(
+    {load.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
+)
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
 BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakExpert", "NoSuccess", "IgnoresTask")
@@ -71,7 +73,7 @@ def test_gymnasiums_own_checker_passes(url, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_conformance_suite_passes_by_url(url, world):
-    tasks = 3 if load.spec(world).max_turns <= 24 else 2
+    tasks = 3 if load.get_spec(world).max_turns <= 24 else 2
     findings = asyncio.run(check_server(f"{url}/envs/{world}", tasks=tasks))
     assert [str(finding) for finding in findings if not finding.ok] == []
 

@@ -136,7 +136,7 @@ def check_arguments_that_mean_nothing_are_refused():
 
 def check_another_character_has_levels_of_its_own_and_no_expert():
     world = load.make("nle:character=val-dwa-law-fem")
-    assert world.env_spec.splits == load.spec("nle").splits
+    assert world.env_spec.splits == load.get_spec("nle").splits
     assert "expert" not in world.env_spec.capabilities
     observation, _ = world.reset(options={"task": 0})
     assert "Valkyrie" in observation

@@ -17,7 +17,7 @@ from agentgym import load
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym.harness import Harness
 from agentgym.policy import Episode, ExpertPolicy
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym_environments.adapters.engine import EngineEnv
 from agentgym_trainers.recipe import resolve
@@ -80,7 +80,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
     assert str(caught.value) == (
         f"this world needs the package {package!r}, which is not installed: pip install 'turngym[{extra}]'"
     )
-    assert load.spec(world).id == world  # what it says of itself is there all the same
+    assert load.get_spec(world).id == world  # what it says of itself is there all the same
 
 
 def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
@@ -129,7 +129,7 @@ def test_arguments_that_mean_nothing_are_refused(name, said):
 def test_the_spec_says_what_the_class_does(name):
     world = load.make(name)
     assert isinstance(world, EngineEnv)
-    assert world.env_spec == load.spec(name)
+    assert world.env_spec == load.get_spec(name)
     assert not world.env_spec.inline
     world.close()
 

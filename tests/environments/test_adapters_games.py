@@ -177,7 +177,7 @@ def test_questions_belong_to_one_split():
 
 @pytest.mark.parametrize("dataset", sorted(UNSTEADY))
 def test_an_unsteady_data_set_says_that_it_is(dataset):
-    spec = load.spec(f"reasoning-gym:dataset={dataset}")
+    spec = load.get_spec(f"reasoning-gym:dataset={dataset}")
     assert not spec.deterministic
     assert spec.notes.startswith(f"{dataset}: another process has other questions")
 

@@ -212,7 +212,7 @@ def test_scienceworlds_own_solution_solves_a_variation(science, split):
 
 def test_scienceworlds_variations_are_the_engines_and_disjoint(science):
     found = science.variations
-    assert {split: len(ones) for split, ones in found.items()} == load.spec("scienceworld").splits
+    assert {split: len(ones) for split, ones in found.items()} == load.get_spec("scienceworld").splits
     whole = [one for ones in found.values() for one in ones]
     assert len(set(whole)) == len(whole)
 
@@ -292,7 +292,7 @@ def test_scienceworlds_other_experiments(task):
 @pytest.mark.worlds
 def test_scienceworld_offers_what_is_possible_and_is_the_world_of_its_spec():
     world = load.make("scienceworld")
-    assert world.env_spec == load.spec("scienceworld")
+    assert world.env_spec == load.get_spec("scienceworld")
     _, info = world.reset(options={"task": 0})
     assert "teleport to kitchen" in info["available_actions"]
     assert world.step("teleport to kitchen")[4]["valid_action"]

@@ -53,7 +53,7 @@ def finish(env, seed=0, options=None, choose=None) -> list[Any]:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_the_spec_says_what_the_class_does(name):
-    spec, env = load.spec(name), load.make(name)
+    spec, env = load.get_spec(name), load.make(name)
     assert env.env_spec == spec
     assert spec.id == name
     assert spec.family == "games"
@@ -136,7 +136,7 @@ def test_whoever_makes_too_many_illegal_moves_loses(name):
     assert info["success"] is False
     assert reward == (0 if name.startswith("negotiation") else info["rewards"][role])
     if not name.startswith("negotiation"):
-        assert info["rewards"][role] == load.spec(name).reward_range[0]  # nothing worse could have come
+        assert info["rewards"][role] == load.get_spec(name).reward_range[0]  # nothing worse could have come
 
 
 def test_arguments_that_make_no_sense_are_refused():
@@ -163,7 +163,7 @@ def test_openings_are_draws_and_reflections_share_a_split():
     splits = tictactoe.openings(None)
     classes = [{tictactoe.canonical(board) for board in boards} for boards in splits.values()]
     assert not any(one & other for one, other in itertools.combinations(classes, 2))
-    assert {split: len(boards) for split, boards in splits.items()} == load.spec("tic-tac-toe").splits
+    assert {split: len(boards) for split, boards in splits.items()} == load.get_spec("tic-tac-toe").splits
     assert all(tictactoe.value(board) == 0 for boards in splits.values() for board in boards)
     assert tictactoe.canonical("x........") == tictactoe.canonical("........x") != tictactoe.canonical("....x....")
 

@@ -71,7 +71,7 @@ def play(env: Gui):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_tasks_are_many_and_each_is_in_one_split(name):
-    spec = load.spec(name)
+    spec = load.get_spec(name)
     app, level = spec.kwargs["app"], spec.kwargs["level"]
     seen = {
         split: [tasks.make_task(app, level, split, index) for index in range(min(size, 40))]
@@ -86,15 +86,15 @@ def test_tasks_are_many_and_each_is_in_one_split(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec = load.spec(name)
+    spec = load.get_spec(name)
     env = load.make(name)
     assert env.env_spec == spec
     assert (spec.family, list(spec.splits)) == ("gui", ["train", "validation", "test"])
-    assert Gui().env_spec == load.spec("gui")
+    assert Gui().env_spec == load.get_spec("gui")
 
 
 def test_arguments_change_what_the_spec_says():
-    seen = load.spec("gui-files:observation=both")
+    seen = load.get_spec("gui-files:observation=both")
     assert seen.observations == ("text", "image")
     assert "image" in seen.capabilities
     assert not seen.deterministic

@@ -61,7 +61,7 @@ def play(world: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = load.spec(name), load.make(name)
+    spec, world = load.get_spec(name), load.make(name)
     assert world.env_spec == spec
     assert spec.family == "web"
     assert list(spec.splits) == ["train", "validation", "test"]
@@ -90,8 +90,8 @@ def test_arguments_choose_pages_and_what_is_seen(make):
         r'Task: Click the button\.\n[^]*<button[^>]* ref="\d+">Click Me!</button>'.replace("[^]", "(?s:.)"), observation
     )
     assert info["page"] == "click-test"
-    assert load.spec("miniwob:page=hot-cold").splits == {"train": 20}
-    assert "expert" not in load.spec("miniwob:page=hot-cold").capabilities
+    assert load.get_spec("miniwob:page=hot-cold").splits == {"train": 20}
+    assert "expert" not in load.get_spec("miniwob:page=hot-cold").capabilities
     for wrong in ("page=no-such", "group=no-such", "observation=smell", "pace_ms=0"):
         with pytest.raises(ConfigError):
             load.make(f"miniwob:{wrong}")

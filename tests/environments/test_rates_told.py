@@ -49,7 +49,7 @@ def test_the_readme_says_what_is_measured(name):
     async def measured() -> dict[str, dict[str, str]]:
         episodes = max(int(cells[0]) for cells in TOLD[name].values())
         found: dict[str, dict[str, str]] = {}
-        async for rate in rates(open_session, load.spec(name), episodes=episodes):
+        async for rate in rates(open_session, load.get_spec(name), episodes=episodes):
             assert not rate.failed, rate.error
             found.setdefault(rate.split, {})[rate.policy] = rate.cell()
         return found

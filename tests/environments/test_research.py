@@ -90,8 +90,8 @@ def env():
 
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_the_spec_says_what_the_class_does(name):
-    assert load.make(name).env_spec == load.spec(name)
-    assert load.spec(name).splits == SIZES
+    assert load.make(name).env_spec == load.get_spec(name)
+    assert load.get_spec(name).splits == SIZES
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("research:hard=true", (0, 1)), ("research:interface=tools", (1,))])

@@ -149,7 +149,7 @@ def test_no_answer_is_worth_guessing(hops):
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = load.spec(name), load.make(name)
+    spec, world = load.get_spec(name), load.make(name)
     assert world.env_spec == spec
     assert (spec.family, spec.splits, spec.deterministic) == ("search", SIZES, True)
 

@@ -222,8 +222,8 @@ def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
 def test_the_spec_says_what_the_class_does(name):
-    assert load.make(name).env_spec == load.spec(name)
-    assert load.spec("swe:bugs=2").splits == load.spec("swe-hard").splits
+    assert load.make(name).env_spec == load.get_spec(name)
+    assert load.get_spec("swe:bugs=2").splits == load.get_spec("swe-hard").splits
 
 
 @pytest.fixture(scope="module")

@@ -159,13 +159,13 @@ def test_the_order_of_questions_does_not_change_the_state():
 def test_attributes_are_known_and_the_instructions_name_every_question_and_the_mini_games_names():
     assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:
-        env, told = load.make(name), load.spec(name).instructions.replace("\n", " ")
+        env, told = load.make(name), load.get_spec(name).instructions.replace("\n", " ")
         for question in env.table.offered:
             words = question.split()
             heads = [" ".join(words[:cut]) + ": " for cut in range(1, len(words))]
             assert any(head in told and question[len(head) - 1 :] in told for head in heads), question
     for name in ("twenty-questions-mini", "guess-city-mini"):
-        told = load.spec(name).instructions.replace("\n", " ")
+        told = load.get_spec(name).instructions.replace("\n", " ")
         assert all(one in told for one in load.make(name).table.names)
 
 

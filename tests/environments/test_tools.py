@@ -97,7 +97,7 @@ def test_the_toml_files_are_those_of_the_code():
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_is_what_the_class_says_and_every_tool_has_a_schema(name):
-    spec, env = load.spec(name), load.make(name)
+    spec, env = load.get_spec(name), load.make(name)
     assert env.env_spec == spec
     assert (spec.id, spec.family, spec.inline) == (name, "tools", True)
     assert {tool.name for tool in spec.tools} == {*env.tools, *env.world_tools}
@@ -440,7 +440,7 @@ def test_arguments_that_do_not_exist_are_refused():
         load.make("tools", level="huge")
     with pytest.raises(ConfigError, match="kind is one of reply_mail"):
         load.make("tools:kind=nap")
-    assert load.spec("tools:kind=sick_day").id == "tools"
+    assert load.get_spec("tools:kind=sick_day").id == "tools"
 
 
 # MCP.
@@ -484,7 +484,7 @@ def test_an_agent_that_has_only_mcp_can_ask_for_its_task():
 
 def test_the_tools_are_what_the_mcp_package_takes_for_tools():
     for name in IDS:
-        for tool in load.spec(name).tools:
+        for tool in load.get_spec(name).tools:
             Tool.model_validate({"name": tool.name, "inputSchema": tool.parameters})
 
 

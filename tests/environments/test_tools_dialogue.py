@@ -16,7 +16,7 @@ from agentgym import load
 from agentgym.errors import ConfigError, EnvironmentCrashed, UsageError
 from agentgym.harness import Harness
 from agentgym.policy import Episode, ScriptedPolicy
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.trajectory import StopReason
 from agentgym_environments.tools.dialogue.cases import KINDS

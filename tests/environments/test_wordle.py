@@ -95,6 +95,6 @@ def test_the_expert_wins_nearly_always_and_is_quick():
 
 
 def test_more_tasks_than_words_are_refused():
-    spec = load.spec("wordle-mini")
+    spec = load.get_spec("wordle-mini")
     with pytest.raises(ConfigError, match="more tasks than the 269 words"):
         type(load.make("wordle-mini"))(spec.model_copy(update={"splits": {"train": 300}}), answers="answers4")

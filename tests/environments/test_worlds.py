@@ -18,7 +18,7 @@ from agentgym_environments.turns import TurnEnv
 TEXT = ("maze", "navigation", "twenty_questions", "guess_city", "car_dealer")
 FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext", *(f"text/{name}" for name in TEXT))
 WORLDS = [name for name, target in load.names().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
-EXPERTS = [name for name in WORLDS if "expert" in load.spec(name).capabilities]
+EXPERTS = [name for name in WORLDS if "expert" in load.get_spec(name).capabilities]
 
 
 def play(env, seed, options, choose):
@@ -53,7 +53,7 @@ def test_gymnasiums_own_checker_passes(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, env = load.spec(name), load.make(name)
+    spec, env = load.get_spec(name), load.make(name)
     assert env.env_spec == spec  # nothing in the class contradicts the TOML
     assert spec.id == name
     assert spec.inline
@@ -66,17 +66,17 @@ def test_the_spec_says_what_the_class_does(name):
 )
 def test_a_class_without_a_spec_loads_its_default(name):
     cls = type(load.make(name))
-    assert cls().env_spec == load.spec(name)
+    assert cls().env_spec == load.get_spec(name)
     cls().reset(seed=0)
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_same_task_seed_and_actions_give_the_same_bytes(name):
-    for task in range(min(5, load.spec(name).splits["train"])):
+    for task in range(min(5, load.get_spec(name).splits["train"])):
         texts = set()
         for _ in range(2):
             random = np.random.default_rng(task)
-            words = load.spec(name).actions or ("crane", "xxxxx", "lion", "tale")
+            words = load.get_spec(name).actions or ("crane", "xxxxx", "lion", "tale")
             texts.add(play(load.make(name), task, {"task": task}, lambda info: str(random.choice(words)))[0])  # noqa: B023
         assert len(texts) == 1
 

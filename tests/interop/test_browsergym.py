@@ -31,7 +31,7 @@ def python() -> str:
 def test_without_browsergym_one_sentence_says_how_to_get_it():
     with pytest.raises(MissingDependency, match=r"pip install browsergym-core.*, then browsergym:python="):
         load.make("browsergym", python="/bin/false")
-    assert load.spec("browsergym").family == "web"
+    assert load.get_spec("browsergym").family == "web"
 
 
 def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
@@ -53,7 +53,7 @@ def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
 
 
 def test_it_keeps_the_rules_of_worlds(python):
-    short = load.spec("browsergym").model_copy(update={"max_turns": 3})
+    short = load.get_spec("browsergym").model_copy(update={"max_turns": 3})
     findings = check_env(lambda: load.make("browsergym", spec=short, python=python), tasks=2)
     assert not [str(finding) for finding in findings if not finding.ok]
 

@@ -17,7 +17,7 @@ import torch
 
 from agentgym import load
 from agentgym.harness import Harness
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym_trainers import sft, tiny
 from agentgym_trainers.build import build
@@ -28,7 +28,7 @@ from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer, success_rate
 
-SPEC = load.spec("oracle")
+SPEC = load.get_spec("oracle")
 SHAPE = tiny.TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=64, max_length=256)
 WARM_UP = SFTOptions(demonstrations=128, noise=0.9, lr=5e-3, batch=16, max_steps=60)
 START, REACHED = 0.4, 0.7

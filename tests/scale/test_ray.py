@@ -62,7 +62,7 @@ def nodes() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.spec(WORLD)
+    spec = load.get_spec(WORLD)
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 
@@ -92,7 +92,7 @@ def trainer_of(chosen: Config, tokenizer: Any, folder: Path, model: Any = None) 
         return LocalSession(load.make(WORLD))
 
     first = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval()
-    return build(chosen, folder, load.spec(WORLD), local, model or first, first, tokenizer)
+    return build(chosen, folder, load.get_spec(WORLD), local, model or first, first, tokenizer)
 
 
 def pids(actors: list[Any]) -> list[int]:

@@ -28,7 +28,7 @@ from agentgym import load
 from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.policy import ContextFull, Episode
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint, tiny
@@ -66,7 +66,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.spec("keydoor")
+    spec = load.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 

@@ -204,6 +204,7 @@ def test_a_world_that_hangs_loses_its_session_alone(play):
             "world": "hangs",
             "sessions": 2,
             "stuck": 0,
+            "env_sessions": 2,
             "max_sessions": 2,
         }
 
@@ -530,7 +531,7 @@ def test_worlds_that_cannot_be_served(monkeypatch):
         create_app([])
     with pytest.raises(ConfigError, match="'echo'"):
         create_app([ECHO, ECHO])
-    monkeypatch.setattr("agentgym.load.spec", lambda name: EchoEnv.env_spec)
+    monkeypatch.setattr("agentgym.load.get_spec", lambda name: EchoEnv.env_spec)
     with pytest.raises(MissingDependency, match="no_such_package"):
         create_app(["no_such_package:World"])
 
@@ -565,3 +566,25 @@ def test_every_call_of_a_world_comes_from_one_thread():
     assert freed.wait(5)
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/step", {"session_id": "s", "action": "3"}, 'body.action: an action is an object: {"text": "go north"}'),
+        (
+            "/step_many",
+            {"steps": [{"session_id": "s", "action": 3}]},
+            'steps.0.action: an action is an object: {"text"',
+        ),
+        ("/reset", [], "the request is not valid: it should be a JSON object"),
+    ],
+)
+def test_a_malformed_request_is_told_the_right_form(play, path, body, message):
+    async def script(api):
+        reply = await api.http.post(path, json=body)
+        assert (reply.status_code, reply.json()["code"]) == (422, "BAD_REQUEST")
+        assert message in reply.json()["message"]
+        assert not any(word in reply.text for word in ("WireAction", "Request", "Value error", "dictionary"))
+
+    play(create_app([ECHO]), script)

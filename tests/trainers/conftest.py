@@ -29,7 +29,7 @@ from agentgym import load
 from agentgym.harness import Harness
 from agentgym.launch import server_process
 from agentgym.policy import Episode, ExpertPolicy
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import sft, tiny
@@ -119,7 +119,7 @@ def play(
         return LocalSession(load.make(world))
 
     runner = Runner(open_session, harness or Harness(), Limits(max_turns), episodes)
-    tasks = load.spec(world).splits["train"]
+    tasks = load.get_spec(world).splits["train"]
     return asyncio.run(
         runner.run(policy, [Episode(world, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
     )
@@ -130,7 +130,7 @@ def told(
 ) -> Scene:
     """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
     `model`'s, else 0."""
-    spec, template = load.spec(world), ChatTemplate(tokenizer)
+    spec, template = load.get_spec(world), ChatTemplate(tokenizer)
 
     async def open_session() -> LocalSession:
         return LocalSession(load.make(world))
@@ -228,7 +228,7 @@ def credit_of(batch: Batch, column: str = "value_A", seed: int = 1) -> Credit:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    spec = load.spec("keydoor")
+    spec = load.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 

@@ -17,7 +17,7 @@ from agentgym.client import connect
 from agentgym.errors import ConfigError
 from agentgym.harness import Harness
 from agentgym.policy import Ask, Episode, RandomPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession, Session
 from agentgym.trajectory import Trajectory
 from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, VALUE, Oracle
@@ -33,7 +33,7 @@ from agentgym_trainers.signals.branching import columns_of
 from agentgym_trainers.testing import ScriptedEngine
 from agentgym_trainers.tokens import ChatTemplate
 
-SPEC = load.spec("oracle")
+SPEC = load.get_spec("oracle")
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def test_a_complaint_is_part_of_the_history_and_limits_count_the_turns_before():
 
 def test_a_world_without_snapshots_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="echo has no snapshots, so no state of it can") as told:
-        require_snapshots(load.spec("agentgym.testing:EchoEnv").model_copy(update={"capabilities": ()}))
+        require_snapshots(load.get_spec("agentgym.testing:EchoEnv").model_copy(update={"capabilities": ()}))
     assert "\n" not in str(told.value)
     require_snapshots(SPEC)
 

@@ -63,7 +63,7 @@ def trainer_of(model: Any, tokenizer: Any, folder: Path, source: dict[str, Any],
     async def local() -> LocalSession:
         return LocalSession(load.make("oracle"))
 
-    return build(config, folder, load.spec("oracle"), local, model, model, tokenizer)
+    return build(config, folder, load.get_spec("oracle"), local, model, model, tokenizer)
 
 
 def agent(tmp_path: Path, behave: str = "") -> dict[str, Any]:

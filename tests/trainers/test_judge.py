@@ -366,7 +366,7 @@ def trainer(url: str, model: Any, tokenizer: Any, folder: Any, **judge: Any) -> 
     async def open_session() -> LocalSession:
         return LocalSession(load.make("oracle"))
 
-    return build(config, folder, load.spec("oracle"), open_session, model, model, tokenizer)
+    return build(config, folder, load.get_spec("oracle"), open_session, model, model, tokenizer)
 
 
 def lines(folder: Any) -> list[dict[str, Any]]:

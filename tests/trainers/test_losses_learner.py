@@ -211,7 +211,7 @@ def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, referenc
     async def local() -> LocalSession:
         return LocalSession(load.make(chosen.world.name))
 
-    return build(chosen, folder, load.spec(chosen.world.name), local, model, reference or model, tokenizer)
+    return build(chosen, folder, load.get_spec(chosen.world.name), local, model, reference or model, tokenizer)
 
 
 def lines_of(log: MetricsLog) -> list[dict[str, float]]:

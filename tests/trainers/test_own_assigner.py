@@ -135,7 +135,7 @@ def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokeniz
         return LocalSession(load.make("oracle"))
 
     model = chatty()
-    trainer = build(config, tmp_path, load.spec("oracle"), open_session, model, model, tokenizer)
+    trainer = build(config, tmp_path, load.get_spec("oracle"), open_session, model, model, tokenizer)
     asyncio.run(trainer.run(log := MetricsLog(tmp_path)))
     log.close()
     assert trainer.step == 2

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.policy import Episode, ExpertPolicy
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import Group, Span, StopReason, Trajectory

@@ -51,7 +51,7 @@ def trainer_of(warm: Path, folder: Path, *options: str) -> Trainer:
     async def opened() -> LocalSession:
         return LocalSession(load.make(WORLD))
 
-    return build(config, folder, load.spec(WORLD), opened, model, model, tokenizer)
+    return build(config, folder, load.get_spec(WORLD), opened, model, model, tokenizer)
 
 
 def collect(trainer: Trainer) -> list[Group]:
@@ -138,7 +138,7 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
         if opponent == "self":
             assert line["rollout/score"] == 0  # what one wins, the other loses
             assert line["role/baseline_0"] != line["role/baseline_1"]
-    tree, spec = kuhn_poker(), load.spec(WORLD)
+    tree, spec = kuhn_poker(), load.get_spec(WORLD)
     found = []
     for path in (warm, tmp_path / "run" / "checkpoints" / "step-000003"):
         model, tokenizer = checkpoint.load_model(path)
@@ -182,7 +182,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
             resolve("spiral", [*SMALL, *options])
 
     def world(name: str) -> Any:
-        return type("World", (), {"spec": load.spec(name)})()
+        return type("World", (), {"spec": load.get_spec(name)})()
 
     one = resolve("spiral", [*SMALL, "world.name=keydoor"])
     with pytest.raises(ConfigError, match="needs a world with 'two_player'"):

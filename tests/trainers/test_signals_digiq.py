@@ -217,7 +217,7 @@ def test_features_must_be_frozen() -> None:
 
 
 def test_valid_replies_are_those_the_world_could_execute(tokenizer) -> None:
-    template, spec = ChatTemplate(tokenizer), load.spec("keydoor")
+    template, spec = ChatTemplate(tokenizer), load.get_spec("keydoor")
     valid = validity(template, Harness(), spec)
     end = [*template.stop_ids()][:1]
     state = list(template.encode("<|im_start|>assistant\n"))

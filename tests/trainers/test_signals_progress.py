@@ -225,7 +225,7 @@ def test_it_trains_with_its_recipe(kit, warm_oracle, tmp_path) -> None:
 def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     """From the outcomes of forty attempts: in attempts it never saw, what a turn contributes goes with its advantage.
     The released data script writes one number to all turns of an attempt, which tells none of them apart."""
-    spec = load.spec("oracle")
+    spec = load.get_spec("oracle")
     words = [f"you are in the {room} room: gold or blue" for room in ("amber", "birch", "cedar", "dark")]
     corpus = [Harness().instructions(spec), "you are at the fork: left or right", *words, *spec.actions] * 3
     tokenizer = tiny.make_tokenizer([*corpus, "user\n", "assistant\n"], 400, 1024)

@@ -46,7 +46,7 @@ def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_sessi
     async def local() -> LocalSession:
         return LocalSession(load.make(world))
 
-    return build(config, folder, load.spec(world), open_session or local, model, model, tokenizer)
+    return build(config, folder, load.get_spec(world), open_session or local, model, model, tokenizer)
 
 
 def collect(trainer: Trainer, groups: int = 3) -> list[Group]:

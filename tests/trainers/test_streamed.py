@@ -52,7 +52,7 @@ def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Path, open_se
     async def local() -> LocalSession:
         return LocalSession(load.make("oracle"))
 
-    return build(chosen, folder, load.spec("oracle"), open_session or local, model, model, tokenizer)
+    return build(chosen, folder, load.get_spec("oracle"), open_session or local, model, model, tokenizer)
 
 
 def run(trainer: Trainer, position: int = 0, on_step: Any = lambda step, metrics: None) -> list[dict[str, Any]]:

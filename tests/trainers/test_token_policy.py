@@ -12,7 +12,7 @@ import torch
 from agentgym.errors import PolicyFailure
 from agentgym.harness import Harness
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, Runner, rollout
+from agentgym.runner import Limits, Runner, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import Branch, StopReason, Trajectory

@@ -24,7 +24,7 @@ import agentgym_trainers.policy
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.harness import Harness
 from agentgym.policy import Episode
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import Group, Trajectory

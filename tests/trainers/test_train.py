@@ -40,7 +40,7 @@ def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_ses
     async def local() -> LocalSession:
         return LocalSession(load.make(chosen.world.name))
 
-    spec = load.spec(chosen.world.name)
+    spec = load.get_spec(chosen.world.name)
     return build(chosen, folder, spec, open_session or local, model, model, tokenizer)
 
 

@@ -12,7 +12,7 @@ import pytest
 from agentgym.harness import Harness
 from agentgym.policy import Episode
 from agentgym.report import write_report
-from agentgym.rollout import Limits, rollout
+from agentgym.runner import Limits, rollout
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym.trajectory import Group, Trajectory, read_jsonl

@@ -25,7 +25,7 @@ from agentgym.env import Observation
 from agentgym.errors import ConfigError, EnvironmentFailure, PolicyFailure
 from agentgym.harness import Message, text_of
 from agentgym.policy import Actor, Ask, ContextFull, Episode, Policy, Reply, TextActor, Tokens
-from agentgym.rollout import Past, Runner
+from agentgym.runner import Past, Runner
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Trajectory, Turn
 from agentgym_trainers.engines.base import Completion

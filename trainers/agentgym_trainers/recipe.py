@@ -53,7 +53,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "model": "checkpoint.py, models.py",
         "world": "train.py",
         "harness": "agentgym/harness.py",
-        "rollout": "agentgym/rollout.py",
+        "rollout": "agentgym/runner.py",
         "engine": f"engines/ ({config.engine.kind})",
         "source": f"sources/ ({config.source.kind})",
         "select": "curricula/select.py",
@@ -67,7 +67,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "schedules": "schedules.py",
         "optim": "learner.py",
         "sft": "sft.py",
-        "eval": "agentgym/evaluate.py",
+        "eval": "agentgym/evaluation.py",
         "guards": "guards.py",
         "scale": "scale/",
     }

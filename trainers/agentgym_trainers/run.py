@@ -28,11 +28,11 @@ from torch import Tensor
 
 from agentgym.client import Connection
 from agentgym.errors import CheckpointError, ConfigError
-from agentgym.evaluate import Comparison, Report, compare, evaluate
+from agentgym.evaluation import Comparison, Report, compare, evaluate
 from agentgym.harness import Harness
 from agentgym.policy import Episode
 from agentgym.report import write_report
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.suite import Suite, SuiteWorld
 from agentgym_trainers import checkpoint, sft, tiny
 from agentgym_trainers.build import build

@@ -11,7 +11,7 @@ import numpy as np
 from agentgym.errors import ConfigError
 from agentgym.harness import Harness
 from agentgym.policy import Episode, ExpertPolicy
-from agentgym.rollout import Runner
+from agentgym.runner import Runner
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers.config import SFTOptions

@@ -16,7 +16,7 @@ import torch
 
 from agentgym.errors import PolicyFailure
 from agentgym.policy import Episode
-from agentgym.rollout import Runner
+from agentgym.runner import Runner
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint

@@ -25,9 +25,9 @@ from agentgym_servers.gateway.pipe import Pipe
 from agentgym_servers.gateway.registration import Registration
 from agentgym_servers.gateway.registry import Registry
 from agentgym_servers.gateway.router import Router, World
-from agentgym_servers.http import add_routes
 from agentgym_servers.metrics import PAGE_TYPE
 from agentgym_servers.replies import answering, body_of, reply_dump, reply_json
+from agentgym_servers.routes import add_routes
 from agentgym_servers.serving import run_app
 
 RATE = "2000/second"

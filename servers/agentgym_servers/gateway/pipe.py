@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import string
+from urllib.parse import quote
 
 import websockets
 from starlette.requests import Request
@@ -21,7 +23,7 @@ from agentgym_servers.replies import TooLarge, body_of, reply_error
 TIMEOUT_S = 300.0
 LARGEST_FRAME = 100 * 2**20
 """What OpenEnv's own client takes."""
-_PATH = re.compile(r"/envs/([^/]+)(/.*)")
+_PATH = re.compile(rb"/envs/([^/]+)(/.*)", re.DOTALL)
 
 
 class Pipe:
@@ -31,12 +33,13 @@ class Pipe:
         self.app, self.worlds = app, worlds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = _PATH.fullmatch(scope["path"]) if scope["type"] in ("http", "websocket") else None
-        world = self.worlds.get(match[1]) if match else None
+        match = _PATH.fullmatch(scope["raw_path"]) if scope["type"] in ("http", "websocket") else None
+        world = self.worlds.get(match[1].decode("latin-1")) if match else None
         if match is None or world is None or world.spec is not None:
             return await self.app(scope, receive, send)
-        query = scope.get("query_string", b"").decode("latin-1")
-        target = match[2] + (f"?{query}" if query else "")
+        query = scope.get("query_string", b"")
+        # As the client wrote it: "path" is percent-decoded, and "%3F" would become the start of a query.
+        target = quote(match[2] + (b"?" + query if query else b""), safe=string.punctuation)
         if scope["type"] == "http":
             reply = await _exchange(world, Request(scope, receive), target)
             return await reply(scope, receive, send)

@@ -258,7 +258,8 @@ class Pool:
             try:
                 answer = await begin(replica)
             except AtCapacity:
-                replica.sessions = max(replica.sessions, (replica.capacity or 0) - replica.opening + 1)
+                full = (replica.capacity or 0) - replica.opening + 1
+                replica.others = max(replica.others, full - replica.sessions)  # until its health says more
             except (Unreachable, EpisodeLost):  # nobody knows of a session there yet: another replica may have it
                 self.suspect()
             else:

@@ -27,7 +27,7 @@ STOP_S = 10.0
 """A child process that was asked to stop is killed after so long."""
 LOG_LINES = 30
 
-State = Literal["ready", "unwell", "draining", "gone"]
+State = Literal["ready", "unwell", "gone"]
 
 
 class Running(Protocol):
@@ -178,7 +178,9 @@ class Replica:
     capacity: int | None = None
     """Most sessions; None when it does not say."""
     sessions: int = 0
-    """At the last health check, and those opened and closed since."""
+    """Of its environment, at the last health check, and those opened and closed since."""
+    others: int = 0
+    """Sessions of other environments at the same server, which take its capacity, too."""
     opening: int = 0
     """Sessions that are being opened now."""
     changes: int = 0
@@ -205,7 +207,7 @@ class Replica:
     @property
     def room(self) -> int:
         """How many more sessions it may take, as far as is known."""
-        return max(0, (self.capacity or 1 << 30) - self.sessions - self.opening)
+        return max(0, (self.capacity or 1 << 30) - self.sessions - self.others - self.opening)
 
     async def look(self) -> None:
         """Ask for its health; `state` says what came of it."""
@@ -226,7 +228,9 @@ class Replica:
         capacity, live = health.get("max_sessions"), health.get("sessions")
         routed = not self.piped and changes == self.changes
         if routed and isinstance(capacity, int) and isinstance(live, int):
-            self.capacity, self.sessions = capacity, live + int(health.get("stuck") or 0)
+            everything = live + int(health.get("stuck") or 0)
+            self.capacity, self.sessions = capacity, int(health.get("env_sessions", everything))
+            self.others = everything - self.sessions
         if self.sessions or self.opening:
             self.idle_since = time.monotonic()
 

@@ -20,6 +20,7 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from agentgym import __version__
 from agentgym.errors import EpisodeRefused, PolicyFailure, UsageError
@@ -106,6 +107,7 @@ def create_inference_app(
     app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
     app.add_exception_handler(EpisodeRefused, _refused)
     app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
     return app
@@ -341,6 +343,11 @@ async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     headers = {} if error.retry_s is None else {"Retry-After": str(error.retry_s)}
     return JSONResponse(error.body(), error.status, headers)
+
+
+async def _client_disconnected(_: Request, __: Exception) -> Response:
+    """Answer a client that hung up in the middle of its request: nobody reads it, and nothing is wrong here."""
+    return Response(status_code=499)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -43,8 +43,6 @@ class Call(Protocol):
 class RecordedEpisode(Protocol):
     running: int
     """Calls that are being answered."""
-    running: int
-    """Calls that are being answered."""
     rng: np.random.Generator
     trajectory: Trajectory | None
     """Once it is finished."""

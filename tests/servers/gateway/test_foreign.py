@@ -37,6 +37,18 @@ def foreign(**metadata: Any) -> Any:
     return app
 
 
+class Targets:
+    """ASGI middleware that notes the path and query of every request, undecoded."""
+
+    def __init__(self, app: Any, requests: list[str]) -> None:
+        self.app, self.requests = app, requests
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            self.requests.append((scope["raw_path"] + b"?" + scope["query_string"]).decode())
+        await self.app(scope, receive, send)
+
+
 def ask(socket: Any, kind: str, **data: Any) -> Any:
     socket.send(json.dumps({"type": kind, "data": data}))
     return json.loads(socket.recv())
@@ -72,6 +84,23 @@ def test_a_foreign_world_is_piped_through(gateway):
 
         assert "Say:" in asyncio.run(play())
         assert gateway.http.delete("/environments/theirs").status_code == 200
+
+
+def test_foreign_paths_stay_percent_encoded(gateway):
+    requests: list[str] = []
+    app = foreign()
+    app.add_middleware(Targets, requests=requests)
+    with serve_in_thread(app) as server:
+        assert gateway.register("theirs", url=server).status_code == 201
+        requests.clear()
+        for path in ("/step%3Fadmin=1", "/a%20b?q=%20%2F", "/caf%C3%A9", "/tab%0Aline"):
+            assert gateway.http.get(f"/envs/theirs{path}").status_code == 404
+        assert [request for request in requests if not request.startswith(("/health", "/ready"))] == [
+            "/step%3Fadmin=1?",
+            "/a%20b?q=%20%2F",
+            "/caf%C3%A9?",
+            "/tab%0Aline?",
+        ]
 
 
 def test_a_server_that_goes_away_is_typed(gateway):

@@ -162,7 +162,7 @@ def test_the_client_sends_its_key(tmp_path, registry, wire):
         assert gateway.http.post("/environments", json=body, headers=headers).status_code == 201
         url = f"{gateway.url}/envs/words"
         assert "Say: apple" in asyncio.run(play(url, key=secret))
-        with pytest.raises(WrongKey, match="wants an API key"):
+        with pytest.raises(WrongKey, match=r"needs an API key: pass key=\.\.\. in Python.*AGENTGYM_KEY"):
             asyncio.run(play(url))
         with pytest.raises(MissingScope, match="lacks the scope 'run'"):
             asyncio.run(play(url, key=headers["Authorization"].removeprefix("Bearer ")))

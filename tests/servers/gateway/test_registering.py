@@ -6,6 +6,7 @@ import resource
 import socket
 import sqlite3
 import threading
+import time
 
 import httpx
 import pytest
@@ -177,3 +178,31 @@ def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
         Registry(f"sqlite:///{tmp_path / 'absent' / 'gateway.db'}")
     with pytest.raises(ConfigError, match="no database URL"):
         Registry("somewhere")
+
+
+def test_environments_of_one_server_count_own_sessions(gateway):
+    with world_server(one=EchoEnv, other=EchoEnv, options={"max_sessions": 6}) as server:
+        for name in ("one", "other"):
+            assert gateway.register(name, url=f"{server}/envs/{name}").status_code == 201
+
+        def counts() -> list[int]:
+            worlds = gateway.http.get("/status").json()["worlds"]
+            return [world["running"][0]["sessions"] for world in worlds]
+
+        sessions = [gateway.begin("one", index=index) for index in range(5)]
+        own = httpx.get(f"{server}/envs/other/health").json()
+        assert (own["sessions"], own["env_sessions"], own["max_sessions"]) == (5, 0, 6)
+        time.sleep(0.5)  # several looks at the server's health
+        assert counts() == [5, 0]
+        last = gateway.begin("other")
+        full = gateway.http.post("/envs/other/reset", json={"episode_id": "one too many"})
+        assert full.json()["code"] == "CAPACITY_REACHED"  # the server's places are shared
+        assert counts() == [5, 1]
+        for name, session in [*(("one", session) for session in sessions), ("other", last)]:
+            gateway.close(name, session)
+        eventually(lambda: counts() == [0, 0])
+
+
+def test_a_registration_without_a_source_says_what_to_give(gateway):
+    message = gateway.register("words").json()["message"]
+    assert message == "the request is not valid: give exactly one of url, image and entry_point, not none"

@@ -63,6 +63,23 @@ def test_worlds_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
     assert (status, "no valid key" in error) == (2, True)
 
 
+def test_an_explicit_key_wins_over_the_variable(run, tmp_path, monkeypatch):
+    database = f"sqlite:///{tmp_path / 'gateway.db'}"
+    scopes = ("--scope", "register", "--scope", "run", "--scope", "read")
+    secret = run("gateway", "--database", database, "keys", "create", "ci", *scopes)[1].strip()
+    with world_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
+        monkeypatch.setenv("AGENTGYM_GATEWAY", gateway.url)
+        for variable in (None, "agk_00000000_another"):
+            if variable is not None:
+                monkeypatch.setenv("AGENTGYM_KEY", variable)
+            assert run("--key", secret, "register", "words", "--url", server)[0] == 0
+            for arguments in (("--key", secret, "registered"), ("registered", "--key", secret)):
+                status, table, error = run(*arguments)
+                assert (status, "words" in table) == (0, True), error
+            assert run("--key", "agk_00000000_third", "registered", "--key", secret)[0] == 0
+            assert run("--key", secret, "unregister", "words")[0] == 0
+
+
 def test_what_cannot_be_is_one_sentence(run, tmp_path):
     status, _, error = run("gateway", "--database", "nowhere")
     assert (status, "sqlite:///FILE" in error) == (2, True)

@@ -27,7 +27,7 @@ from agentgym.client import use_key
 from agentgym.errors import AgentGymError, PolicyFailure
 from agentgym.harness import Harness
 from agentgym.policy import Episode, Policy
-from agentgym.rollout import Limits, Past, Runner
+from agentgym.runner import Limits, Past, Runner
 from agentgym.trajectory import Trajectory
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.base import Engine

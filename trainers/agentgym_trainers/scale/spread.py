@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from agentgym.client import key_in_use
-from agentgym.rollout import Runner
+from agentgym.runner import Runner
 from agentgym_trainers.build import engine_of
 from agentgym_trainers.config import Config
 from agentgym_trainers.engines.base import Conversation, Engine

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import BaseModel
 
-from agentgym.rollout import Runner
+from agentgym.runner import Runner
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Trajectory

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentgym.errors import EnvironmentFailure
 from agentgym.match import match
 from agentgym.policy import Actor, Episode, ExpertPolicy, Policy, RandomPolicy
-from agentgym.rollout import Runner
+from agentgym.runner import Runner
 from agentgym.session import Session
 from agentgym.trajectory import Group, StopReason, Trajectory
 from agentgym_trainers.engines.base import Completion, Conversation, Sampling

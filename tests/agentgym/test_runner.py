@@ -15,7 +15,7 @@ from agentgym.env import Env
 from agentgym.errors import AtCapacity, EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.harness import Harness
 from agentgym.policy import ContextFull, Episode, RandomPolicy, Reply, TextActor, Tokens
-from agentgym.rollout import Limits, Runner, rollout
+from agentgym.runner import Limits, Runner, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.spec import EnvSpec
 from agentgym.trajectory import Branch, StopReason

@@ -23,7 +23,7 @@ from agentgym.client import connect
 from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
 from agentgym.harness import Harness
 from agentgym.policy import NotApplicable, Policy
-from agentgym.rollout import Limits, Runner
+from agentgym.runner import Limits, Runner
 from agentgym.session import Session
 from agentgym.stats import Interval, cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
 from agentgym.suite import (

@@ -26,10 +26,10 @@ from agentgym_servers.replies import (
     reply_dump,
     reply_json,
 )
-from agentgym_servers.socket import Multiplex
 from agentgym_servers.streamable import Streamable
 from agentgym_servers.tasks import add_task_routes
 from agentgym_servers.verbs import FRESH_STATE, Verbs, done, entry_bytes, entry_of, world_of
+from agentgym_servers.websocket_routes import Multiplex
 
 __all__ = ["Mode", "add_routes", "reply_json"]
 
