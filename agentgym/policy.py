@@ -61,6 +61,8 @@ class Reply:
     calls: tuple[ToolCall, ...] = ()
     finish: str = "stop"
     span: Span | None = None
+    message: Message | None = None
+    """The assistant's message as the server sent it, where it has tool calls: later prompts show it, not `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class _Scripted(TextActor):
 
     async def act(self, ask: Ask) -> Reply:
         action = self.script(ask) if callable(self.script) else self.script[min(ask.turn, len(self.script) - 1)]
-        return Reply(ask.harness.render(action))
+        return Reply(ask.harness.render(action, ask.session.spec))
 
 
 @dataclass
@@ -132,7 +134,7 @@ class _Random(TextActor):
     rng: np.random.Generator
 
     async def act(self, ask: Ask) -> Reply:
-        return Reply(ask.harness.render(random_action(ask, self.rng)))
+        return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
 
 
 @dataclass
@@ -153,8 +155,8 @@ class _Expert(TextActor):
 
     async def act(self, ask: Ask) -> Reply:
         if self.rng.random() < self.noise:
-            return Reply(ask.harness.render(random_action(ask, self.rng)))
-        return Reply(ask.harness.render(await ask.session.expert()))
+            return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+        return Reply(ask.harness.render(await ask.session.expert(), ask.session.spec))
 
 
 @dataclass
@@ -183,7 +185,9 @@ class _Human(TextActor):
         if actions:
             self.write(f"actions: {', '.join(actions)}")
         line = await asyncio.to_thread(self.read, "> ")
-        return Reply(line if ask.harness.parse(line, ask.session.spec).action is not None else ask.harness.render(line))
+        if ask.harness.parse(line, ask.session.spec).action is not None:
+            return Reply(line)
+        return Reply(ask.harness.render(line, ask.session.spec))
 
 
 def random_action(ask: Ask, rng: np.random.Generator) -> Action:

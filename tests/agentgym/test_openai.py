@@ -177,9 +177,11 @@ def test_what_servers_say(message, text, calls):
 
 def test_a_call_with_garbage_arguments_is_complained_of_even_after_a_good_one():
     harness, spec = Harness(grammar="tool_call"), question(tools=[CLICK]).session.spec
-    for calls in ([tool_call("click", "{x")], [tool_call("click", "{}"), tool_call("click", "{x")]):
+    good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
+    for calls, problem in (([bad], "not a JSON tool call"), ([good, bad], "2 tool calls"), ([bad, good], "2 tool calls")):
         reply = parse_reply(completion("", tool_calls=calls))
-        assert "not a JSON tool call" in harness.parse(reply.text, spec, reply.calls).problem
+        assert problem in harness.parse(reply.text, spec, reply.calls).problem
+        assert reply.message is None, "a server refuses arguments that are no JSON in a history"
 
 
 def test_429_then_ok_waits_as_long_as_it_is_told():
