@@ -2,6 +2,7 @@
 
 from agentgym.client import EnvClient, connect
 from agentgym.env import Env
+from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.harness import Harness
 from agentgym.load import make, register, spec
 from agentgym.policy import Episode
@@ -18,6 +19,7 @@ __all__ = [
     "EnvSpec",
     "Episode",
     "Group",
+    "GymnasiumEnv",
     "Harness",
     "Limits",
     "LocalSession",
