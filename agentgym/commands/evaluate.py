@@ -36,7 +36,11 @@ def _suites() -> list[tuple[str, str]]:
 @click.option("--temperature", type=click.FloatRange(min=0), help="[default: the run's, or 1]")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="Of one reply.  [default: the run's, or 256]")
 @click.option("--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Episodes in flight.")
-@click.option("--grammar", type=click.Choice(GRAMMARS), help="How a reply holds its action.  [default: the run's, or auto: the world's own]")
+@click.option(
+    "--grammar",
+    type=click.Choice(GRAMMARS),
+    help="How a reply holds its action.  [default: the run's, or auto: the world's own]",
+)
 def evaluate(what: tuple[str, ...], suite: str, out: Path | None, **options: Any) -> None:
     """Evaluate a policy on a suite, or compare two evaluations.
 

@@ -15,9 +15,19 @@ from agentgym.policy import Ask, Episode, Reply, TextActor
 from agentgym.rollout import Limits, rollout
 from agentgym.session import LocalSession
 
-SOLVED = [name for name in load.names() if "expert" in load.spec(name).capabilities]
+SOLVED = {name: load.spec(name) for name in load.names() if "expert" in load.spec(name).capabilities}
 HEAVY_TURNS = 8
 """Turns that are played of an environment that has a browser, a sandbox or an engine."""
+
+
+def cases() -> list[Any]:
+    """Every environment that has a scripted solver. Of heavy ones a class's further variants are for `make worlds`."""
+    found, classes = [], set()
+    for name, spec in SOLVED.items():
+        again = not spec.inline and load.target(name) in classes
+        classes.add(load.target(name))
+        found.append(pytest.param(name, marks=pytest.mark.worlds if again else ()))
+    return found
 
 
 class Solver(TextActor):
@@ -47,7 +57,10 @@ def played_directly(env: Env, split: str) -> Any:
     return info.get("success")
 
 
-@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.filterwarnings(
+    'ignore:"is" with a literal:SyntaxWarning'
+)  # a package of reasoning-gym, when it is compiled
+@pytest.mark.parametrize("name", cases())
 def test_solver_plays_through_its_action_format(name):
     env = made(name)
     try:
