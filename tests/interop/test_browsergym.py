@@ -57,7 +57,7 @@ def test_a_task_of_another_benchmark_names_its_package(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    with pytest.raises(MissingDependency, match="the task webarena.12 needs browsergym-webarena, which"):
+    with pytest.raises(MissingDependency, match=r"the task webarena\.12 needs browsergym-webarena, which"):
         load.make("browsergym", python=str(python), task="webarena.12")
     load.make("browsergym", python=str(python), task="openended").close()
 
