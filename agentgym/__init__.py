@@ -30,6 +30,7 @@ from agentgym.errors import (
     WrongKey,
 )
 from agentgym.evaluation import evaluate
+from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.harness import Harness
 from agentgym.launch import server_process
 from agentgym.load import get_spec, make, register, register_with_gymnasium
@@ -66,6 +67,7 @@ __all__ = [
     "ExpertPolicy",
     "Group",
     "GuardTripped",
+    "GymnasiumEnv",
     "Harness",
     "HumanPolicy",
     "LearnerLost",

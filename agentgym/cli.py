@@ -5,6 +5,7 @@ Imports of servers and trainers happen inside the verbs; environment variables a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,9 @@ from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. A user's mistake is one sentence on standard error and exit status 2; a bug keeps its traceback."""
+    here = os.getcwd()
+    if here not in sys.path:  # a console script does not put it there, and "module:Class" may be a file of this folder
+        sys.path.append(here)
     try:
         verbs.main(args=arguments, prog_name="agentgym", standalone_mode=False)
     except click.ClickException as error:

@@ -6,6 +6,7 @@
     user     observation 1
     ...
 
+Where a server returned reply 0 as `tool_calls`, observation 1 is a message of the role "tool" that names the call's id.
 With `window=k` only the last k turns are shown beside the present observation.
 """
 
@@ -20,11 +21,14 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.env import Action, Observation, ToolCall
-from agentgym.spec import EnvSpec, ToolSpec
+from agentgym.spec import ActionFormat, EnvSpec, ToolSpec
 from agentgym.wire import encode_image
 
 Message = dict[str, Any]
-"""{"role", "content"}, as chat templates and OpenAI-compatible servers take it."""
+"""OpenAI's schema, as chat templates and OpenAI-compatible servers take it: {"role", "content"}, of the assistant also
+"tool_calls", of a tool also "tool_call_id"."""
+History = Sequence[tuple[Observation, str | Message]]
+"""(observation, response) of earlier turns. A response is its text, or the assistant's message with its tool calls."""
 
 ACT = ToolSpec(
     name="act",
@@ -46,9 +50,8 @@ class Harness(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    grammar: Literal["last_line", "tagged", "tool_call"] = "last_line"
-    """"last_line": the last line that is not empty. "tagged": the last <action>...</action>. "tool_call": JSON
-    {"name", "arguments"}, bare or in <tool_call> tags, or the server's own `tool_calls`."""
+    grammar: Literal["auto"] | ActionFormat = "auto"
+    """How a response holds its action. "auto" is the environment's own `action_format`."""
     system: str | None = None
     """Replaces the world's instructions; None keeps them, "" sends no system message."""
     window: int | None = Field(default=None, ge=0)
@@ -59,21 +62,25 @@ class Harness(BaseModel):
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Subtracted from the turn's reward in training; never from the score."""
 
-    def tools(self, spec: EnvSpec) -> tuple[ToolSpec, ...]:
-        """The tools to offer; none unless the grammar is "tool_call"."""
-        return (spec.tools or (ACT,)) if self.grammar == "tool_call" else ()
+    def action_format(self, spec: EnvSpec) -> ActionFormat:
+        """Action format in this environment."""
+        return spec.action_format if self.grammar == "auto" else self.grammar
 
-    def messages(
-        self, spec: EnvSpec, history: Sequence[tuple[Observation, str]], observation: Observation
-    ) -> list[Message]:
+    def tools(self, spec: EnvSpec) -> tuple[ToolSpec, ...]:
+        """Tools to offer; none unless the action format is "tool_call"."""
+        return (spec.tools or (ACT,)) if self.action_format(spec) == "tool_call" else ()
+
+    def messages(self, spec: EnvSpec, history: History, observation: Observation) -> list[Message]:
         """The prompt for the next turn; `history` holds (observation, reply) of the turns before."""
         system = self.instructions(spec)
         shown = history if self.window is None else history[len(history) - min(self.window, len(history)) :]
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        calls: list[str] = []
         for seen, reply in shown:
-            messages += [{"role": "user", "content": content(seen)}, {"role": "assistant", "content": reply}]
-        messages.append({"role": "user", "content": content(observation)})
-        return messages
+            said = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+            messages += [*_observed(seen, calls), said]
+            calls = [call["id"] for call in said.get("tool_calls") or ()]
+        return messages + _observed(observation, calls)
 
     def instructions(self, spec: EnvSpec) -> str:
         """The system message."""
@@ -83,31 +90,36 @@ class Harness(BaseModel):
             "last_line": "Reply with one action on the last line.",
             "tagged": "Reply with one action as <action>...</action>.",
             "tool_call": 'Reply with one call as <tool_call>{"name": ..., "arguments": {...}}</tool_call>.',
-        }[self.grammar]
+        }[self.action_format(spec)]
         return f"{spec.instructions.strip()}\n{how}"
 
     def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> Parsed:
         """The action in `reply`; `calls` are tool calls that a server parsed itself."""
-        if self.grammar == "last_line":
+        how = self.action_format(spec)
+        if how == "last_line":
             lines = [line.strip() for line in reply.splitlines() if line.strip()]
             return Parsed(_text_action(lines[-1], spec)) if lines else Parsed(None, "the reply was empty")
-        if self.grammar == "tagged":
-            found = _last_between("action", reply)
-            if not found:
-                return Parsed(None, f"the reply had {'no' if found is None else 'an empty'} <action>...</action>")
-            return Parsed(_text_action(found, spec))
+        if how == "tagged":
+            found = _between("action", reply)
+            text = _trimmed(found[-1]) if found else ""
+            if not text:
+                return Parsed(None, f"the reply had {'an empty' if found else 'no'} <action>...</action>")
+            return Parsed(_text_action(text, spec))
         return self._parse_call(reply, spec, calls)
 
-    def render(self, action: Action) -> str:
-        """The shortest reply that `parse` reads as `action`; what scripted policies say.
+    def render(self, action: Action, spec: EnvSpec) -> str:
+        """Shortest reply that `parse` reads as `action`; what scripted policies say.
 
-        A text action comes back stripped; "last_line" has no way to say one of several lines.
+        A text action of one line comes back stripped; "last_line" has no way to say one of several lines.
         """
-        if self.grammar == "tool_call":
-            said: ToolCall = {"name": ACT.name, "arguments": {"action": action}} if isinstance(action, str) else action
-            return render_call(said)
+        how = self.action_format(spec)
+        if how == "tool_call":
+            call = _text_action(action, spec) if isinstance(action, str) else action
+            if not isinstance(call, str):
+                return render_call(call)
+            return call if spec.tools else render_call({"name": ACT.name, "arguments": {"action": call}})
         text = action if isinstance(action, str) else json.dumps(action)
-        return f"<action>{text}</action>" if self.grammar == "tagged" else text
+        return f"<action>{text}</action>" if how == "tagged" else text
 
     def complaint(self, spec: EnvSpec, problem: str) -> str:
         """The observation that follows a reply without an action."""
@@ -115,12 +127,15 @@ class Harness(BaseModel):
         return f"No action taken: {problem}. {how}".strip()
 
     def _parse_call(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall]) -> Parsed:
+        tagged = [] if calls else _between("tool_call", reply)
+        count = len(calls) or len(tagged)
+        if count > 1:
+            return Parsed(None, f"the reply made {count} tool calls and none was carried out; make one call a turn")
         if calls:
-            call: Any = calls[-1]
+            call: Any = calls[0]
         else:
-            tagged = _last_between("tool_call", reply)
             try:
-                call = json.loads(reply if tagged is None else tagged)
+                call = json.loads(tagged[0] if tagged else reply)
             except (ValueError, RecursionError) as error:  # RecursionError: a reply of ten thousand brackets
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
                 return Parsed(None, f"the reply was not a JSON tool call ({reason})")
@@ -146,10 +161,27 @@ def render_call(call: ToolCall) -> str:
     return f"<tool_call>{text}</tool_call>"
 
 
-def _last_between(tag: str, reply: str) -> str | None:
-    """What the last <tag>...</tag> holds. A tag merely mentioned before it does not count."""
-    found = re.findall(rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>", reply, flags=re.DOTALL)
-    return found[-1].strip() if found else None
+def _between(tag: str, reply: str) -> list[str]:
+    """What each <tag>...</tag> holds. A tag that is opened and not closed does not count."""
+    return re.findall(rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>", reply, flags=re.DOTALL)
+
+
+def _trimmed(text: str) -> str:
+    """A line without the space around it. Several lines keep how they end: an edit may end with an empty line."""
+    stripped = text.strip()
+    return text.lstrip() if "\n" in stripped else stripped
+
+
+def _observed(observation: Observation, calls: Sequence[str]) -> list[Message]:
+    """An observation as messages: the user's, or the answer to each tool call by its id."""
+    if not calls:
+        return [{"role": "user", "content": content(observation)}]
+    messages: list[Message] = [
+        {"role": "tool", "tool_call_id": call, "content": text_of(observation)} for call in calls
+    ]
+    if not isinstance(observation, str):  # a tool's message holds text only
+        messages.append({"role": "user", "content": content(observation)[1:]})
+    return messages
 
 
 def _text_action(text: str, spec: EnvSpec) -> Action:

@@ -2,7 +2,8 @@
 
 An id is an entry point of the group `agentgym.environments` of an installed package, or a name given to `register`.
 The id's EnvSpec is the file `ID.toml` beside the class's module, so that reading it imports no world. Either may end
-with arguments of the class: `miniwob:page=click-test,observation=html`.
+with arguments of the class: `miniwob:page=click-test,observation=html`. `gymnasium:CartPole-v1` is a plain Gymnasium
+environment in the adapter `agentgym.GymnasiumEnv`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ import gymnasium
 
 from agentgym.env import Env
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
+from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.spec import EnvSpec
 
 GROUP = "agentgym.environments"
 ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
 """A name with arguments; of a URL what follows a colon is no `key=`."""
+
+GYMNASIUM = "gymnasium:"
+"""What the name of a plain Gymnasium environment begins with."""
 
 _registered: dict[str, str] = {}
 
@@ -70,7 +75,12 @@ def get_spec(name: str) -> EnvSpec:
     path = _spec_file(name, target)
     if path is not None:
         return EnvSpec.load(path)
-    found = getattr(_import(target), "env_spec", None)
+    cls = _import(target)
+    found = getattr(cls, "env_spec", None)
+    if found is None and issubclass(cls, GymnasiumEnv):  # described by the environment that an instance makes
+        world = make(name)
+        world.close()
+        return world.env_spec
     if not isinstance(found, EnvSpec):
         raise UnknownEnvironment(f"{target} has no EnvSpec: set `env_spec = EnvSpec(...)` in the class")
     return found
@@ -106,9 +116,12 @@ def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
 def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
     """`world:size=5,mode=text` as ("world", {"size": 5, "mode": "text"}); values are TOML, or else the text itself."""
     found = ARGUMENTS.fullmatch(name)
+    base = found["base"] if found else name
+    arguments: dict[str, Any] = {}
+    if base.startswith(GYMNASIUM):
+        base, arguments = f"{GymnasiumEnv.__module__}:GymnasiumEnv", {"env": base.removeprefix(GYMNASIUM)}
     if not found:
-        return name, {}
-    arguments = {}
+        return base, arguments
     for part in found["arguments"].split(","):
         key, equals, value = part.partition("=")
         if not equals or not key.isidentifier():
@@ -117,7 +130,7 @@ def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
             arguments[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             arguments[key] = value
-    return found["base"], arguments
+    return base, arguments
 
 
 @cache
@@ -168,6 +181,11 @@ def _import(target: str) -> type[Env]:
     cls = getattr(module, class_name, None)
     if cls is None:
         raise UnknownEnvironment(f"module {module_name} has no {class_name!r}")
+    if isinstance(cls, type) and issubclass(cls, gymnasium.Env) and not issubclass(cls, Env):
+        raise UnknownEnvironment(
+            f"{target} is a gymnasium.Env, whose observations and actions are not text: name a subclass of "
+            f"agentgym.GymnasiumEnv that calls super().__init__({class_name}, max_turns=...)"
+        )
     if not (isinstance(cls, type) and issubclass(cls, Env)):
         raise UnknownEnvironment(f"{target} is not a subclass of agentgym.Env")
     return cls

@@ -207,20 +207,31 @@ def as_openai_tool(tool: ToolSpec) -> dict[str, Any]:
 def parse_reply(answer: dict[str, Any]) -> Reply:
     """The first choice of a chat completion. Raises ValueError, KeyError... for what is none.
 
-    Tool calls are also rendered into the text, so that a history of texts tells the whole reply. A call whose arguments
-    are not JSON is only text, and the harness complains of it.
+    Tool calls are also rendered into the text, so that a history of texts tells the whole reply. Where the arguments of
+    a call are not JSON, all calls are only text, and the harness complains of it.
     """
     choice = answer["choices"][0]
     message = choice["message"]
     said = message.get("content") or ""
     if not isinstance(said, str):  # content parts
         said = "".join(part["text"] for part in said if part["type"] == "text")
-    named = [_call(entry["function"]) for entry in message.get("tool_calls") or []]
+    entries = message.get("tool_calls") or []
+    named = [_call(entry["function"]) for entry in entries]
     texts = [said, *(text for text, _ in named)]
     calls = tuple(call for _, call in named if call is not None)
-    whole = bool(named) and named[-1][1] is not None  # the harness acts on the last call, so it decides
     finish = "length" if choice.get("finish_reason") == "length" else "stop"
-    return Reply("\n".join(text for text in texts if text), calls if whole else (), finish)
+    text = "\n".join(text for text in texts if text)
+    if not calls or len(calls) < len(entries):
+        return Reply(text, finish=finish)
+    told = [
+        {
+            "id": entry.get("id") or f"call_{index}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for index, (entry, call) in enumerate(zip(entries, calls, strict=True))
+    ]
+    return Reply(text, calls, finish, message={"role": "assistant", "content": said or None, "tool_calls": told})
 
 
 def _call(function: dict[str, Any]) -> tuple[str, ToolCall | None]:

@@ -65,6 +65,8 @@ class Reply:
     calls: tuple[ToolCall, ...] = ()
     finish: str = "stop"
     span: Span | None = None
+    message: Message | None = None
+    """The assistant's message as the server sent it, where it has tool calls: later prompts show it, not `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class _Scripted(TextActor):
 
     async def act(self, ask: Ask) -> Reply:
         action = self.script(ask) if callable(self.script) else self.script[min(ask.turn, len(self.script) - 1)]
-        return Reply(ask.harness.render(action))
+        return Reply(ask.harness.render(action, ask.session.spec))
 
 
 @dataclass
@@ -136,7 +138,7 @@ class _Random(TextActor):
     rng: np.random.Generator
 
     async def act(self, ask: Ask) -> Reply:
-        return Reply(ask.harness.render(random_action(ask, self.rng)))
+        return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
 
 
 @dataclass
@@ -157,11 +159,11 @@ class _Expert(TextActor):
 
     async def act(self, ask: Ask) -> Reply:
         if self.rng.random() < self.noise:
-            return Reply(ask.harness.render(random_action(ask, self.rng)))
+            return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
         spec = ask.session.spec
         if "expert" not in spec.capabilities:
             raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
-        return Reply(ask.harness.render(await ask.session.expert()))
+        return Reply(ask.harness.render(await ask.session.expert(), spec))
 
 
 @dataclass
@@ -190,7 +192,9 @@ class _Human(TextActor):
         if actions:
             self.write(f"actions: {', '.join(actions)}")
         line = await asyncio.to_thread(self.read, "> ")
-        return Reply(line if ask.harness.parse(line, ask.session.spec).action is not None else ask.harness.render(line))
+        if ask.harness.parse(line, ask.session.spec).action is not None:
+            return Reply(line)
+        return Reply(ask.harness.render(line, ask.session.spec))
 
 
 def random_action(ask: Ask, rng: np.random.Generator) -> Action:

@@ -75,7 +75,7 @@ class _Blind(TextActor):
             tools = ask.session.spec.tools
             tool = tools[int(self.rng.integers(len(tools)))]
             action = {"name": tool.name, "arguments": any_value(tool.parameters, self.rng)}
-        return Reply(ask.harness.render(action))
+        return Reply(ask.harness.render(action, ask.session.spec))
 
 
 def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
@@ -114,7 +114,7 @@ async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -
         await session.close()
         said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
     if "expert" in spec.capabilities:
-        played = await Runner(open_session, Harness(grammar="tagged"), Limits(), 1).run(ExpertPolicy(), openings)
+        played = await Runner(open_session, Harness(), Limits(), 1).run(ExpertPolicy(), openings)
         said |= dict.fromkeys(t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str))
     return tuple(said)
 
@@ -140,14 +140,13 @@ async def rates(
         listed = spec.actions or "available_actions" in spec.info_keys
         policies["random"] = RandomPolicy(seed) if listed else FormatPolicy(said, seed + 1)
         policies["format only"] = FormatPolicy(said, seed)
-    harness = Harness(grammar="tool_call" if spec.tools else "tagged")
     for split, size in spec.splits.items():
         count = min(size, episodes)
         plan = [Episode(spec.id, split, i * size // count, seed) for i in range(count)]
         if size == 1:  # only chance makes its episodes different
             plan = [Episode(spec.id, split, 0, seed + i) for i in range(episodes)]
         for name, policy in policies.items():
-            runner = Runner(open_session, harness, Limits(), concurrency, retries=0)
+            runner = Runner(open_session, Harness(), Limits(), concurrency, retries=0)
             played = await runner.run(policy, plan)
             scored = [t for t in played if not t.stop.is_failure]
             error = next((t.error for t in played if t.stop.is_failure), "")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from agentgym.env import Observation
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
-from agentgym.harness import Harness, text_of
+from agentgym.harness import Harness, Message, text_of
 from agentgym.policy import Actor, Ask, ContextFull, Episode, Policy, Tokens
 from agentgym.session import Session, Step
 from agentgym.trajectory import StopReason, Trajectory, Turn
@@ -42,7 +42,7 @@ class Past:
     seen: Observation
     """The world's last observation; `step` shows another where a reply without an action is being complained of."""
     turns: tuple[Turn, ...] = ()
-    history: tuple[tuple[Observation, str], ...] = ()
+    history: tuple[tuple[Observation, str | Message], ...] = ()
     """(observation, reply) of those turns."""
     chance: int | None = None
     """Seed of what chance decides from here on; None is as the episode itself would have gone on."""
@@ -88,7 +88,7 @@ class _Play:
     ) -> None:
         self.session, self.actor, self.harness = session, actor, harness
         self.episode, self.limits, self.past = episode, limits, past
-        self.history: list[tuple[Observation, str]] = []
+        self.history: list[tuple[Observation, str | Message]] = []
         self.seen: Observation = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
@@ -152,7 +152,7 @@ class _Play:
                 env_s=env_s,
             )
         )
-        self.history.append((before.observation, reply.text))
+        self.history.append((before.observation, reply.message or reply.text))
         self.step = after
         if parsed.action is None and self.harness.on_invalid == "end":
             return StopReason.INVALID_ACTION

@@ -6,11 +6,15 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentgym.errors import ConfigError
 
 Capability = Literal["snapshot", "expert", "hint", "image", "two_player"]
+ActionFormat = Literal["last_line", "tagged", "tool_call"]
+"""How a response holds its action. "last_line": the last line that is not empty. "tagged": the last
+<action>...</action>, of one or several lines. "tool_call": JSON {"name", "arguments"}, bare or in <tool_call> tags, or
+the server's own `tool_calls`."""
 InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions", "role", "rewards"]
 
 
@@ -42,6 +46,9 @@ class EnvSpec(BaseModel):
     """Every legal action when they are few and fixed; empty when actions are open text or tools."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools whose calls are the actions; empty when actions are text."""
+    action_format: ActionFormat = "last_line"
+    """How a response holds an action, unless the run says otherwise. The default is "tool_call" where there are tools.
+    An environment whose actions may have several lines needs "tagged"."""
     observations: tuple[Literal["text", "image"], ...] = ("text",)
     splits: dict[str, int] = Field(default_factory=lambda: {"train": 1})
     """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
@@ -63,6 +70,14 @@ class EnvSpec(BaseModel):
     notes: str = ""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the class that this id stands for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_action_format(cls, fields: Any) -> Any:
+        """Fill in `action_format`. Servers of older versions do not send it either."""
+        if not isinstance(fields, dict) or fields.get("action_format") or not fields.get("tools"):
+            return fields
+        return {**fields, "action_format": "tool_call"}
 
     @classmethod
     def load(cls, path: Path) -> EnvSpec:

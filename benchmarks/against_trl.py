@@ -161,7 +161,7 @@ def harness() -> Any:
                 messages += [{"role": "assistant", "content": reply}, {"role": "tool", "name": "act", "content": after}]
             return messages
 
-        def render(self, action: Any) -> str:
+        def render(self, action: Any, spec: Any) -> str:
             call = json.dumps({"name": "act", "arguments": {"action": action}})
             return f"<tool_call>\n{call}\n</tool_call>"
 

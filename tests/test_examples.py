@@ -21,6 +21,7 @@ PROMISES = {
         "sA +1.00   sB +0.00",
     ],
     "06_train_a_foreign_agent.py": ["step 1: 3 turns, gap ", "step 2: 3 turns, gap ", "report.html"],
+    "poles.py": ["cart at ", "return 500, success True"],
     "05_assign_credit.py": ["grpo: ", "gigpo: ", "turn_gae: ", "return 1:  s0"],
 }
 

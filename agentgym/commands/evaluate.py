@@ -51,7 +51,11 @@ def _suites() -> list[tuple[str, str]]:
 @click.option("--temperature", type=click.FloatRange(min=0), help="[default: the run's, or 1]")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="Of one reply.  [default: the run's, or 256]")
 @click.option("--concurrency", type=click.IntRange(min=1), default=64, show_default=True, help="Episodes in flight.")
-@click.option("--grammar", type=click.Choice(GRAMMARS), help="[default: the run's, or last_line]")
+@click.option(
+    "--grammar",
+    type=click.Choice(GRAMMARS),
+    help="How a reply holds its action.  [default: the run's, or auto: the environment's own]",
+)
 @click.option("--trajectories/--no-trajectories", default=True, show_default=True, help="Keep every episode's turns.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary, or the comparison, as JSON.")
 def evaluate(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any) -> None:

@@ -20,7 +20,11 @@ from agentgym.errors import AgentGymError, UsageError
     "--policy", default="human", show_default=True, help="human, random, expert, a checkpoint's folder or a URL."
 )
 @click.option("--model", help="The model's name at a URL.")
-@click.option("--grammar", type=click.Choice(GRAMMARS), help="[default: the policy's, or last_line]")
+@click.option(
+    "--grammar",
+    type=click.Choice(GRAMMARS),
+    help="How a reply holds its action.  [default: the policy's, or auto: the world's own]",
+)
 def play(world: str, grammar: Any, **options: Any) -> None:
     """Play one episode of a WORLD at the terminal, or watch a policy play it.
 

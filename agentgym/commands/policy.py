@@ -13,7 +13,7 @@ from agentgym.harness import Harness
 if TYPE_CHECKING:
     from agentgym.policy import Policy
 
-GRAMMARS = ("last_line", "tagged", "tool_call")
+GRAMMARS = ("auto", "last_line", "tagged", "tool_call")
 
 
 def named_policy(

@@ -22,6 +22,7 @@ from agentgym import load
 from agentgym.cli import main
 from agentgym.commands.recipes import Recipe
 from agentgym.commands.terminal import note_if_open
+from agentgym.remote import RemoteEnv
 
 VERBS = [
     "quickstart",
@@ -156,6 +157,39 @@ def test_envs_check_passes_and_fails(say, tmp_path, monkeypatch):
     assert status == 1
     assert re.search(r"^FAIL expert_wins: .*won 0 of 1 tasks", out, re.MULTILINE)
     assert err.startswith("error: broken_world:Broken breaks 1 of 20 rules")
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def in_examples(*arguments: str) -> list[str]:
+    """A command that, like the console script, does not have the working directory on `sys.path`."""
+    return [sys.executable, "-P", "-m", "agentgym", *arguments]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("envs", "check", "guess_number:GuessNumber", "--tasks", "2"),
+        ("envs", "show", "poles:Pole"),
+        ("train", "gigpo", "--dry-run", "credit.assigner=own_assigner:elsewhere"),
+    ],
+)
+def test_a_class_is_found_in_the_working_directory(arguments):
+    done = subprocess.run(in_examples(*arguments), cwd=EXAMPLES, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_class_of_the_working_directory_is_served_with_its_spec():
+    command = in_examples("serve", "poles:Pole", "--port", "0", "--workers", "1")
+    with subprocess.Popen(command, cwd=EXAMPLES, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        with RemoteEnv(url) as env:
+            assert (env.env_spec.actions, env.env_spec.action_format) == (("left", "right"), "last_line")
+            assert env.reset(seed=0)[0].startswith("cart at ")
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=20)
 
 
 def test_play_by_the_expert_and_at_random(say):

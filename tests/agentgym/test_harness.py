@@ -33,35 +33,35 @@ clicks = st.dictionaries(st.text(), json_values, max_size=3).map(
 @given(one_line)
 def test_last_line_round_trip(action):
     harness = Harness(grammar="last_line")
-    assert harness.parse(f"I think.\n\n{harness.render(action)}\n \n", SPEC).action == action
+    assert harness.parse(f"I think.\n\n{harness.render(action, SPEC)}\n \n", SPEC).action == action
 
 
 @given(untagged, st.text())
 def test_tagged_round_trip(action, thought):
     harness = Harness(grammar="tagged")
-    assert harness.parse(harness.render(action), SPEC).action == action
-    assert harness.parse(f"{thought} <action> {harness.render(action)} {action}", SPEC).action == action
+    assert harness.parse(harness.render(action, SPEC), SPEC).action == action
+    assert harness.parse(f"{thought} <action> {harness.render(action, SPEC)} {action}", SPEC).action == action
 
 
 @given(st.text())
 def test_text_actions_round_trip_through_the_act_tool(action):
     harness = Harness(grammar="tool_call")
-    assert harness.parse(harness.render(action), SPEC).action == action
+    assert harness.parse(harness.render(action, SPEC), SPEC).action == action
 
 
 @given(clicks, st.text())
 def test_tool_calls_round_trip(call, thought):
     harness = Harness(grammar="tool_call")
-    assert harness.parse(harness.render(call), TOOLS).action == call
-    assert harness.parse(f"{thought}<tool_call>{harness.render(call)}", TOOLS).action == call
+    assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
+    assert harness.parse(f"{thought}<tool_call>{harness.render(call, TOOLS)}", TOOLS).action == call
 
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged"])
 def test_tool_calls_round_trip_in_text_grammars(grammar):
     harness, call = Harness(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
-    assert harness.parse(harness.render(call), TOOLS).action == call
+    assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
     for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
-        said = harness.render(text)
+        said = harness.render(text, TOOLS)
         assert harness.parse(said, TOOLS).action == text, "text that is no call of this world stays text"
 
 
@@ -103,12 +103,57 @@ def test_the_last_action_counts():
     assert Harness(grammar="tagged").parse("<action> </action>", SPEC).problem.startswith("the reply had an empty")
     assert Harness(grammar="tagged").parse("up", SPEC).problem.startswith("the reply had no")
     assert Harness(grammar="last_line").parse(" \n ", SPEC).problem == "the reply was empty"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_several_tool_calls_in_a_turn_are_refused(as_text):
     calls = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]
-    assert Harness(grammar="tool_call").parse("anything", TOOLS, calls).action == calls[1]
+    text, native = ("\n".join(map(render_call, calls)), ()) if as_text else ("anything", calls)
+    parsed = Harness(grammar="tool_call").parse(text, TOOLS, native)
+    assert parsed.action is None
+    assert parsed.problem == "the reply made 2 tool calls and none was carried out; make one call a turn"
+
+
+def test_auto_follows_the_action_format_of_the_spec():
+    tools = EnvSpec.model_validate({**SPEC.model_dump(exclude={"action_format"}), "tools": [CLICK.model_dump()]})
+    tagged = SPEC.model_copy(update={"action_format": "tagged"})
+    assert [Harness().action_format(spec) for spec in (SPEC, tagged, tools)] == ["last_line", "tagged", "tool_call"]
+    for spec in (SPEC, tagged, tools):
+        named = Harness(grammar=spec.action_format)
+        assert Harness().instructions(spec) == named.instructions(spec)
+        assert Harness().tools(spec) == named.tools(spec)
+    assert Harness(grammar="last_line").action_format(tools) == "last_line"
+
+
+def test_a_tagged_action_of_several_lines_keeps_its_end():
+    harness = Harness(grammar="tagged")
+    for action in ("edit a.py 1-2\n    x = 1\n\n", "run cat <<E\n  a\nE", "edit a.py 1-1\n  x"):
+        assert harness.parse(f"So:\n{harness.render(action, SPEC)}\n", SPEC).action == action
+    assert harness.parse("<action>\nup\n</action>", SPEC).action == "up"
+
+
+def test_an_available_action_that_spells_a_call_is_said_as_that_call():
+    harness, call = Harness(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
+    assert harness.parse(harness.render(json.dumps(call), TOOLS), TOOLS).action == call
+    assert "not a JSON tool call" in harness.parse(harness.render("click 1", TOOLS), TOOLS).problem
+
+
+def test_a_message_with_tool_calls_is_answered_by_their_ids():
+    calls = [{"id": name, "type": "function", "function": {"name": "wait", "arguments": "{}"}} for name in "ab"]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    harness = Harness(grammar="tool_call", system="")
+    first, *rest = harness.messages(TOOLS, [("one", said)], "two")
+    assert first == {"role": "user", "content": "one"}
+    assert rest == [said, *({"role": "tool", "tool_call_id": name, "content": "two"} for name in "ab")]
+    assert Harness(system="", window=0).messages(TOOLS, [("one", said)], "two") == [{"role": "user", "content": "two"}]
+    seen = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
+    *_, tool, image = harness.messages(TOOLS, [("one", said)], seen)
+    assert tool == {"role": "tool", "tool_call_id": "b", "content": "two"}
+    assert (image["role"], [part["type"] for part in image["content"]]) == ("user", ["image_url"])
 
 
 def test_tools_are_offered_only_where_calls_are_spoken():
-    assert Harness().tools(TOOLS) == ()
+    assert Harness(grammar="tagged").tools(TOOLS) == ()
     assert Harness(grammar="tool_call").tools(TOOLS) == TOOLS.tools
     assert Harness(grammar="tool_call").tools(SPEC) == (ACT,)
 

@@ -177,9 +177,15 @@ def test_what_servers_say(message, text, calls):
 
 def test_a_call_with_garbage_arguments_is_complained_of_even_after_a_good_one():
     harness, spec = Harness(grammar="tool_call"), question(tools=[CLICK]).session.spec
-    for calls in ([tool_call("click", "{x")], [tool_call("click", "{}"), tool_call("click", "{x")]):
+    good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
+    for calls, problem in (
+        ([bad], "not a JSON tool call"),
+        ([good, bad], "2 tool calls"),
+        ([bad, good], "2 tool calls"),
+    ):
         reply = parse_reply(completion("", tool_calls=calls))
-        assert "not a JSON tool call" in harness.parse(reply.text, spec, reply.calls).problem
+        assert problem in harness.parse(reply.text, spec, reply.calls).problem
+        assert reply.message is None, "a server refuses arguments that are no JSON in a history"
 
 
 def test_429_then_ok_waits_as_long_as_it_is_told():
@@ -289,6 +295,41 @@ def test_whole_episodes_are_played_and_connections_are_shared_and_reopened():
     assert [t.stop for t in played] == [StopReason.TERMINATED] * 8
     assert all(t.success for t in played)
     assert [len(body["messages"]) for _, body in server.requests].count(6) == 8, "system, two turns, the third question"
+
+
+def test_calls_and_results_travel_with_their_ids():
+    def say(body):
+        asked = [str(message["content"]) for message in body["messages"] if "Say: " in str(message["content"])]
+        number, word = len(body["messages"]), asked[-1].rpartition("Say: ")[2]
+        calls = [tool_call("act", json.dumps({"action": word})) | {"id": f"c{number}{letter}"} for letter in "ab"]
+        return 200, completion(None, "tool_calls", tool_calls=calls if number == 2 else calls[:1])
+
+    with Server(say) as server:
+        policy = policy_of(server)
+
+        async def go():
+            async with policy:
+                harness = Harness(grammar="tool_call")
+                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), harness, EPISODE, Limits())
+
+        played = asyncio.run(go())
+    assert played.success
+    assert [turn.action is None for turn in played.turns] == [True, False, False, False]
+    last = server.requests[-1][1]["messages"]
+    told = [(m["role"], m.get("tool_call_id") or [c["id"] for c in m.get("tool_calls", ())]) for m in last]
+    assert told == [
+        ("system", []),
+        ("user", []),
+        ("assistant", ["c2a", "c2b"]),
+        ("tool", "c2a"),
+        ("tool", "c2b"),
+        ("assistant", ["c5a"]),
+        ("tool", "c5a"),
+        ("assistant", ["c7a"]),
+        ("tool", "c7a"),
+    ]
+    assert last[3]["content"].startswith("No action taken: the reply made 2 tool calls and none was carried out")
+    assert all(json.loads(call["function"]["arguments"]) for call in last[5]["tool_calls"])
 
 
 def test_a_failure_is_recorded_and_never_scored():

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -32,6 +33,33 @@ def test_without_browsergym_one_sentence_says_how_to_get_it():
     with pytest.raises(MissingDependency, match=r"pip install browsergym-core.*, then browsergym:python="):
         load.make("browsergym", python="/bin/false")
     assert load.get_spec("browsergym").family == "web"
+
+
+@pytest.mark.parametrize(
+    ("task", "packages"),
+    [
+        ("webarena.12", "browsergym-core browsergym-webarena,"),
+        ("visualwebarena.3", "browsergym-core browsergym-visualwebarena,"),
+        ("weblinx.1", "browsergym-core weblinx-browsergym,"),
+        ("openended", "browsergym-core,"),
+    ],
+)
+def test_a_missing_package_is_that_of_the_task(task, packages):
+    with pytest.raises(MissingDependency, match=f"the task {task} needs browsergym-core, .*pip install {packages}"):
+        load.make("browsergym", python="/bin/false", task=task)
+
+
+def test_a_task_of_another_benchmark_names_its_package(tmp_path):
+    """An interpreter that has the core and MiniWoB only."""
+    for package in ("core", "miniwob"):
+        (tmp_path / "browsergym" / package).mkdir(parents=True)
+        (tmp_path / "browsergym" / package / "__init__.py").touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(MissingDependency, match=r"the task webarena\.12 needs browsergym-webarena, which"):
+        load.make("browsergym", python=str(python), task="webarena.12")
+    load.make("browsergym", python=str(python), task="openended").close()
 
 
 def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):

@@ -52,7 +52,7 @@ def action_probabilities(
     told = []
     for place, action in asked:
         said = [*place.past, (place.observation, action)]
-        turns = [Turn(i, seen, harness.render(what), what, 0.0) for i, (seen, what) in enumerate(said)]
+        turns = [Turn(i, seen, harness.render(what, spec), what, 0.0) for i, (seen, what) in enumerate(said)]
         played = Trajectory(spec.id, "", 0, 0, 0, tuple(turns), StopReason.TERMINATED)
         told.append(tokenise(played, spec, harness, template))
     batch, rows, _ = collate([Group((trajectory,)) for trajectory in told])

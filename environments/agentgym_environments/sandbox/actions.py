@@ -134,7 +134,7 @@ def as_text(said: Said) -> str:
             f" {said.first}-{said.last or ''}" if (said.first, said.last) != (1, None) else ""
         )
     if isinstance(said, Edit):
-        return f"edit {said.path} {said.first}-{said.last}\n{said.text}"
+        return f"edit {said.path} {said.first}-{said.last}" + (f"\n{said.text}" if said.text else "")
     return "submit"
 
 

@@ -38,7 +38,9 @@ class ShellEnv(Env):
     def __init__(self, spec: EnvSpec, *, interface: str, command_s: float, variant: Any = None) -> None:
         if interface not in ("text", "tools"):
             raise ConfigError(f"interface is text or tools, not {interface!r}")
-        super().__init__(spec.model_copy(update={"tools": actions.TOOLS if interface == "tools" else ()}))
+        if interface == "tools":
+            spec = spec.model_copy(update={"tools": actions.TOOLS, "action_format": "tool_call"})
+        super().__init__(spec)
         self.command_s, self.variant = command_s, variant
         self.where: tuple[str, int] = ("", 0)
         """Split and number of the present task."""

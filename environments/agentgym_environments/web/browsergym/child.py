@@ -31,7 +31,8 @@ def make(task: str, options: dict[str, Any]) -> Any:
     """The Gymnasium environment of a task such as "miniwob.click-test"."""
     import gymnasium
 
-    importlib.import_module(f"browsergym.{task.split('.')[0]}")
+    benchmark = task.split(".")[0]
+    importlib.import_module("browsergym.core" if benchmark == "openended" else f"browsergym.{benchmark}")
     return gymnasium.make(f"browsergym/{task}", **options)
 
 
@@ -54,10 +55,11 @@ def serve(task: str, program: str, options: dict[str, Any]) -> None:
     os.dup2(2, 1)  # whatever else is printed is no answer
     if program:
         use_browser(program)
-    world = make(task, options)
+    world: Any = None
     for line in sys.stdin:
         asked = json.loads(line)
         try:
+            world = world or make(task, options)
             if "step" in asked:
                 observation, reward, terminated, truncated, _ = world.step(asked["step"])
             else:
@@ -67,7 +69,8 @@ def serve(task: str, program: str, options: dict[str, Any]) -> None:
         except Exception as error:  # noqa: BLE001  (the other side says what has failed)
             answer = {"failed": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
-    world.close()
+    if world is not None:
+        world.close()
 
 
 if __name__ == "__main__":

@@ -18,16 +18,18 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.web.browser import find_program
 
 MISSING = (
-    "BrowserGym is not in {python}: python -m venv browsergym && browsergym/bin/pip install browsergym-core "
-    "browsergym-miniwob, then browsergym:python=browsergym/bin/python"
+    "the task {task} needs {missing}, which {python} does not have: python -m venv browsergym && "
+    "browsergym/bin/pip install browsergym-core{package}, then browsergym:python=browsergym/bin/python"
 )
+PACKAGES = {"openended": "", "weblinx": "weblinx-browsergym"}
+"""Package of a task's benchmark, where it is not browsergym-BENCHMARK; `openended` is in the core."""
 CHILD = Path(__file__).with_name("child.py")
 FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
 """The seed of a split's first task."""
 
 
 class BrowserGym(Env):
-    """One BrowserGym task, its seeds as tasks.
+    """One BrowserGym task, its seeds as tasks. Tested with MiniWoB's; README.md says what others lack.
 
     task: as BrowserGym names it, "miniwob.click-button". python: an interpreter with BrowserGym, whose Playwright is
     an older one than ours. options: for `gymnasium.make`. Without a MINIWOB_URL, its MiniWoB pages are those of the
@@ -47,9 +49,7 @@ class BrowserGym(Env):
         self.options = dict(options or {})
         if task.startswith("miniwob."):
             self.options = {"task_kwargs": {"base_url": _pages()}, **self.options}
-        found = subprocess.run([self.python, "-c", "import browsergym.core"], capture_output=True, check=False)
-        if found.returncode:
-            raise MissingDependency(MISSING.format(python=self.python))
+        _require(self.python, task)
         self.turn, self.over, self.success = -1, False, False
         self._child: subprocess.Popen[str] | None = None
         self._seen: dict[str, Any] = {}
@@ -116,6 +116,18 @@ class BrowserGym(Env):
     def _info(self, valid: bool) -> dict[str, Any]:
         state = hashlib.sha256(f"{self._seen['url']}\n{self._seen['goal']}\n{self._seen['tree']}".encode())
         return {"success": self.success, "valid_action": valid, "state_key": state.hexdigest()[:16]}
+
+
+def _require(python: str, task: str) -> None:
+    """Raise MissingDependency, naming the package, where an interpreter lacks what a task needs."""
+    benchmark = task.partition(".")[0]
+    package = PACKAGES.get(benchmark, f"browsergym-{benchmark.replace('_', '-')}")
+    needed = {"browsergym-core": "browsergym.core"} | ({package: f"browsergym.{benchmark}"} if package else {})
+    for missing, module in needed.items():
+        asks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+        if subprocess.run([python, "-c", asks], capture_output=True, check=False).returncode:
+            told = f" {package}" if package else ""
+            raise MissingDependency(MISSING.format(task=task, missing=missing, python=python, package=told))
 
 
 def _pages() -> str:

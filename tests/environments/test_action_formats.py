@@ -1,0 +1,94 @@
+"""Action formats: what a scripted solver does can be said in an environment's own action format."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentgym import load
+from agentgym.env import Action, Env
+from agentgym.errors import MissingDependency
+from agentgym.harness import Harness
+from agentgym.policy import Ask, Episode, Reply, TextActor
+from agentgym.runner import Limits, rollout
+from agentgym.session import LocalSession
+
+SOLVED = {name: load.get_spec(name) for name in load.names() if "expert" in load.get_spec(name).capabilities}
+HEAVY_TURNS = 8
+"""Turns that are played of an environment that has a browser, a sandbox or an engine."""
+
+
+def cases() -> list[Any]:
+    """Every environment that has a scripted solver. Of heavy ones a class's further variants are for `make worlds`."""
+    found, classes = [], set()
+    for name, spec in SOLVED.items():
+        again = not spec.inline and load.target(name) in classes
+        classes.add(load.target(name))
+        found.append(pytest.param(name, marks=pytest.mark.worlds if again else ()))
+    return found
+
+
+class Solver(TextActor):
+    """Says what the scripted solver does, after a thought, and keeps it."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+
+    async def act(self, ask: Ask) -> Reply:
+        self.actions.append(await ask.session.expert())
+        return Reply(f"First I look.\n\n{ask.harness.render(self.actions[-1], ask.session.spec)}\n")
+
+
+def made(name: str) -> Env:
+    try:
+        return load.make(name)
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+
+
+def played_directly(env: Env, split: str) -> Any:
+    _, info = env.reset(seed=0, options={"split": split, "task": 0})
+    over = False
+    while not over:
+        _, _, terminated, truncated, info = env.step(env.expert())
+        over = terminated or truncated
+    return info.get("success")
+
+
+@pytest.mark.filterwarnings(
+    'ignore:"is" with a literal:SyntaxWarning'
+)  # a package of reasoning-gym, when it is compiled
+@pytest.mark.parametrize("name", cases())
+def test_solver_plays_through_its_action_format(name):
+    env = made(name)
+    try:
+        spec, solver = env.env_spec, Solver()
+        split = next(iter(spec.splits))
+        limits = Limits(None if spec.inline else HEAVY_TURNS)
+        episode = Episode(spec.id, split, 0)
+        played = asyncio.run(rollout(LocalSession(env), solver, Harness(), episode, limits))
+        assert not played.stop.is_failure, played.error
+        assert [turn.action for turn in played.turns] == solver.actions
+        if spec.tools:
+            assert all(Harness().parse("", spec, [action]).action == action for action in solver.actions)
+        if spec.inline:
+            assert played.success == played_directly(env, split)
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+    finally:
+        env.close()
+
+
+def test_an_edit_of_several_lines_is_one_action():
+    edit = "edit src/markupsafe/__init__.py 58-58\n    if s is None:"
+    spec = load.get_spec("swe")
+    assert Harness().parse(f"The test is wrong.\n<action>{edit}</action>", spec).action == edit
+    assert Harness().instructions(spec).endswith("Reply with one action as <action>...</action>.")
+
+
+@pytest.mark.parametrize("name", ["tools", "tools-one", "tools-long", "tools-dialogue"])
+def test_tools_are_offered_as_tools(name):
+    spec = load.get_spec(name)
+    assert Harness().tools(spec) == spec.tools
