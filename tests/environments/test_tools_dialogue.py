@@ -89,7 +89,7 @@ def test_a_pushy_customer_insists_once():
 
 def test_the_customer_agrees_to_what_he_wants_and_to_nothing_else():
     env = allowed("swap", "exchange_item")
-    order, colour = found(env), env.case.caller.wishes[0].agrees[1]
+    order, colour = found(env), env.case.caller.wishes[0].names[0]
     assert say(env, f"Shall I cancel order {order}?").startswith("No. I want to exchange")
     assert say(env, f"Shall I exchange it for the pink one, order {order}?").startswith("No. ")
     assert env.desk.agreed == []
