@@ -24,7 +24,7 @@ class Swe(ShellEnv):
     """bugs: 1 with the file named in the issue, or 2 with nothing but what goes wrong. sandbox: "bubblewrap", "docker"
     or "auto". interface: "text", or "tools" where actions are tool calls (both are understood either way).
     cache: folder of the packages' archives; ~/.cache/agentgym when it is "". command_s: longest command, in seconds.
-    tasks: folder with tasks.jsonl and packages.jsonl of `agentgym_environments.swe.make`; the shipped ones when it is "".
+    tasks: folder that `python -m agentgym_environments.swe.make` wrote; the shipped tasks when it is "".
 
     Raises MissingDependency where no sandbox works; `reset` does, where a package can neither be found nor fetched.
     """
@@ -47,9 +47,7 @@ class Swe(ShellEnv):
         self._tasks = {split: found for split in SPLITS if (found := of_split(split, bugs, self.folder))}
         if not self._tasks:
             kind = "--singles" if bugs == 1 else "--pairs"
-            raise ConfigError(
-                f"{self.folder} has no task with {bugs} bugs: make some with {kind}, or set bugs={3 - bugs}"
-            )
+            raise ConfigError(f"{self.folder} has no task with {bugs} bugs: make some with {kind}")
         splits = {split: len(found) for split, found in self._tasks.items()}
         spec = spec.model_copy(update={"splits": splits})
         variant = [bugs, hashlib.sha256((self.folder / "tasks.jsonl").read_bytes()).hexdigest()] if tasks else bugs
