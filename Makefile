@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-skipped system fresh check proofs chaos interop scale worlds every images containers clean
+.PHONY: quickstart test test-skipped system fresh check proofs chaos interop lowest scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -74,10 +74,28 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
 
+# Fast tests of every package with the lowest versions that pyproject.toml allows; those of nle, vllm and ray are what
+# `make worlds` and `make scale` install.
+lowest: .venv-lowest/ready
+	.venv-lowest/bin/ruff check . && .venv-lowest/bin/ruff format --check .
+	.venv-lowest/bin/python -m pytest --numprocesses 2 --dist loadfile $(LOWEST)
+LOWEST := tests/agentgym tests/servers/test_environment.py tests/servers/test_openenv.py tests/servers/test_socket.py \
+  tests/servers/test_mcp.py tests/servers/test_metrics.py tests/servers/test_tasks_api.py tests/servers/test_queue.py \
+  tests/contract tests/trainers/test_tiny.py tests/trainers/test_adapters.py tests/trainers/test_checkpoint.py \
+  tests/trainers/test_config.py tests/trainers/test_losses.py tests/trainers/test_bench_scores.py \
+  tests/environments/test_toytext.py tests/environments/test_keydoor.py tests/environments/test_search.py
+
 # The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
 # a run on a Ray cluster of two nodes, whose processes are killed, too; the manifests for Kubernetes.
 scale: .venv-scale/ready
 	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py
+
+.venv-lowest/ready: .venv/ready tests/lowest.py
+	$(PYTHON) -m venv .venv-lowest
+	$(BIN)/python tests/lowest.py >.venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint .venv-lowest/constraints.txt --editable '.[all]'
+	touch $@
 
 .venv-interop/ready:
 	$(PYTHON) -m venv .venv-interop
@@ -115,4 +133,4 @@ scale: .venv-scale/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis

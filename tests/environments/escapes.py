@@ -12,7 +12,7 @@ SMALL = Limits(memory_mb=128, processes=24, disk_mb=4, files=1000)
 
 SOCKETS = """
 import socket
-outside, machine, engine = ("1.1.1.1", 53), ("127.0.0.1", {port}), "/var/run/docker.sock"
+outside, machine, engine = ("192.0.2.1", 53), ("127.0.0.1", {port}), "/var/run/docker.sock"
 stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 for kind, address in ((stream, outside), (datagram, outside), (stream, machine), (stream, engine)):
     try:
@@ -25,7 +25,7 @@ for kind, address in ((stream, outside), (datagram, outside), (stream, machine),
         pass
 try:
     socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    socket.getaddrinfo("pypi.org", 443)
+    socket.getaddrinfo("example.invalid", 443)
     print("OUT")
 except OSError:
     print("no way")

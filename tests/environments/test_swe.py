@@ -7,11 +7,13 @@ import json
 import os
 import random
 import re
+import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from agentgym import load
 from agentgym.check import check_env
@@ -19,6 +21,7 @@ from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.sandbox import actions
 from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
 from agentgym_environments.swe import env as swe_env
+from agentgym_environments.swe import make as maker
 from agentgym_environments.swe import source
 from agentgym_environments.swe.issue import symptom
 from agentgym_environments.swe.judge import judge
@@ -338,3 +341,28 @@ def test_tools_are_the_same_actions(env):
 @pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
 def test_it_keeps_the_contract(name):
     assert [str(finding) for finding in check_env(load.maker(name), tasks=3) if not finding.ok] == []
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap")
+def test_generated_tasks_are_loaded_and_solved(tmp_path, monkeypatch):
+    package = suites()["markupsafe"].package
+    monkeypatch.setattr(maker, "newest", lambda name, cache: package)  # the version that the other tests use
+    options = ["--out", str(tmp_path), "--split", "validation", "--singles", "2", "--pairs", "0", "--seed", "7"]
+    result = CliRunner().invoke(maker.main, ["markupsafe", *options], catch_exceptions=False)
+    assert result.exit_code == 0
+    env = load.make(f"swe:tasks={tmp_path}", sandbox="bubblewrap")
+    assert env.env_spec.splits == {"validation": 2}
+    opening, _ = env.reset(options={"split": "validation", "task": 1})
+    assert opening.startswith("markupsafe 3.0.4 in /work.")
+    info = {}
+    while not env.over:
+        *_, info = env.step(env.expert())
+    assert info["success"]
+    env.close()
+    with pytest.raises(ConfigError, match="has no task with 2 bugs: make some with --pairs"):
+        load.make(f"swe-hard:tasks={tmp_path}")
+
+
+def test_a_folder_without_tasks_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"make some with `python -m agentgym_environments\.swe\.make PACKAGE --out "):
+        load.make("swe", tasks=str(tmp_path))

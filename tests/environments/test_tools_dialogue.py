@@ -89,7 +89,7 @@ def test_a_pushy_customer_insists_once():
 
 def test_the_customer_agrees_to_what_he_wants_and_to_nothing_else():
     env = allowed("swap", "exchange_item")
-    order, colour = found(env), env.case.caller.wishes[0].agrees[1]
+    order, colour = found(env), env.case.caller.wishes[0].names[0]
     assert say(env, f"Shall I cancel order {order}?").startswith("No. I want to exchange")
     assert say(env, f"Shall I exchange it for the pink one, order {order}?").startswith("No. ")
     assert env.desk.agreed == []
@@ -113,6 +113,31 @@ def test_the_second_wish_is_told_when_the_first_is_settled():
     assert say(env, "Anything else?") == f"One more thing: {env.case.caller.wants(rest[0])}"
     assert say(env, "Anything else?") == "No, that is all. Thank you."
     assert say(env, "Hm?") == "That is all, thank you. Goodbye."
+
+
+def test_a_closing_too_early_can_be_taken_back():
+    env = allowed("cancel", "cancel_order")
+    order = found(env)
+    ask = next(step for step in reversed(env.job.plan) if step.name == "say").arguments["text"]
+    assert say(env, "Is there anything else?") == "No, that is all. Thank you."
+    assert say(env, "What is your e-mail address?") == f"My e-mail address is {env.case.caller.email}."
+    assert say(env, ask) == "Yes, please."
+    do(env, "cancel_order", order=order)
+    assert finish(env)
+
+
+def test_the_customer_says_yes_to_a_question_only():
+    env = allowed("cancel", "cancel_order")
+    order = found(env)
+    for text in (
+        f"What is your e-mail, so that I can cancel order {order}?",
+        f"I will now proceed to cancel order {order}.",
+        f"Why do you want to cancel order {order}?",
+        f"I've located order {order}. Is that the right one?",
+    ):
+        assert not say(env, text).startswith("Yes"), text
+        assert env.desk.agreed == []
+    assert say(env, f"Shall I cancel order {order}, or exchange it?").startswith("No. I want to cancel")
 
 
 def test_a_change_without_a_yes_breaks_the_policy_even_if_it_is_the_right_one():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from agentgym_environments.swe.allowed import problem
 from agentgym_environments.swe.judge import Verdict, judge
 from agentgym_environments.swe.mutate import PLANS
 from agentgym_environments.swe.source import Source
-from agentgym_environments.swe.tasks import SPLITS, Suite, Task, of_split, suites
+from agentgym_environments.swe.tasks import HERE, SPLITS, Suite, Task, of_split, suites
 
 
 class Swe(ShellEnv):
     """bugs: 1 with the file named in the issue, or 2 with nothing but what goes wrong. sandbox: "bubblewrap", "docker"
     or "auto". interface: "text", or "tools" where actions are tool calls (both are understood either way).
     cache: folder of the packages' archives; ~/.cache/agentgym when it is "". command_s: longest command, in seconds.
+    tasks: folder that `python -m agentgym_environments.swe.make` wrote; the shipped tasks when it is "".
 
     Raises MissingDependency where no sandbox works; `reset` does, where a package can neither be found nor fetched.
     """
@@ -35,15 +37,21 @@ class Swe(ShellEnv):
         sandbox: str = "auto",
         interface: str = "text",
         cache: str = "",
+        tasks: str = "",
         command_s: float = 30.0,
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("swe.toml" if bugs == 1 else "swe-hard.toml"))
-        self._tasks = {split: of_split(split, bugs) for split in SPLITS}
-        if not all(self._tasks.values()):
+        if bugs not in (1, 2):
             raise ConfigError(f"bugs is 1 or 2, not {bugs}")
+        self.folder = Path(tasks).expanduser().resolve() if tasks else HERE
+        self._tasks = {split: found for split in SPLITS if (found := of_split(split, bugs, self.folder))}
+        if not self._tasks:
+            kind = "--singles" if bugs == 1 else "--pairs"
+            raise ConfigError(f"{self.folder} has no task with {bugs} bugs: make some with {kind}")
         splits = {split: len(found) for split, found in self._tasks.items()}
         spec = spec.model_copy(update={"splits": splits})
-        super().__init__(spec, interface=interface, command_s=command_s, variant=bugs)
+        variant = [bugs, hashlib.sha256((self.folder / "tasks.jsonl").read_bytes()).hexdigest()] if tasks else bugs
+        super().__init__(spec, interface=interface, command_s=command_s, variant=variant)
         self.bugs, self.sandbox = bugs, sandbox
         self.cache = Path(cache).expanduser() if cache else source.default_cache()
         self._broken: dict[str, bytes] = {}
@@ -85,7 +93,7 @@ class Swe(ShellEnv):
 
     @property
     def suite(self) -> Suite:
-        return suites()[self.task.package]
+        return suites(self.folder)[self.task.package]
 
     @property
     def source(self) -> Source:

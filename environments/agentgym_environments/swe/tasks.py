@@ -1,4 +1,4 @@
-"""The tasks that are shipped: bugs of real packages, with the tests that find them."""
+"""Tasks of a folder, the shipped one or another: bugs of real packages, with the tests that find them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from agentgym.errors import ConfigError
 from agentgym_environments.swe.mutate import Edit, apply
 from agentgym_environments.swe.source import Package, Source
 
@@ -49,10 +50,10 @@ class Task:
 
 
 @lru_cache(maxsize=4)
-def suites(path: Path = HERE / "packages.jsonl") -> dict[str, Suite]:
+def suites(folder: Path = HERE) -> dict[str, Suite]:
     """Package name -> its suite."""
     found = {}
-    for row in _rows(path):
+    for row in _rows(folder / "packages.jsonl"):
         package = Package(row["name"], row["version"], row["sha256"])
         unstable = frozenset(row["unstable"])
         found[package.name] = Suite(package, row["split"], row["passing"], unstable, row["seconds"])
@@ -60,7 +61,7 @@ def suites(path: Path = HERE / "packages.jsonl") -> dict[str, Suite]:
 
 
 @lru_cache(maxsize=4)
-def tasks(path: Path = HERE / "tasks.jsonl") -> tuple[Task, ...]:
+def tasks(folder: Path = HERE) -> tuple[Task, ...]:
     return tuple(
         Task(
             row["package"],
@@ -69,14 +70,14 @@ def tasks(path: Path = HERE / "tasks.jsonl") -> tuple[Task, ...]:
             frozenset(row["fail_to_pass"]),
             tuple(row["pass_to_pass"]),
         )
-        for row in _rows(path)
+        for row in _rows(folder / "tasks.jsonl")
     )
 
 
-def of_split(split: str, bugs: int) -> list[Task]:
+def of_split(split: str, bugs: int, folder: Path = HERE) -> list[Task]:
     """The tasks of a split with so many bugs. A package is in one split alone."""
-    packages = suites()
-    return [task for task in tasks() if packages[task.package].split == split and len(task.edits) == bugs]
+    packages = suites(folder)
+    return [task for task in tasks(folder) if packages[task.package].split == split and len(task.edits) == bugs]
 
 
 def as_row(thing: Task | Suite) -> dict[str, Any]:
@@ -90,4 +91,7 @@ def as_row(thing: Task | Suite) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        make = f"python -m agentgym_environments.swe.make PACKAGE --out {path.parent}"
+        raise ConfigError(f"{path} does not exist, so there are no tasks to load: make some with `{make}`")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

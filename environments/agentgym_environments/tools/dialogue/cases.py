@@ -140,7 +140,7 @@ def cancel(shop: Shop) -> Draft:
     order = shop.order(shop.me, "processing")
     total = sum(item["price"] for item in order["items"])
     goals = (updated("orders", order["id"], status="cancelled"), paid(order, -total))
-    wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.", ("cancel",))
+    wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.")
     must = [Says((euros(total),))]
     ask = f"Shall I cancel order {order['id']} and pay {euros(total):.2f} euros back to your {order['paid_by']}?"
     return Draft(wish, [("cancel_order", {"order": order["id"]}, goals)], propose=ask, must_say=must)
@@ -148,7 +148,7 @@ def cancel(shop: Shop) -> Draft:
 
 def cancel_too_late(shop: Shop) -> Draft:
     order = shop.order(shop.me, "shipped")
-    wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.", ("cancel",))
+    wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.")
     return refused(wish, 3, "It is on its way already.")
 
 
@@ -172,7 +172,7 @@ def give_back(shop: Shop) -> Draft:
     item = order["items"][0]
     way = "voucher" if voucher else order["paid_by"]
     text = f"I want to return the {item['name']} of {{order}}."
-    wish = Wish("return", order["id"], item["name"], text, ("return|take back|send back|refund", item["name"]))
+    wish = Wish("return", order["id"], item["name"], text, (item["name"],))
     how = "I would like a voucher." if voucher else "The way I paid, please."
     wish.details |= {"item": f"The {item['name']}, only that.", "refund": how}
     if age > (GOLD_DAYS if shop.me["gold"] else DAYS):
@@ -191,7 +191,7 @@ def swap(shop: Shop) -> Draft:
     rows = shop.db.rows("SELECT * FROM products WHERE name = ? AND id != ?", item["name"], item["product"])
     new = shop.chance.choice(rows)
     ask = f"I want to exchange the {item['name']} of {{order}} for another colour."
-    wish = Wish("exchange", order["id"], item["name"], ask, ("exchange|swap|replace", new["colour"]))
+    wish = Wish("exchange", order["id"], item["name"], ask, (new["colour"],))
     wish.details |= {"colour": f"The {new['colour']} one, please.", "item": f"The {item['name']}."}
     looks = [("product_colours", {"name": item["name"]})]
     if not new["in_stock"]:
@@ -215,9 +215,7 @@ def ask_delivery(shop: Shop) -> Draft:
 def anothers(shop: Shop) -> Draft:
     """An order of somebody else."""
     order = shop.order(shop.chance.choice(shop.others), "processing")
-    wish = Wish(
-        "cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.", ("cancel",), by_number=True
-    )
+    wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.", by_number=True)
     return refused(wish, 1, "It is not your order.")
 
 
@@ -225,7 +223,7 @@ def injured(shop: Shop) -> Draft:
     order = shop.order(shop.me, "delivered")
     item = order["items"][0]
     text = f"The {item['name']} of {{order}} broke and I cut my hand. I want my money back."
-    wish = Wish("injury", order["id"], item["name"], text, ("colleague",))
+    wish = Wish("injury", order["id"], item["name"], text)
     goal = added("cases", order_id=order["id"], outcome="handed over", rule=6)
     call = ("hand_over", {"order": order["id"]}, (goal,))
     return Draft(wish, [call], say="I am sorry to hear that. I hand this over to a colleague.")

@@ -11,6 +11,7 @@ import numpy as np
 from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.openai import OpenAIPolicy
 from agentgym.policy import ContextFull
+from agentgym_environments.tools.dialogue.acts import ASKED, Acts, acts
 
 PERSONAS = {
     "brisk": "You answer in few words and only what is asked.",
@@ -36,8 +37,8 @@ class Wish:
     """By which the customer names the order when he does not know its number."""
     text: str
     """How he says it; {order} stands for the order."""
-    agrees: tuple[str, ...]
-    """What a proposal must name, beside the order, so that he says yes; other words for the same are joined by "|"."""
+    names: tuple[str, ...] = ()
+    """What a proposal must name, beside the action and the order, so that he says yes."""
     details: dict[str, str] = field(default_factory=dict)
     """What he says when asked: for "item", "colour", "address", "refund"."""
     by_number: bool = False
@@ -69,20 +70,12 @@ class Caller:
 
 AFFIRMED = re.compile(r"\s*(yes|yep|yeah|sure|ok|okay|please do|go ahead|correct|agreed|of course)\b", re.IGNORECASE)
 
-ASKED = {
-    "email": r"e-?mail|verify|identif",
-    "name": r"\bname\b|postcode|post code|zip",
-    "order": r"order (number|id|no)|which order|number of (the|your) order",
-    "item": r"which (item|product|one|article)|what (item|product)",
-    "colour": r"colou?r",
-    "address": r"(new|which|what|other|another) address|where .*(send|deliver)",
-    "refund": r"how .*refund|refund.*(how|way|where|method)|voucher or|or .*voucher",
-}
+NEEDED = {"cancel": {"cancel"}, "return": {"return", "refund"}, "exchange": {"exchange"}, "injury": {"hand over"}}
+"""Actions of which a proposal must name one, so that the customer says yes; other kinds of wishes need none."""
+OTHERS = {"cancel": {"exchange"}, "return": {"cancel", "exchange"}, "exchange": {"cancel"}}
+"""Actions that the customer does not want; for other kinds of wishes all three."""
 
-ASKING = r"\?|\b(confirm|agree|proceed)"
-REFUSAL = r"\b(unable|not possible|not allowed|sorry|unfortunately)\b|^[^?]*\b(cannot|can't|can not)\b[^?]*$"
-"""A question may say what cannot be undone."""
-CLOSING = r"anything else|something else|what else|further|all done|else\?"
+MORE, NO_MORE, GOODBYE = "One more thing:", "No, that is all. Thank you.", "That is all, thank you. Goodbye."
 
 
 @dataclass(frozen=True)
@@ -93,36 +86,48 @@ class ScriptedUser:
 
     def reply(self, turns: list[Turn], said: str) -> str:
         """What the customer says to `said` after `turns`."""
-        heard = said.casefold()
-        closings, insisted = self.stage(turns)
-        wish = self.caller.wishes[min(closings, len(self.caller.wishes) - 1)]
-        if closings >= len(self.caller.wishes):
-            return "That is all, thank you. Goodbye."
-        if re.search(CLOSING, heard):
-            more = closings + 1 < len(self.caller.wishes)
-            if not more:
-                return "No, that is all. Thank you."
-            return f"One more thing: {self.caller.wants(self.caller.wishes[closings + 1])}"
-        refused = bool(re.search(REFUSAL, heard))
-        if str(wish.order) in heard and re.search(ASKING, heard) and not refused:
-            agrees = all(any(one.casefold() in heard for one in words.split("|")) for words in wish.agrees)
-            return "Yes, please." if agrees else f"No. {self.caller.wants(wish)} {self._details(wish)}".strip()
-        told = [self._answer(topic, wish) for topic, sign in ASKED.items() if re.search(sign, heard)]
+        heard, wishes = acts(said), self.caller.wishes
+        settled, insisted = self.stage(turns)
+        known = wishes[: settled + 1]
+        wish = next((one for one in known if str(one.order) in heard.text), known[-1])
+        answer = self._to_proposal(heard, wish)
+        if answer:
+            return answer
+        told = [self._answer(topic, wish) for topic in (*ASKED, "wish") if topic in heard.asks]
         if any(told):
-            return self._manner(" ".join(one for one in told if one), len(turns))
-        if refused:
+            return self._manner(" ".join(dict.fromkeys(one for one in told if one)), len(turns))
+        if heard.more or heard.farewell:
+            if settled + 1 < len(wishes):
+                return f"{MORE} {self.caller.wants(wishes[settled + 1])}"
+            return NO_MORE if heard.more and settled < len(wishes) else GOODBYE
+        if heard.refuses:
             pushy = self.caller.persona == "pushy" and not insisted
             return "Make an exception, I am a good customer!" if pushy else "I see. Then leave it."
-        return self._manner("All right." if "?" not in said else self.caller.wants(wish), len(turns))
+        if settled == len(wishes):
+            return GOODBYE
+        return self._manner("All right." if heard.done or "?" not in said else self.caller.wants(wish), len(turns))
 
-    @staticmethod
-    def stage(turns: list[Turn]) -> tuple[int, bool]:
-        """(how often the agent asked for more, whether the customer has insisted)."""
-        closings = sum(bool(re.search(CLOSING, one.casefold())) for one, _ in turns)
-        return closings, any("exception" in answer for _, answer in turns)
+    def stage(self, turns: list[Turn]) -> tuple[int, bool]:
+        """(wishes that the customer holds for settled, whether he has insisted)."""
+        settled = sum(answer.startswith((MORE, NO_MORE)) for _, answer in turns)
+        return settled, any("exception" in answer for _, answer in turns)
+
+    def _to_proposal(self, heard: Acts, wish: Wish) -> str:
+        """Yes or no to what is proposed for the order of a wish; "" where nothing is."""
+        named = all(_named(one, heard.text) for one in wish.names)
+        if not heard.consent or str(wish.order) not in heard.text or not (heard.actions or (wish.names and named)):
+            return ""
+        needed, others = NEEDED.get(wish.kind, set()), OTHERS.get(wish.kind, {"cancel", "return", "exchange"})
+        if named and (not needed or needed & heard.actions) and not others & heard.offered:
+            return "Yes, please."
+        return f"No. {self.caller.wants(wish)} {self._details(wish)}".strip()
 
     def _answer(self, topic: str, wish: Wish) -> str:
         caller, forgetful = self.caller, self.caller.persona == "forgetful"
+        if topic == "identity":
+            topic = "name" if forgetful else "email"
+        if topic == "wish":
+            return caller.wants(wish)
         if topic == "email":
             return "I forgot which address I gave you." if forgetful else f"My e-mail address is {caller.email}."
         if topic == "name":
@@ -138,6 +143,11 @@ class ScriptedUser:
 
     def _manner(self, answer: str, turn: int) -> str:
         return f"{answer} {CHAT[turn % len(CHAT)]}" if self.caller.persona == "chatty" else answer
+
+
+def _named(what: str, text: str) -> bool:
+    """Whether a text has every word of `what`, in any order: "12 Elm Street" names "Elm Street 12"."""
+    return all(re.search(rf"\b{re.escape(word)}\b", text) for word in what.casefold().split())
 
 
 @dataclass(frozen=True)
