@@ -116,7 +116,7 @@ with server_process({NETHACK}, startup_s=240) as url:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_world_fails_with_the_same_reason_here_and_by_url(url, broken, name):
+def test_a_broken_env_fails_alike_here_and_by_url(url, broken, name):
     rule, reason = importlib.import_module(broken).REASONS[name]
     for findings in (
         asyncio.run(check_world(f"{broken}:{name}", tasks=10)),

@@ -154,7 +154,7 @@ def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
     copy.close()
 
 
-def test_a_snapshot_of_another_world_is_refused_rather_than_played():
+def test_a_snapshot_of_another_env_is_refused():
     """All share an id, and differ by arguments."""
     world, other = load.make("textarena"), load.make("textarena:game=FrozenLake-v0-hardcore")
     world.reset(options={"task": 0})
@@ -178,7 +178,7 @@ TOGETHER = ("babyai", "reasoning-gym", "textarena", "alfworld", pytest.param("te
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_worlds_in_threads_of_one_process_do_not_disturb_each_other(name, games):
+def test_envs_in_threads_do_not_disturb_each_other(name, games):
     """As a server's workers run them, and a trainer that serves nothing. Some engines have globals."""
     name = named(name, games)
 

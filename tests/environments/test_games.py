@@ -105,7 +105,7 @@ def test_every_step_says_who_is_asked_and_what_each_role_won(name):
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_against_an_opponent_the_role_stays_and_reward_counts_its_reply(name):
+def test_against_an_opponent_reward_counts_its_reply(name):
     env = make(name)
     roles = set()
     for task in range(4):
@@ -211,7 +211,7 @@ def equilibria():
 
 
 @pytest.mark.parametrize("policy", equilibria())
-def test_kuhns_equilibria_cannot_be_beaten_and_are_worth_minus_one_eighteenth(policy):
+def test_kuhn_equilibria_are_unbeatable_and_have_their_value(policy):
     tree = kuhn_poker()
     assert value(tree, policy) == pytest.approx(-1 / 18)
     assert exploitability(tree, policy) == pytest.approx(0, abs=1e-12)

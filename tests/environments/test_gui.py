@@ -178,7 +178,7 @@ def test_numbers_stay_with_an_element_whatever_comes_and_goes():
     assert seen("d", "b", "a") == {"d": 5, "b": 3, "a": 2}
 
 
-def test_a_line_says_role_name_state_and_text_and_never_where_home_is():
+def test_a_line_has_role_name_state_text_and_no_home_path():
     kids = [
         node("push button", "Save", states=()),
         node("text", text="one\ntwo", states=("focused", "sensitive"), caret=5, marked=[0, 3]),
@@ -410,7 +410,7 @@ def gone(folder: Path) -> bool:
 
 
 @real
-def test_closing_leaves_nothing_and_a_world_closed_can_begin_again():
+def test_closing_leaves_nothing_and_reset_starts_again():
     env = load.make("gui-calculator")
     env.reset(seed=0)
     folder, number = env.desktop.home.parent, env.desktop._display.get_display_name().rpartition(":")[2]
@@ -426,7 +426,7 @@ def test_closing_leaves_nothing_and_a_world_closed_can_begin_again():
 
 
 @real
-def test_a_desktop_that_dies_fails_the_step_and_the_next_reset_has_another():
+def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
     env = load.make("gui-calculator")
     try:
         env.reset(seed=0)

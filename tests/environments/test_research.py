@@ -30,7 +30,7 @@ def play(env, split, number):
 # The tasks.
 
 
-def test_tasks_are_the_same_again_and_what_is_to_be_found_is_in_one_split_alone():
+def test_tasks_are_reproducible_and_splits_share_no_solution():
     task.cache_clear()
     before = [task(*where) for where in ALL[:4]]
     task.cache_clear()
@@ -43,7 +43,7 @@ def test_tasks_are_the_same_again_and_what_is_to_be_found_is_in_one_split_alone(
     assert all(len(splits) == 1 for splits in places.values())
 
 
-def test_the_reference_is_far_better_than_the_baseline_and_half_of_the_way_is_half_of_the_reward():
+def test_reward_is_the_share_of_the_way_to_the_reference():
     for where in ALL:
         one = task(*where)
         assert 0 < one.reference <= GAP * one.baseline

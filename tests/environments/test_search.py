@@ -75,7 +75,7 @@ def test_sizes_that_the_package_does_not_have_are_refused():
         read_atlas(10)
 
 
-def test_bm25_prefers_rare_words_folds_accents_and_breaks_ties_by_order():
+def test_bm25_ranks_rare_words_first_and_folds_accents():
     index = Bm25(
         [
             Document("a", "São Paulo", ("A city of bridges.",)),
@@ -108,7 +108,7 @@ def test_another_process_finds_and_asks_the_same():
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_every_question_needs_every_document_of_its_chain_and_is_unambiguous(hops):
+def test_questions_are_unambiguous_and_need_their_whole_chain(hops):
     books = library()
     titles = Counter(fold(one.title) for one in books.documents.values())
     for split, size in SIZES.items():
@@ -230,7 +230,7 @@ def test_searching_opening_finding():
     assert world.step("find x")[0] == "open a document first"
 
 
-def test_full_results_are_whole_documents_as_search_r1_shows_them():
+def test_full_results_are_documents_as_in_search_r1():
     world = load.make("search:full=true")
     world.reset(options={"split": "test", "task": 0})
     world.step(world.expert())

@@ -30,7 +30,7 @@ SAMPLE = 3
 """Tasks that are verified both ways by default; `-m worlds` verifies all."""
 
 
-def test_there_are_enough_tasks_of_enough_packages_and_no_package_is_in_two_splits():
+def test_there_are_enough_tasks_and_splits_share_no_package():
     assert len(tasks()) >= 60
     assert len(suites()) >= 8
     assert {task.package for task in tasks()} == suites().keys()
@@ -87,7 +87,7 @@ def test_every_task_is_verified_both_ways(name):
 @pytest.mark.worlds
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
-def test_the_expert_solves_every_task_and_submitting_at_once_none(name):
+def test_the_solver_solves_every_task_and_submit_alone_none(name):
     env = load.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(size):
@@ -180,7 +180,7 @@ def test_bugs_are_of_one_line_and_leave_python():
     assert one == other
 
 
-def test_an_issue_has_the_failing_line_and_what_came_of_it_but_not_the_place():
+def test_an_issue_shows_the_failing_line_but_not_the_place():
     said = symptom(
         "tests.test_a::test_pop_item[1]",
         "tests/test_a.py:12: in test_pop_item\n    assert cache.pop(1) == 2\n"

@@ -96,7 +96,7 @@ def test_the_toml_files_are_those_of_the_code():
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_spec_is_what_the_class_says_and_every_tool_has_a_schema(name):
+def test_the_spec_matches_the_class_and_tools_have_schemas(name):
     spec, env = load.spec(name), load.make(name)
     assert env.env_spec == spec
     assert (spec.id, spec.family, spec.inline) == (name, "tools", True)
@@ -157,7 +157,7 @@ def test_nobody_is_in_two_splits(name):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_random_legal_calls_are_understood_and_win_next_to_nothing(name):
+def test_random_legal_calls_are_valid_and_rarely_win(name):
     env, chance, won = load.make(name), random.Random(0), 0
     for task in range(15):
         _, info = env.reset(options={"task": task})
@@ -249,7 +249,7 @@ def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
     assert env.turn == 15
 
 
-def test_a_call_may_be_text_or_a_tool_call_and_harnesses_read_both():
+def test_a_call_may_be_text_or_a_tool_call():
     env = world()
     call = {"name": "mail_folders", "arguments": {}}
     assert env.step(call)[0] == env.step(json.dumps(call))[0]
@@ -307,7 +307,7 @@ def test_the_apps_keep_their_books():
 # Jobs.
 
 
-def test_there_are_many_kinds_of_jobs_and_the_levels_draw_from_all():
+def test_levels_draw_from_all_kinds_of_tasks():
     assert len(ONE_APP) >= 10
     assert len(SEVERAL) >= 10
     seen = {step.name for task in range(30) for step in world(task=task, name="tools").job.plan}

@@ -104,7 +104,7 @@ def test_no_opening_is_in_two_splits(name):
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_nonsense_costs_a_turn_changes_nothing_and_says_what_is_legal(name):
+def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     env = load.make(name)
     _, before = env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step("  dance!  ")

@@ -98,7 +98,7 @@ def test_a_client_that_goes_away_does_not_stop_the_step(play):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_a_reset_asked_again_is_the_same_episode_of_the_same_session(play, inline):
+def test_a_repeated_reset_is_the_same_episode(play, inline):
     app = create_app({"echo": lambda: EchoEnv(inline=inline)})
 
     async def script(api):
@@ -294,7 +294,7 @@ def test_numpy_in_info_is_converted_and_odd_worlds_do_no_harm(play, caplog):
         Odd.broken = False
 
 
-def test_a_request_the_world_refuses_costs_nothing_but_the_episode(play):
+def test_a_request_the_env_refuses_costs_only_the_episode(play):
     app = create_app([ECHO])
 
     async def script(api):

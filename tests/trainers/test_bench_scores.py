@@ -146,7 +146,7 @@ def test_the_noise_of_the_truth_is_taken_out_of_the_correlation():
     assert interval.high - interval.low < 0.06
 
 
-def test_a_sample_gives_the_populations_figures_on_average_and_intervals_cover():
+def test_sample_figures_are_unbiased_and_intervals_cover():
     """Groups of four drawn from the oracle: bias and variance by pairs of groups are those of the closed form."""
     every = testing.oracle_trajectories()
     chance = np.array([t.probability for t in every])
@@ -201,7 +201,7 @@ def test_a_sketch_keeps_inner_products_of_gradients(kit, tokenizer):
     np.testing.assert_array_equal(again, sketch_AK)
 
 
-def test_an_interval_may_end_at_infinity_and_leaves_out_what_is_undefined():
+def test_an_interval_may_be_infinite_and_skips_undefined():
     told = figure(np.array([2.0, 1.0, np.inf, np.nan, 3.0]))
     assert (told.value, told.low, told.high) == (2.0, 1.0, np.inf)
     assert np.isnan(figure(np.array([1.0, np.nan])).low)

@@ -387,7 +387,7 @@ def toy_scene(step: int = 9) -> Scene:
     return scene_of(batch, toy_rows([(S0, SA, SC), (S0, SB, 4)], [(0, 0, 0), (1, 1, 0)]), step)
 
 
-def test_the_actor_learns_from_fresh_actions_with_their_stop_token() -> None:
+def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
     """At states of the buffer; q_N is read behind the stop token, as the critic is trained."""
     signal, engine = scripted([[5, 7]])
     scene = toy_scene()

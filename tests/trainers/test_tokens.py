@@ -419,7 +419,7 @@ def test_tokens_that_would_merge_are_left_as_they_are() -> None:
     assert template.encode(template.decode(branch.ids)) != tuple(branch.ids.tolist())
 
 
-def test_tokens_that_would_merge_across_the_boundary_are_left_as_they_are() -> None:
+def test_tokens_are_not_merged_across_the_boundary() -> None:
     """No special token stands between a reply that was cut and what follows."""
     source = "{% for m in messages %}{{ m.content }}{% endfor %}"
     template = ChatTemplate(make_tokenizer(["north " * 9], 270, 99, chat_template=source))
