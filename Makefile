@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test check proofs chaos interop scale worlds every images containers clean
+.PHONY: quickstart test test-skipped system fresh check proofs chaos interop scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -12,6 +12,25 @@ quickstart: .venv/ready
 # Two processes, a file's tests in one of them. `pytest` does the same in one.
 test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# The system packages of Debian that environments and tests use, each where it is there: browsers, an X display with its
+# applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine.
+SYSTEM_PACKAGES := bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
+  stockfish xvfb openbox dbus at-spi2-core gir1.2-atspi-2.0 libatk-adaptor libgail-common libnss-wrapper librsvg2-common \
+  python3-gi adwaita-icon-theme fonts-dejavu-core shared-mime-info galculator mousepad pcmanfm
+system:
+	$(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq
+	$(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES)
+
+# `make quickstart` and `make test` on a bare machine: a clean clone in a container. Needs a Docker engine.
+fresh:
+	tests/fresh.sh
+
+# The tests that `make fresh` skipped, on this machine, where `make system` has installed what they need.
+test-skipped: .venv/ready
+	if [ -s .fresh/skipped.txt ]; then \
+	  $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --skip-nothing @.fresh/skipped.txt; fi
 
 # Style and types.
 check: .venv/ready
