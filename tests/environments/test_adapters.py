@@ -192,38 +192,6 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
 
 # READMEs.
 
-READMES = [
-    (path.parent.name, match.groups())
-    for path in sorted(ROOT.glob("*/README.md"))
-    for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
-]
-
-
-def test_every_folder_prints_an_episode():
-    assert {folder for folder, _ in READMES} == {path.parent.name for path in ROOT.glob("*/env.py")}
-
-
-@pytest.mark.parametrize(
-    "printed",
-    [
-        pytest.param(printed, id=folder, marks=[pytest.mark.worlds] if printed[0] in SLOW else [])
-        for folder, printed in READMES
-        if folder != "nle"
-    ],
-)
-def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(printed, games):
-    name, split, task, text = printed
-    world = load.make(named(name, games))
-    lines, reward = [world.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
-    while not world.over:
-        action = world.expert()
-        observation, gained, *_ = world.step(action)
-        reward += gained
-        lines += [f"> {action}", observation]
-    world.close()
-    played = "\n".join([*lines, f"reward {reward:g}"])
-    assert [line.rstrip() for line in played.splitlines()] == text.splitlines()
-
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*/env.py")), ids=lambda path: path.parent.name)
 def test_a_readme_names_every_id_and_what_it_needs(path):

@@ -403,28 +403,6 @@ def test_the_tough_opponent_gives_in_and_never_below_half():
         assert env.scores == (0, 0)
 
 
-# The README
-
-
-EPISODES = re.findall(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", README.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(("name", "split", "task", "printed"), EPISODES, ids=[name for name, *_ in EPISODES])
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(name, split, task, printed):
-    env = load.make(name)
-    lines = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]]
-    reward = 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
-
-
-def test_the_readme_prints_an_episode_of_each_game():
-    assert len(EPISODES) == 4
-
-
 def test_an_episode_is_json():
     for name in GAMES:
         json.dumps(finish(make(name)), allow_nan=False)

@@ -17,7 +17,6 @@ import pytest
 from agentgym import load
 from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
-from agentgym_environments import gui
 from agentgym_environments.gui import calculations, desktop, tasks
 from agentgym_environments.gui.actions import Act, parse
 from agentgym_environments.gui.desktop import Desktop, require, tree_of
@@ -284,20 +283,6 @@ def test_the_same_actions_show_the_same(world):
     assert episodes[0] == episodes[1] == episodes[2]
     assert 'dialog "Save As" (active)' in episodes[0][6][0]
     assert str(world.desktop.home) not in str(episodes)
-
-
-@real
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(world):
-    readme = Path(gui.__file__).with_name("README.md").read_text()
-    printed = re.search(r"<!-- episode: gui-files (\S+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
-    assert printed is not None
-    lines = [begin(world, "files", "easy", int(printed[2]), printed[1])[0]]
-    reward = 0.0
-    while not world.over:
-        action = world.expert()
-        observation, reward, *_ = world.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed[3]
 
 
 @real

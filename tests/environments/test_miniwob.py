@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -221,24 +220,6 @@ def test_a_world_goes_on_after_its_browser_has_died(make):
             world.step("wait")
     _, info = play(world, {"task": 0})
     assert info["success"]
-
-
-READMES = re.findall(
-    r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```",
-    (Path(__file__).parents[2] / "environments/agentgym_environments/web/miniwob/README.md").read_text(
-        encoding="utf-8"
-    ),
-    re.DOTALL,
-)
-
-
-@pytest.mark.parametrize(("name", "split", "task", "printed"), READMES)
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(make, name, split, task, printed):
-    said, _ = play(make(name), {"split": split, "task": int(task)})
-    lines = [said[0]]
-    for action, step, _ in zip(said[2::3], said[3::3], said[4::3]):
-        lines += [f"> {action}", step[0]]
-    assert "\n".join([*lines, f"reward {step[1]:g}"]) == printed
 
 
 # Minutes.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -123,18 +120,6 @@ def test_the_expert_solves_every_task(name):
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_it_keeps_the_contract(name):
     assert [str(finding) for finding in check_env(load.maker(name), tasks=3) if not finding.ok] == []
-
-
-def test_the_episode_of_the_readme_is_what_the_expert_plays(env):
-    readme = Path(research.__file__).with_name("README.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- episode: research (\w+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
-    assert found is not None
-    said = [env.reset(seed=0, options={"split": found[1], "task": int(found[2])})[0]]
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        said += [f"> {action}", observation]
-    assert "\n".join([*said, f"reward {reward:g}"]) == found[3]
 
 
 def test_part_of_the_way_is_part_of_the_reward(env):

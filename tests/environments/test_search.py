@@ -7,11 +7,9 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-import agentgym_environments.search
 from agentgym import load
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.search.atlas import distance_km, fold, read_atlas
@@ -345,17 +343,3 @@ def test_normalisation():
 )
 def test_f1(said, answers, score):
     assert f1(said, answers) == pytest.approx(score)
-
-
-def test_the_episode_in_the_readme_is_the_experts():
-    text = (Path(agentgym_environments.search.__file__).parent / "README.md").read_text()
-    name, split, task, printed = re.search(
-        r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", text, re.DOTALL
-    ).groups()
-    world = load.make(name)
-    lines, reward = [world.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
-    while not world.over:
-        action = world.expert()
-        observation, reward, *_ = world.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed

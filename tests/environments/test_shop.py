@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -292,23 +290,6 @@ def test_snapshots_are_small_and_another_level_is_an_argument():
     assert len(env.snapshot()) < 2000
     with pytest.raises(ConfigError, match="level is one of easy, one, two"):
         load.make("shop:level=three")
-
-
-# README.
-
-README = Path(__file__).parents[2] / "environments/agentgym_environments/shop/README.md"
-EPISODES = re.findall(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", README.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(("name", "split", "index", "printed"), EPISODES, ids=lambda value: str(value)[:12])
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(name, split, index, printed):
-    env = load.make(name)
-    lines, reward = [env.reset(seed=0, options={"split": split, "task": int(index)})[0]], 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
 
 
 def test_a_snapshot_is_json():

@@ -6,10 +6,8 @@ import hashlib
 import json
 import os
 import random
-import re
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,6 @@ from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.sandbox import actions
 from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
-from agentgym_environments.swe import env as swe_env
 from agentgym_environments.swe import source
 from agentgym_environments.swe.issue import symptom
 from agentgym_environments.swe.judge import judge
@@ -265,18 +262,6 @@ def test_an_expert_mends_what_others_have_spoilt(env):
     while not env.over:
         reward = env.step(env.expert())[1]
     assert reward == 1.0
-
-
-def test_the_episode_of_the_readme_is_what_the_expert_plays(env):
-    readme = Path(swe_env.__file__).with_name("README.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- episode: swe (\w+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
-    assert found is not None
-    said = [env.reset(seed=0, options={"split": found[1], "task": int(found[2])})[0]]
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        said += [f"> {action}", observation]
-    assert "\n".join([*said, f"reward {reward:g}"]) == found[3]
 
 
 def test_a_wrong_fix_and_no_fix_are_told(env):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import gymnasium.utils.env_checker
@@ -486,24 +485,3 @@ def test_the_tools_are_what_the_mcp_package_takes_for_tools():
     for name in IDS:
         for tool in load.spec(name).tools:
             Tool.model_validate({"name": tool.name, "inputSchema": tool.parameters})
-
-
-# README.
-
-README = Path(__file__).parents[2] / "environments/agentgym_environments/tools/README.md"
-EPISODES = re.findall(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", README.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(("name", "split", "task", "printed"), EPISODES, ids=lambda value: str(value)[:12])
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(name, split, task, printed):
-    env = load.make(name)
-    lines, reward = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {json.dumps(action)}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
-
-
-def test_the_readme_prints_an_errand_and_a_dialogue():
-    assert {name for name, *_ in EPISODES} == {"tools-one", "tools-dialogue"}

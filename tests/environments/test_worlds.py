@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import gymnasium.utils.env_checker
 import numpy as np
 import pytest
 
-import agentgym_environments
 from agentgym import load
 from agentgym.errors import BadRequest
 from agentgym_environments.turns import TurnEnv
@@ -203,37 +200,3 @@ def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
 
 def test_every_shipped_world_of_turns_is_a_turn_env():
     assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
-
-
-ROOT = Path(agentgym_environments.__file__).parent
-
-
-def folder(path):
-    return path.parent.relative_to(ROOT).as_posix()
-
-
-READMES = [
-    (path, match)
-    for path in sorted(ROOT.glob("**/README.md"))
-    for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
-    if folder(path) in FOLDERS
-]
-
-
-@pytest.mark.parametrize(
-    ("path", "match"), READMES, ids=lambda value: getattr(getattr(value, "parent", None), "name", "")
-)
-def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(path, match):
-    name, split, task, printed = match.groups()
-    env = load.make(name)
-    lines = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]]
-    reward = 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
-
-
-def test_every_folder_prints_an_episode():
-    assert {folder(path) for path, _ in READMES} == set(FOLDERS)

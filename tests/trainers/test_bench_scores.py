@@ -53,7 +53,7 @@ def end_of_turn(batch: Batch) -> Credit:
     return USE["turn_gae"](batch.with_columns(value_N=value_N), gamma=1.0, lam=0.0)
 
 
-# methods.md §0.2 (mean gradient over exact, total variance) and §19 (correlation, mean |A| where all is lost)
+# Assigner, mean gradient over exact, total variance, correlation, mean |A| where the episode is already lost.
 ORACLE = {
     "reinforce": (USE["reinforce"], 1.0, 0.1260, None, None),
     "dr_grpo": (USE["dr_grpo"], 1.0, 0.0996, 0.547, 0.1875),
@@ -105,7 +105,7 @@ def test_the_oracle_table_is_reproduced(name):
 
 
 def test_wrong_credit_is_told_from_noisy_credit():
-    """The two defects of methods.md §0.2: their gradients are wrong, whatever the learning rate."""
+    """Two assigners whose gradients are wrong, whatever the learning rate."""
     batch = testing.oracle_batch(POPULATION)
     turns, gradient = measured(batch, spa_released(batch))
     assert turns["pearson"] == pytest.approx(0.359, abs=6e-4)
