@@ -8,6 +8,7 @@ import random
 from typing import Any
 
 import pytest
+from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from agentgym import load
 from agentgym.check import RULES, Finding, check_env, check_session
@@ -231,6 +232,7 @@ def by_rule(findings: list[Finding]) -> dict[str, Finding]:
 def test_every_shipped_world_keeps_the_contract(name):
     findings = check_env(lambda: load.make(name), tasks=12)
     assert [str(finding) for finding in findings if not finding.ok] == []
+    gymnasium_check(load.make(name), skip_render_check=True)
 
 
 def test_a_good_env_passes_and_findings_state_the_rule():

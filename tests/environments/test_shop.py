@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym import check, load
+from agentgym import load
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.shop.catalogue import kinds, products, search, wares
 from agentgym_environments.shop.env import understand
@@ -221,12 +221,6 @@ def test_all_kinds_and_addresses_are_asked_for():
 
 
 # The world of text.
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_the_conformance_suite_passes(name):
-    broken = [finding for finding in check.check_env(load.maker(name), tasks=4) if not finding.ok]
-    assert not broken
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import gymnasium.utils.env_checker
 import numpy as np
 import pytest
 
@@ -41,11 +40,6 @@ def test_every_id_of_the_entry_points_is_here():
         "blackjack",
     }
     assert set(WORLDS) - set(EXPERTS) == {"blackjack"}
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_gymnasiums_own_checker_passes(name):
-    gymnasium.utils.env_checker.check_env(load.make(name), skip_render_check=True)
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -32,7 +32,7 @@ from agentgym_trainers.testing import (
     toy_batch,
 )
 
-# D1: turn ends inferred from reward ≠ 0
+# Turn ends inferred from reward ≠ 0
 
 
 @pytest.mark.parametrize("first_reward", [0.0, 1e-9])
@@ -55,7 +55,7 @@ def test_bilevel_gae_is_not_flat_token_gae() -> None:
     assert bilevel_gae(b6(), gamma_turn=0.9, lam_turn=0.5, lam=0.5).advantage_A != pytest.approx(flat)
 
 
-# D2: observation tokens in the recursion
+# Observation tokens in the recursion
 
 
 def test_observation_tokens_cannot_enter_credit() -> None:
@@ -69,7 +69,7 @@ def test_observation_tokens_cannot_enter_credit() -> None:
     assert defect[:3] == pytest.approx((0.743, 0.677, 0.607), abs=5.1e-4)
 
 
-# D6: group statistics over turns
+# Group statistics over turns
 
 
 def row_weighted(batch: Batch, *, scale: bool = False) -> Credit:
@@ -110,7 +110,7 @@ def test_row_weighting_biases_by_length(length: int, scale: float) -> None:
     assert expected_gradient(rloo, 0.3, 3, success, failure) / truth == pytest.approx(1)
 
 
-# D7: statistics per turn index
+# Statistics per turn index
 
 
 def reward_to_go_minus_mean(batch: Batch) -> Credit:
@@ -136,7 +136,7 @@ def test_gradient_of_a_turn_that_only_some_reach(assign, gradient: float) -> Non
     assert expected_gradient(assign, 0.3, 3, [0.0, 1.0], [0.0]) == pytest.approx(gradient, abs=1e-12)
 
 
-# D3 and its neighbours: what iStar's and PRIME's code compares with
+# What iStar's and PRIME's code compares with
 
 
 def test_istar_against_first_turns_alone_favours_later_turns() -> None:
@@ -165,7 +165,7 @@ def test_prime_released_compares_with_itself() -> None:
     assert released[:4] / ORACLE_GRADIENT[:4] == pytest.approx((2.1429, 2.5238, 2.5238, 2.9048), abs=5.1e-5)
 
 
-# D4: SPA's turn values overwritten with a number of the trajectory
+# SPA's turn values overwritten with a number of the trajectory
 
 
 def overwritten(batch: Batch) -> np.ndarray:
@@ -184,7 +184,7 @@ def test_progress_stays_with_its_turn() -> None:
     assert len(set(defect_N[first].tolist())) == 1
 
 
-# D11: turns as independent episodes
+# Turns as independent episodes
 
 
 def split(batch: Batch) -> Batch:
@@ -222,7 +222,7 @@ def test_turns_as_episodes_give_the_first_turn_no_credit(name: str) -> None:
     assert first_turn(name, 1.0, independent=True) == first_turn(name, 2.0, independent=True)
 
 
-# D12: intermediate rewards overwritten; D13: credit in the last row alone
+# Intermediate rewards overwritten; credit in the last row alone
 
 WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol", "recalibrated"]
 

@@ -1,4 +1,4 @@
-"""Laws that every entry of ASSIGNERS keeps (G1 to G12), on random batches of unequal groups, lengths and turns.
+"""Laws that every entry of ASSIGNERS keeps, on random batches of unequal groups, lengths and turns.
 
 Where a method does not keep one, the table of exceptions below says so and why.
 """
@@ -29,26 +29,26 @@ from agentgym_trainers.testing import VALUE_COLUMNS, random_batch, random_column
 NAMES = list(ASSIGNERS)
 GROUPED = [name for name in NAMES if "groups" in ASSIGNERS[name].needs]
 TOKEN_LEVEL = {"token_gae", "bilevel_gae", "prime"}
-"""G3: credit may differ between the tokens of a turn."""
+"""Credit may differ between the tokens of a turn."""
 OF_THE_BATCH = {
     "prime": {"variant": "paper"},  # the released one is scaled by the largest sum in the batch
     "spae": {"xi": 0.0},  # the bonus is scaled and centred over the batch
 }
-"""G2: a statistic of the whole batch is part of the definition; without it the law holds."""
+"""A statistic of the whole batch is part of the definition; without it the law holds."""
 NOT_BASELINED = {
     "reinforce": "there is no baseline",
     "outcome": "there is no baseline: the objective's pairs and groups cancel it",
     "filtered": "a weight of 0 or 1, to imitate",
     "digirl": "the last turn's advantage is the return itself",
 }
-"""G4 and G10: raw rewards."""
+"""Shifting rewards and equal rewards: these use raw rewards."""
 EVEN_LENGTHS = {
     "rtg_loo": "an episode that is over gets 0, not the shift; the noise that this adds has mean 0",
     "mt_grpo": "a turn is compared with those of its index: the last turns of unequal episodes are not",
 }
-"""G4 and G10 hold among episodes of equal length."""
+"""Shifted and equal rewards give nothing only among episodes of equal length."""
 NOT_LINEAR = {"rewardflow": "V is the larger of a state's own reward, which may be 0, and what follows"}
-"""G4 fails; G10 holds for rewards ≥ 0."""
+"""A shift changes credit; equal rewards give none where they are ≥ 0."""
 SCALE_FREE = {
     "grpo": "over the standard deviation",
     "mt_grpo": "over the standard deviation",
@@ -56,20 +56,20 @@ SCALE_FREE = {
     "filtered": "a weight of 0 or 1",
     "digiq": "a weight of 0 or 1",
 }
-"""G5: credit stays as it is; all others' scales with rewards and values."""
+"""Scaling: credit stays as it is; all others' scales with rewards and values."""
 IN_UNITS_OF_REWARD = {
     "loop": {"drop_below": 0.0},  # a threshold in units of reward
     "digiq": {"threshold": 0.0},  # the same
     "prime": {"variant": "paper"},  # the released process reward is scale-free, the outcome is not
     "spae": {"xi": 0.0},  # the same of the bonus
 }
-"""G5 holds with these options."""
+"""Credit scales with these options."""
 ALONE = {
     "grpo": "raw return, as released",
     "istar": "the turns of the one trajectory are compared",
     "spae": "the bonus stays",
 }
-"""G9: what a group of one gets, where it is not 0."""
+"""What a group of one gets, where it is not 0."""
 
 many = settings(deadline=None, derandomize=True, database=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)

@@ -45,7 +45,7 @@ def test_loop_drops_what_is_hardly_better_and_what_is_alone() -> None:
 
 
 def test_hgpo_is_gigpos_step_advantage_without_histories() -> None:
-    """The states of T4 are always reached by the same way, or say nothing."""
+    """The states are always reached by the same way, or say nothing."""
     win, lose = (0.439375, 0.633333, 0), (-0.463125, -0.316667, 0)
     assert hgpo(t4()).advantage_A == pytest.approx([*win, *lose, 0.486875, 0, *lose], abs=1e-6)
 

@@ -92,7 +92,7 @@ def test_epochs_end_once_a_trajectory_has_moved_too_far(log_ratio, stops) -> Non
 
 
 DETACHED = {"prm/grad_norm": 0.0, "prm/loss": 0.685675}
-"""What iStar's released training logs (D3): a loss, and no gradient."""
+"""What iStar's released training logs: a loss, and no gradient."""
 
 
 def test_a_loss_that_reaches_no_parameter_stops_the_run(caplog) -> None:

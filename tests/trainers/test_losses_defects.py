@@ -100,7 +100,7 @@ def test_pacs_unmasked_sum_is_caught(masked) -> None:
     assert agrees == masked
 
 
-# ---- iStar (D3): scores detached before the loss ------------------------------------------------------------------
+# ---- iStar: scores detached before the loss -----------------------------------------------------------------------
 
 
 class StandIn(nn.Module):
@@ -170,7 +170,7 @@ def test_cispo_a_distance_given_as_a_ratio_is_caught() -> None:
 
 
 def test_micro_batches_that_average_by_themselves_are_caught() -> None:
-    """G8: a mean over each micro-batch's tokens, averaged, weighs tokens of small micro-batches more."""
+    """A mean over each micro-batch's tokens, averaged, weighs tokens of small micro-batches more."""
     batch = toy_batch([[0], [0]], tokens=[4, 1])
     loss_A = tensor(1, 1, 1, 1, 4)
     cuts = [slice(0, 4), slice(4, 5)]

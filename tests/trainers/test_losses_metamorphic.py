@@ -1,4 +1,4 @@
-"""Laws that every entry of OBJECTIVES keeps (G1 to G11), on random batches of unequal groups, lengths and turns."""
+"""Laws that every entry of OBJECTIVES keeps, on random batches of unequal groups, lengths and turns."""
 
 from __future__ import annotations
 
