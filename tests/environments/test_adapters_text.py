@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from solving import solve
 
 from agentgym import load
 from agentgym.env import Env
@@ -35,16 +36,6 @@ def science() -> Iterator[Env]:
     world = load.make("scienceworld:offer=false")
     yield world
     world.close()
-
-
-def solve(world, split="train", task=0):
-    """(sum of rewards, the last info) of the expert's episode."""
-    world.reset(seed=0, options={"split": split, "task": task})
-    total, info = 0.0, {}
-    while not world.over:
-        _, reward, *_, info = world.step(world.expert())
-        total += reward
-    return total, info
 
 
 # ALFWorld.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from solving import play
 
 from agentgym import load
 from agentgym.check import check_env
@@ -14,14 +15,6 @@ from agentgym_environments.research.tasks import GAP, KINDS, SIZES, SOLVE, task
 from agentgym_environments.sandbox.packages import installed
 
 ALL = [(hard, split, number) for hard in (False, True) for split, size in SIZES.items() for number in range(size)]
-
-
-def play(env, split, number):
-    env.reset(seed=0, options={"split": split, "task": number})
-    steps = []
-    while not env.over:
-        steps.append(env.step(env.expert()))
-    return steps
 
 
 # The tasks.

@@ -10,6 +10,7 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from solving import play
 
 from agentgym import load
 from agentgym.check import check_env
@@ -92,14 +93,6 @@ def test_the_solver_solves_every_task_and_submit_alone_none(name):
             env.reset(seed=0, options={"split": split, "task": task})
             assert env.step("submit")[1] == 0
     env.close()
-
-
-def play(env, split, task):
-    env.reset(seed=0, options={"split": split, "task": task})
-    steps = []
-    while not env.over:
-        steps.append(env.step(env.expert()))
-    return steps
 
 
 # The actions.
