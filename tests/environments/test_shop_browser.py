@@ -23,6 +23,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed: pip insta
 
 from agentgym_environments.shop.app import application
 from agentgym_environments.shop.browse import elements, on_page
+from agentgym_environments.shop.site import Site
 
 in_browser = [
     pytest.mark.browser,
@@ -260,3 +261,11 @@ def test_the_expert_orders_every_task_it_is_given_in_the_browser(worlds, level):
                 *_, info = env.step(env.expert())
             won.append(info["success"])
     assert sum(won) >= 0.95 * len(won)
+
+
+def test_a_closed_site_serves_no_more():
+    shop = Site()
+    assert httpx.get(shop.url).status_code < 500
+    shop.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(shop.url)
