@@ -8,6 +8,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -244,10 +245,10 @@ def test_only_the_command_line_reads_environment_variables():
 
 def test_names_of_tests_have_at_most_60_characters():
     long = {
-        node.name: name_of(path)
+        name: name_of(path)
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        for node in functions(tree_of(path))
-        if node.name.startswith("test_") and len(node.name) > 60
+        for name in re.findall(r"^\s*(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if len(name) > 60
     }
     report(
         [f"{path}: {name} has {len(name)} characters" for name, path in long.items() if name not in LONG_TEST_NAMES]

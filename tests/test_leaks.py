@@ -29,7 +29,7 @@ def test_a_listening_socket_is_seen_until_it_is_closed():
     assert new(before) == set()
 
 
-def test_files_in_the_repository_and_in_the_temporary_folder_are_seen():
+def test_stray_files_and_temporary_files_are_seen():
     before = leaks.everything()
     path = leaks.ROOT / "tests" / "left_behind.txt"
     try:
