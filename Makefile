@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-skipped system fresh check proofs chaos interop lowest scale worlds every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check proofs chaos interop lowest scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -33,6 +33,11 @@ fresh:
 test-skipped: .venv/ready
 	if [ -s .fresh/skipped.txt ]; then \
 	  $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --skip-nothing @.fresh/skipped.txt; fi
+
+# The same in a random order of files and of the tests in each; SEED=2 gives another one.
+SEED ?= 1
+test-random: .venv/ready
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --random-order-bucket module --random-order-seed $(SEED)
 
 # Style and types.
 check: .venv/ready

@@ -8,6 +8,7 @@ line, so that `pytest @FILE` runs them where the packages are. `--skip-nothing` 
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import MissingDependency
+
+sys.path.append(str(Path(__file__).parent))  # modules that tests share
+pytest_plugins = ["leaks"]
 
 PACKAGES = re.compile(r"apt-get install ([a-z0-9][a-z0-9.+-]*(?: [a-z0-9][a-z0-9.+-]*)*)")
 

@@ -527,7 +527,7 @@ def test_folders_that_are_taken(mistake, tmp_path):
     assert "'file' is a file" in mistake("train", "quickstart", "--out", "file")
 
 
-def test_a_server_that_does_not_answer_is_no_mistake_of_the_users(say):
+def test_an_unreachable_server_is_not_a_usage_error(say):
     status, out, err = say("envs", "show", "http://127.0.0.1:9")
     assert (status, out) == (1, "")
     assert err.startswith("error: ")
@@ -586,7 +586,7 @@ def test_what_needs_no_extra_runs_without_any(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-def test_recipes_are_shown_without_the_extra_as_far_as_their_files_go(tmp_path):
+def test_recipes_are_shown_without_the_train_extra(tmp_path):
     words = [sys.executable, "-c", BLOCKER, "torch,transformers", "recipes", "show", "gigpo"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -626,6 +626,6 @@ def test_an_interrupt_is_no_traceback(tmp_path):
     ("host", "told"),
     [("127.0.0.1", ""), ("127.0.0.9", ""), ("::1", ""), ("localhost", ""), ("0.0.0.0", "note"), ("::", "note")],
 )
-def test_a_server_without_keys_that_listens_beyond_this_machine_says_so(host, told, capsys):
+def test_a_public_server_without_keys_warns(host, told, capsys):
     note_if_open(host, 8000)
     assert capsys.readouterr().err[:4] == told

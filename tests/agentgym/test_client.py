@@ -268,7 +268,7 @@ def test_requests_that_are_wrong():
     asyncio.run(main())
 
 
-def test_a_step_that_was_cancelled_can_be_asked_for_again_but_not_changed():
+def test_a_cancelled_step_can_be_repeated_but_not_changed():
     async def main() -> None:
         async with client_of(app_of(latency_s=0.2)) as client:
             session = client.session()

@@ -309,7 +309,7 @@ def test_calls_of_one_session_are_made_one_after_another():
 
 
 @pytest.mark.parametrize("env", ["generic", "webshop"])
-def test_a_call_that_is_cancelled_ends_the_episode_and_gives_its_session_back_afterwards(env):
+def test_a_cancelled_call_ends_the_episode_and_frees_its_session(env):
     server = MAKERS[env]()
 
     async def script(world: Any) -> None:
@@ -333,7 +333,7 @@ def test_a_call_that_is_cancelled_ends_the_episode_and_gives_its_session_back_af
     assert sorted(server.closed) == {"generic": [0, 1, 2], "webshop": []}[env]
 
 
-def test_servers_that_cannot_close_a_session_get_it_back_to_use_again():
+def test_sessions_a_server_cannot_close_are_reused():
     server = WebShop()
 
     async def script(world: Any) -> None:

@@ -130,7 +130,7 @@ def test_concurrency_does_not_change_the_table(tmp_path):
     assert one.summary == many.summary
 
 
-def test_sigkill_at_random_moments_then_resume_gives_the_uninterrupted_table(tmp_path):
+def test_resume_after_sigkill_gives_the_uninterrupted_table(tmp_path):
     whole = play(tmp_path / "whole", slow_suite(), keep_trajectories=True)
     out, moment = tmp_path / "killed", random.Random(7)
     script = KILLED.format(here=str(Path(__file__).parent), out=str(out))
@@ -227,7 +227,7 @@ def test_folders_that_cannot_be_used(tmp_path):
         compare(tmp_path / "nowhere", tmp_path)
 
 
-def test_what_a_world_has_not_is_refused_before_anything_is_played(tmp_path):
+def test_missing_splits_and_tasks_are_refused_at_once(tmp_path):
     worlds = [{"name": ECHO, "tasks": 1}, {"name": ECHO, "split": "train", "tasks": 9}]
     with pytest.raises(ConfigError, match="so there is no task 8"):
         play(tmp_path, suite_of(world=worlds))
@@ -251,7 +251,7 @@ class Flaky(EchoEnv):
 """
 
 
-def test_failures_count_apart_are_never_zeros_and_are_retried_on_resume(tmp_path, monkeypatch):
+def test_failures_are_not_zeros_and_are_retried_on_resume(tmp_path, monkeypatch):
     flag = tmp_path / "broken"
     flag.touch()
     (tmp_path / "ag_flaky.py").write_text(FLAKY.format(flag=str(flag)))
@@ -312,7 +312,7 @@ def test_the_summary_is_the_statistics_of_the_rows():
     assert summarise(reversed(rows), METRICS) == summarise(rows, METRICS)
 
 
-def test_single_attempts_get_wilsons_interval_and_a_single_task_its_seeds():
+def test_intervals_of_single_attempts_and_of_a_single_task():
     (line,) = summarise(rows_of({(task, 0): "1" for task in range(5)})).worlds
     assert line.success == wilson(5, 5)
     (line,) = summarise(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).worlds

@@ -104,7 +104,7 @@ def test_a_reply_cut_short_and_one_that_never_comes():
         with_server(answering(), lambda http, _: http.request("POST", b"/x", None, 0.05))
 
 
-def test_connections_are_used_again_and_those_that_failed_are_not():
+def test_connections_are_reused_unless_they_failed():
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -52,7 +52,7 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_an_id_takes_its_spec_and_arguments_from_its_toml_and_imports_nothing(package):
+def test_an_id_reads_its_toml_and_imports_nothing(package):
     load.register("tiny-world", f"{package}.env:World")
     assert load.names()["tiny-world"] == f"{package}.env:World"
     assert load.get_spec("tiny-world").max_turns == 3

@@ -58,7 +58,7 @@ def test_each_role_has_its_own_turns_return_and_cards() -> None:
     assert second.turns[-1].info["role"] == 1
 
 
-def test_what_a_role_wins_while_the_other_acts_is_told_with_its_next_step() -> None:
+def test_reward_during_the_others_turn_comes_with_the_next_step() -> None:
     """Five hands: the returns of the roles are opposite however the hands ended."""
     for task in range(12):
         policy, names = RandomPolicy(1), episodes("kuhn-poker-self", task)
@@ -92,7 +92,7 @@ def test_where_one_role_is_cut_the_other_is() -> None:
     assert cut.final_observation == "the other player has left"
 
 
-def test_where_one_side_fails_both_have_failed_and_a_bug_stops_all() -> None:
+def test_a_failed_side_fails_both_and_a_bug_stops_all() -> None:
     def broken(error: Exception) -> Callable[[int], str]:
         def say(turn: int) -> str:
             raise error

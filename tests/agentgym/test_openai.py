@@ -140,7 +140,7 @@ def test_without_options_nothing_is_sent_but_the_question():
     assert "Authorization" not in server.headers_seen[0]
 
 
-def test_tools_are_offered_and_calls_come_back_as_calls_and_as_text():
+def test_tools_are_offered_and_calls_are_parsed():
     harness = Harness(grammar="tool_call")
     answer = completion(None, "tool_calls", tool_calls=[tool_call("click", '{"x": 3}')])
     with Server((200, answer)) as server:
@@ -175,7 +175,7 @@ def test_what_servers_say(message, text, calls):
     assert (reply.text, len(reply.calls)) == (text, calls)
 
 
-def test_a_call_with_garbage_arguments_is_complained_of_even_after_a_good_one():
+def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
     harness, spec = Harness(grammar="tool_call"), question(tools=[CLICK]).session.spec
     good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
     for calls, problem in (
@@ -277,7 +277,7 @@ def test_urls_keys_and_identity():
         OpenAIPolicy("localhost:8000/v1", "m")
 
 
-def test_whole_episodes_are_played_and_connections_are_shared_and_reopened():
+def test_episodes_share_and_reopen_connections():
     def say(body):
         return 200, completion(body["messages"][-1]["content"].rpartition("Say: ")[2])
 

@@ -228,7 +228,7 @@ def test_without_tasks_a_task_is_a_seed():
         play(script, url, spec={"splits": {"train": 10}})
 
 
-def test_a_socket_that_drops_between_steps_is_opened_onto_the_same_session():
+def test_a_dropped_socket_reopens_the_same_session():
     async def script(world: Any) -> None:
         session = world.session()
         await session.reset()
@@ -397,7 +397,7 @@ def test_failures_of_the_world_and_of_the_agent():
         play(script, url)
 
 
-def test_a_server_that_was_gone_for_a_while_still_makes_sessions_that_last():
+def test_sessions_last_after_the_server_was_gone():
     """That it did not answer says nothing about what it can do."""
 
     async def main() -> None:

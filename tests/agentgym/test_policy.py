@@ -75,7 +75,7 @@ def test_a_noisy_expert_draws_at_random_sometimes():
     assert 60 < sum(reply in "xy" for reply in replies) < 140
 
 
-def test_random_streams_differ_by_everything_that_names_an_episode():
+def test_random_streams_differ_by_every_part_of_an_episode():
     episodes = [
         EPISODE,
         EPISODE._replace(env="other"),

@@ -63,7 +63,7 @@ def test_an_expert_solves_what_chance_and_form_do_not():
     assert measure("sokoban", episodes=10)[0] == found
 
 
-def test_words_that_cannot_be_listed_are_those_of_an_expert_elsewhere():
+def test_unlisted_actions_come_from_other_tasks_solutions():
     found, said = measure("wordle-mini", episodes=5)
     assert all(re.fullmatch("[a-z]{4}", word) for word in said)
     assert found["test", "random"].episodes == found["test", "format only"].episodes == 5

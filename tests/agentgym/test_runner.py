@@ -151,7 +151,7 @@ class Sleeper(Recorded):
         return actor
 
 
-def test_an_episode_that_takes_too_long_is_a_failure_and_keeps_its_turns():
+def test_an_episode_past_its_deadline_fails_with_its_turns():
     policy = Sleeper("1")
     played = play(policy, limits=Limits(episode_s=0.05))
     assert (played.stop, len(played.turns), len(policy.finished)) == (StopReason.DEADLINE, 1, 1)
@@ -287,7 +287,7 @@ def test_concurrency_does_not_change_what_is_played():
     assert replies(1) == replies(7)
 
 
-def test_a_failed_episode_is_played_again_with_the_same_seed_in_a_new_session():
+def test_a_failed_episode_is_retried_with_the_same_seed():
     seen: list[str] = []
 
     class Flaky(Count):
@@ -337,7 +337,7 @@ def test_results_come_as_they_are_made_even_when_nothing_waits():
     assert max(asyncio.run(go())) <= 4
 
 
-def test_a_world_that_cannot_be_opened_is_a_failure_without_turns():
+def test_an_env_that_cannot_open_is_a_failure_without_turns():
     async def full():
         raise AtCapacity("no room")
 
@@ -370,7 +370,7 @@ def test_a_bug_stops_the_run_and_leaves_nothing_behind():
     gc.collect()  # a future that was never awaited would warn, and warnings are errors
 
 
-def test_leaving_the_stream_early_and_cancelling_leave_nothing_behind():
+def test_leaving_or_cancelling_the_stream_leaves_nothing():
     policy, worlds = Sleeper("1"), []
 
     async def open_one():

@@ -91,7 +91,7 @@ async def opened(client: EnvClient, count: int) -> list[Any]:
     return sessions
 
 
-def test_steps_asked_for_together_are_one_frame_and_a_lone_one_is_its_own():
+def test_simultaneous_steps_share_one_frame():
     script = Scripted(honest)
 
     async def main() -> None:
@@ -211,7 +211,7 @@ def test_a_batch_answered_with_garbage(content):
     asyncio.run(main())
 
 
-def test_what_the_server_says_went_wrong_with_one_step_is_that_sessions_failure():
+def test_an_error_of_one_step_fails_only_its_session():
     async def failing(socket: ServerConnection) -> None:
         await socket.send(json.dumps(HELLO))
         async for frame in socket:
@@ -321,7 +321,7 @@ def test_a_socket_that_is_not_ours(first, message):
     asyncio.run(main())
 
 
-def test_nothing_is_left_behind_when_a_client_closes_in_the_middle():
+def test_closing_a_client_midway_leaves_nothing_behind():
     async def silent(socket: ServerConnection) -> None:
         await socket.send(json.dumps(HELLO))
         async for frame in socket:

@@ -262,7 +262,7 @@ def test_a_reply_is_never_tokenised_anew(scripted, tokenizer):
     assert sampled == letters * 3
 
 
-def test_whatever_the_agent_does_what_crossed_the_boundary_is_what_is_trained(scripted, tokenizer):
+def test_training_data_is_what_crossed_the_boundary(scripted, tokenizer):
     """Random tokens, told again as they were, respaced, edited; conversations cut, gone on from twice, asked again."""
     rng, kinds = np.random.default_rng(0), set()
     for _ in range(6):

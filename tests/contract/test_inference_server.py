@@ -310,7 +310,7 @@ def test_a_text_completion_is_refused_alike(url, body, message):
     assert (reply.status_code, message in reply.json()["error"]["message"]) == (400, True), reply.text
 
 
-def test_fields_that_ask_for_nothing_or_are_not_known_are_passed_over(url):
+def test_neutral_and_unknown_fields_are_ignored(url):
     answer = chat(url, seed=1, top_p=1, user="me", n=1, stop=None, logit_bias={}, metadata={"a": 1}, max_tokens=None)
     assert len(answer["choices"]) == 1
     assert answer["usage"]["completion_tokens"] <= 24, "the model's own limit"
@@ -461,7 +461,7 @@ def test_with_a_key_nobody_else_is_answered(tokenizer):
         assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
 
 
-def test_the_projects_own_client_plays_a_world_and_its_prompts_may_grow_too_long(url):
+def test_our_client_plays_and_prompts_may_grow_too_long(url):
     async def play(world: str, turns: int) -> Any:
         session = LocalSession(EchoEnv() if world == "echo" else load.make(world))
         episode = Episode(world, "test", 0)
@@ -473,7 +473,7 @@ def test_the_projects_own_client_plays_a_world_and_its_prompts_may_grow_too_long
     assert asyncio.run(play("keydoor", 10)).stop == StopReason.CONTEXT_FULL
 
 
-def test_a_checkpoint_is_served_and_evaluated_from_the_command_line(model, tokenizer, tmp_path, capsys):
+def test_a_checkpoint_is_served_and_evaluated_by_the_cli(model, tokenizer, tmp_path, capsys):
     checkpoint.save(tmp_path / "tiny", model, tokenizer, {})
     command = [sys.executable, "-m", "agentgym", "infer", "serve", str(tmp_path / "tiny"), "--port", "0"]
     command += ["--name", "mine", "--record", str(tmp_path / "kept")]

@@ -95,7 +95,7 @@ def test_images(url):
     asyncio.run(main())
 
 
-def test_a_server_that_dies_in_mid_episode_never_begins_another_silently():
+def test_a_dead_server_never_restarts_an_episode_silently():
     async def main() -> None:
         with server_process([ECHO]) as url:
             client = EnvClient(url, retries=1)

@@ -10,6 +10,7 @@ import sys
 
 import gymnasium
 import pytest
+from solving import solve
 
 from agentgym import load
 from agentgym_environments.adapters.babyai.env import NO_EXPERT as NO_BOT
@@ -18,16 +19,6 @@ from agentgym_environments.adapters.textarena.experts import EXPERTS
 from agentgym_environments.adapters.textarena.games import GAMES, SINGLE
 
 SPLITS = ("train", "validation", "test")
-
-
-def solve(world, split="train", task=0):
-    """(sum of rewards, the last info) of the expert's episode."""
-    world.reset(seed=0, options={"split": split, "task": task})
-    total, info = 0.0, {}
-    while not world.over:
-        _, reward, *_, info = world.step(world.expert())
-        total += reward
-    return total, info
 
 
 def openings(world, tasks):

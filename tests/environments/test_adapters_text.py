@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from solving import solve
 
 from agentgym import load
 from agentgym.env import Env
@@ -35,16 +36,6 @@ def science() -> Iterator[Env]:
     world = load.make("scienceworld:offer=false")
     yield world
     world.close()
-
-
-def solve(world, split="train", task=0):
-    """(sum of rewards, the last info) of the expert's episode."""
-    world.reset(seed=0, options={"split": split, "task": task})
-    total, info = 0.0, {}
-    while not world.over:
-        _, reward, *_, info = world.step(world.expert())
-        total += reward
-    return total, info
 
 
 # ALFWorld.
@@ -91,7 +82,7 @@ def test_alfworlds_engine_does_what_is_said_and_only_that():
     world.close()
 
 
-def test_alfworlds_commands_that_are_parsed_once_say_what_they_said():
+def test_alfworld_cached_commands_answer_as_before():
     """`_remember_commands` keeps what the engine's grammar made of a command: after a hundred steps of chance, what is
     possible is what an engine that parses everything anew calls possible."""
     world, plain = load.make("alfworld"), load.make("alfworld")
@@ -228,7 +219,7 @@ def test_scienceworlds_engine_does_what_is_said_and_only_that(science):
     assert (after["valid_action"], science.turn) == (False, 2)
 
 
-def test_a_question_back_of_scienceworlds_is_answered_by_a_number(science):
+def test_a_question_of_scienceworld_is_answered_by_number(science):
     """Asked which of several doors is meant, the engine takes a number; any other word is lost."""
     science.reset(options={"task": 0})
     _, *_, before = science.step("teleport to kitchen")
@@ -290,7 +281,7 @@ def test_scienceworlds_other_experiments(task):
 
 
 @pytest.mark.worlds
-def test_scienceworld_offers_what_is_possible_and_is_the_world_of_its_spec():
+def test_scienceworld_offers_possible_actions_of_its_spec():
     world = load.make("scienceworld")
     assert world.env_spec == load.get_spec("scienceworld")
     _, info = world.reset(options={"task": 0})

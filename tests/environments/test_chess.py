@@ -145,7 +145,7 @@ def test_slips_follow_the_seed_and_everything_is_the_same_again(make):
     assert any(game(other, seed) != first for seed in (2, 3, 4))
 
 
-def test_a_snapshot_goes_on_with_an_engine_that_knows_nothing_of_before(make):
+def test_a_snapshot_continues_with_a_fresh_engine(make):
     env, copy = make("chess-hard", strong=1000), make("chess-hard", strong=1000)
     begin(env, 3)
     for _ in range(4):
@@ -189,7 +189,7 @@ def running(pid):
         return False
 
 
-def test_the_engine_starts_at_the_first_search_and_ends_with_its_world():
+def test_the_engine_starts_lazily_and_ends_with_its_env():
     env = load.make("chess-endgames")
     begin(env)
     assert env.engine.process is None
@@ -206,7 +206,7 @@ def test_the_engine_starts_at_the_first_search_and_ends_with_its_world():
     assert not running(pid)
 
 
-def test_an_engine_that_dies_is_started_again_and_a_program_that_is_none_is_told():
+def test_a_dead_engine_restarts_and_a_wrong_program_is_an_error():
     engine = Engine(program("stockfish"))
     first = engine.best(chess.STARTING_FEN, [], 50)
     os.kill(engine.process.pid, signal.SIGKILL)
@@ -239,7 +239,7 @@ def test_a_killed_process_leaves_no_engine():
     pytest.fail("the engine is still there")
 
 
-def test_what_is_missing_is_said_in_one_sentence_with_the_command():
+def test_a_missing_engine_is_reported_with_the_command():
     with pytest.raises(MissingDependency, match="apt-get install stockfish"):
         load.make("chess", engine="no-such-engine")
     code = "import sys; sys.modules['chess'] = None\nfrom agentgym import load\nload.spec('chess')\nload.make('chess')"

@@ -34,7 +34,7 @@ def test_nothing_gets_out_of_bubblewrap(tmp_path, port):
     escapes.attempt_all(lambda **more: Sandbox(backend="bubblewrap", **more), tmp_path, port)
 
 
-def test_no_process_is_left_when_a_session_is_closed_in_the_middle_of_a_command():
+def test_closing_during_a_command_leaves_no_process():
     box = Sandbox(backend="bubblewrap")
     mark = "27182.8"
 
@@ -121,7 +121,7 @@ def test_files_that_rule_pytest_change_nothing(world):
         "raise SystemExit",
     ],
 )
-def test_a_fix_that_reaches_for_the_interpreter_is_refused_and_the_episode_goes_on(line):
+def test_a_fix_that_touches_the_interpreter_is_refused(line):
     from agentgym_environments.swe.allowed import problem
 
     assert problem("a.py", b"x = 1\n", f"x = 1\n{line}\n".encode(), "a")

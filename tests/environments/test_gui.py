@@ -17,7 +17,6 @@ import pytest
 from agentgym import load
 from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
-from agentgym_environments import gui
 from agentgym_environments.gui import calculations, desktop, tasks
 from agentgym_environments.gui.actions import Act, parse
 from agentgym_environments.gui.desktop import Desktop, require, tree_of
@@ -178,7 +177,7 @@ def test_numbers_stay_with_an_element_whatever_comes_and_goes():
     assert seen("d", "b", "a") == {"d": 5, "b": 3, "a": 2}
 
 
-def test_a_line_says_role_name_state_and_text_and_never_where_home_is():
+def test_a_line_has_role_name_state_text_and_no_home_path():
     kids = [
         node("push button", "Save", states=()),
         node("text", text="one\ntwo", states=("focused", "sensitive"), caret=5, marked=[0, 3]),
@@ -284,20 +283,6 @@ def test_the_same_actions_show_the_same(world):
     assert episodes[0] == episodes[1] == episodes[2]
     assert 'dialog "Save As" (active)' in episodes[0][6][0]
     assert str(world.desktop.home) not in str(episodes)
-
-
-@real
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(world):
-    readme = Path(gui.__file__).with_name("README.md").read_text()
-    printed = re.search(r"<!-- episode: gui-files (\S+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
-    assert printed is not None
-    lines = [begin(world, "files", "easy", int(printed[2]), printed[1])[0]]
-    reward = 0.0
-    while not world.over:
-        action = world.expert()
-        observation, reward, *_ = world.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed[3]
 
 
 @real
@@ -410,7 +395,7 @@ def gone(folder: Path) -> bool:
 
 
 @real
-def test_closing_leaves_nothing_and_a_world_closed_can_begin_again():
+def test_closing_leaves_nothing_and_reset_starts_again():
     env = load.make("gui-calculator")
     env.reset(seed=0)
     folder, number = env.desktop.home.parent, env.desktop._display.get_display_name().rpartition(":")[2]
@@ -426,7 +411,7 @@ def test_closing_leaves_nothing_and_a_world_closed_can_begin_again():
 
 
 @real
-def test_a_desktop_that_dies_fails_the_step_and_the_next_reset_has_another():
+def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
     env = load.make("gui-calculator")
     try:
         env.reset(seed=0)

@@ -36,7 +36,7 @@ def test_the_door_stays_shut_without_the_key():
     assert (outcome.reward, outcome.ended, state.opened) == (0.0, False, False)
 
 
-def test_the_small_room_has_every_layout_once_and_ten_turns_always_suffice():
+def test_small_rooms_are_distinct_and_solvable_in_ten_turns():
     env = load.make("keydoor")
     starts = set()
     for split, size in env.env_spec.splits.items():
@@ -83,7 +83,7 @@ def test_only_the_right_key_opens_and_only_the_last_turn_tells(name, turns):
         assert {seen[-1] for seen in walks.values()} == {"door open", "wrong key"}
 
 
-def test_a_random_key_with_a_perfect_walk_succeeds_one_time_in_colours():
+def test_a_random_key_succeeds_one_time_in_colours():
     for colours in (2, 3, 5):
         env = load.make("keydoor-delayed", colours=colours)
         keys = [action.split()[1] for action in env.env_spec.actions if action.startswith("take")]
@@ -110,7 +110,7 @@ def test_a_key_cannot_be_changed_and_a_wrong_way_costs_a_turn():
     assert corridor.act(state, f"go {state.bends[0]}")[0].place == 1
 
 
-def test_the_corridor_never_shows_the_doors_colour_but_notes_lie_about_it():
+def test_the_corridor_hides_the_doors_colour_and_notes_lie():
     env = load.make("keydoor-delayed")
     notes, right = 0, 0
     for task in range(200):
@@ -123,7 +123,7 @@ def test_the_corridor_never_shows_the_doors_colour_but_notes_lie_about_it():
     assert right / notes == pytest.approx(1 / 3, abs=0.07)  # what a note says is no news of the door
 
 
-def test_untold_one_colour_opens_every_door_and_nothing_says_which():
+def test_one_hidden_colour_opens_every_untold_door():
     env = load.make("keydoor-untold")
     for task in range(20):
         won = []
@@ -134,7 +134,7 @@ def test_untold_one_colour_opens_every_door_and_nothing_says_which():
         assert won == ["red"]
 
 
-def test_on_the_meadow_every_way_leads_on_and_only_the_key_decides():
+def test_on_the_meadow_only_the_key_decides():
     env = load.make("keydoor-meadow")
     for way in ("north", "south", "east", "west"):
         for key in ("red", "blue", "green"):

@@ -61,7 +61,7 @@ def test_values_advantages_and_gradient_are_the_closed_form():
     assert {room: reached * 0.5 * advantage for room, (_, advantage, reached) in table.items()} == GRADIENT
 
 
-def test_the_chance_in_the_birch_room_is_a_half_and_follows_the_seed():
+def test_the_birch_room_is_a_fair_coin_that_follows_the_seed():
     env = load.make("oracle")
     rooms = []
     for seed in range(400):
@@ -72,7 +72,7 @@ def test_the_chance_in_the_birch_room_is_a_half_and_follows_the_seed():
     assert rooms.count("cedar") / 400 == pytest.approx(0.5, abs=0.08)
 
 
-def test_every_episode_has_three_turns_and_words_of_other_rooms_are_refused():
+def test_episodes_have_three_turns_and_refuse_other_rooms_words():
     env = load.make("oracle")
     env.reset(seed=0)
     observation, reward, *_, info = env.step("gold")

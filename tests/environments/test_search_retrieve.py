@@ -61,7 +61,7 @@ def client(retriever, **options):
     return TestClient(app(retriever, **options))
 
 
-def test_retrieve_answers_a_list_for_each_query_with_scores_or_bare():
+def test_retrieve_returns_a_list_for_each_query():
     asking = client(Bm25(LITTLE))
     scored = asking.post("/retrieve", json={"queries": ["rome", "france"], "topk": 2, "return_scores": True}).json()
     assert list(scored) == ["result"]
@@ -74,7 +74,7 @@ def test_retrieve_answers_a_list_for_each_query_with_scores_or_bare():
     assert asking.post("/retrieve", json={"queries": []}).json() == {"result": []}
 
 
-def test_retrieve_takes_its_own_number_of_documents_and_refuses_nonsense():
+def test_retrieve_takes_topk_and_refuses_invalid_requests():
     many = Bm25([Document(str(i), "Same", ("Same.",)) for i in range(9)])
     assert len(client(many).post("/retrieve", json={"queries": ["same"]}).json()["result"][0]) == 3
     asking = client(many, topk=5)
@@ -100,7 +100,7 @@ def test_a_world_with_a_remote_retriever_plays_as_with_its_own(served):
     remote.close()
 
 
-def test_documents_that_the_library_does_not_have_can_be_read_and_kept_in_a_snapshot():
+def test_foreign_documents_can_be_read_and_kept_in_a_snapshot():
     world, copy = load.make("search"), load.make("search")
     world._remote = Bm25([Document("X9", "Rome", ("Rome is old.", "It has seven hills."))])
     world.close = lambda: None
@@ -114,12 +114,12 @@ def test_documents_that_the_library_does_not_have_can_be_read_and_kept_in_a_snap
     assert world.describe()["progress"] == 0
 
 
-def test_both_shapes_of_an_answer_are_read_and_titles_lose_their_quotes():
+def test_both_response_formats_are_read_and_titles_unquoted():
     assert parse("7", '"Rome"\nOld. With hills') == Document("7", "Rome", ("Old.", "With hills."))
     assert parse("8", "Rome").sentences == ()
 
 
-def test_a_retriever_that_is_not_there_or_is_none_is_an_infrastructure_failure(served):
+def test_a_missing_or_wrong_retriever_is_an_infrastructure_error(served):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         remote = Remote(f"http://127.0.0.1:{nobody.getsockname()[1]}/retrieve", attempts=2, timeout_s=2)
@@ -214,7 +214,7 @@ def test_what_is_useful():
     assert not tells(["anything"], [""])
 
 
-def test_judgements_are_paid_on_the_turn_that_judged_once_and_by_no_world():
+def test_judgements_are_rewarded_once_on_their_own_turn():
     world = load.make("search:judge=true")
     plain = load.make("search")
     assert "judge yes" in world.env_spec.instructions

@@ -23,6 +23,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed: pip insta
 
 from agentgym_environments.shop.app import application
 from agentgym_environments.shop.browse import elements, on_page
+from agentgym_environments.shop.site import Site
 
 in_browser = [
     pytest.mark.browser,
@@ -91,7 +92,7 @@ def test_an_order_by_forms_is_the_order_of_the_state_machine():
         ("POST", "/account", {"address": "moon"}),
     ],
 )
-def test_what_the_shop_does_not_offer_is_refused_and_changes_nothing(method, path, form):
+def test_what_is_not_offered_is_refused_and_changes_nothing(method, path, form):
     customer = anyone()
     status, _ = ask(customer, (method, path, form))
     assert (status, customer.state) == (409, State())
@@ -156,7 +157,7 @@ def browse(env, said):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_the_same_purchase_gives_the_same_reward_in_text_and_in_the_browser(worlds, name):
+def test_a_purchase_gets_equal_reward_in_text_and_browser(worlds, name):
     """Right and wrong ones, of one product and of two, with detours."""
     for level, index in (("one", 1), ("two", 0)):
         text, pages = worlds(f"shop:level={level}"), worlds(f"{name}:level={level}")
@@ -210,7 +211,7 @@ def test_two_sessions_have_two_baskets_and_reach_nothing_else(worlds, name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_going_back_is_going_there_and_a_snapshot_goes_on_from_there(worlds, name):
+def test_going_back_works_and_a_snapshot_continues_there(worlds, name):
     env, copy = worlds(name), worlds(name)
     env.reset(options={"task": 1})
     browse(env, "search boots")
@@ -260,3 +261,11 @@ def test_the_expert_orders_every_task_it_is_given_in_the_browser(worlds, level):
                 *_, info = env.step(env.expert())
             won.append(info["success"])
     assert sum(won) >= 0.95 * len(won)
+
+
+def test_a_closed_site_serves_no_more():
+    shop = Site()
+    assert httpx.get(shop.url).status_code < 500
+    shop.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(shop.url)

@@ -77,7 +77,7 @@ def test_progress_and_available_actions():
     assert info["available_actions"] == ["up", "down", "left", "right"]
 
 
-def test_the_expert_goes_on_from_wherever_it_is_and_says_something_when_all_is_lost():
+def test_the_solver_acts_from_any_state_even_if_lost():
     env = load.make("sokoban")
     env.reset(options={"task": 1})
     first = env.expert()

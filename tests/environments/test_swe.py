@@ -6,21 +6,19 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from solving import play
 
 from agentgym import load
 from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.sandbox import actions
 from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
-from agentgym_environments.swe import env as swe_env
 from agentgym_environments.swe import make as maker
 from agentgym_environments.swe import source
 from agentgym_environments.swe.issue import symptom
@@ -33,7 +31,7 @@ SAMPLE = 3
 """Tasks that are verified both ways by default; `-m worlds` verifies all."""
 
 
-def test_there_are_enough_tasks_of_enough_packages_and_no_package_is_in_two_splits():
+def test_there_are_enough_tasks_and_splits_share_no_package():
     assert len(tasks()) >= 60
     assert len(suites()) >= 8
     assert {task.package for task in tasks()} == suites().keys()
@@ -90,7 +88,7 @@ def test_every_task_is_verified_both_ways(name):
 @pytest.mark.worlds
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
-def test_the_expert_solves_every_task_and_submitting_at_once_none(name):
+def test_the_solver_solves_every_task_and_submit_alone_none(name):
     env = load.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(size):
@@ -98,14 +96,6 @@ def test_the_expert_solves_every_task_and_submitting_at_once_none(name):
             env.reset(seed=0, options={"split": split, "task": task})
             assert env.step("submit")[1] == 0
     env.close()
-
-
-def play(env, split, task):
-    env.reset(seed=0, options={"split": split, "task": task})
-    steps = []
-    while not env.over:
-        steps.append(env.step(env.expert()))
-    return steps
 
 
 # The actions.
@@ -183,7 +173,7 @@ def test_bugs_are_of_one_line_and_leave_python():
     assert one == other
 
 
-def test_an_issue_has_the_failing_line_and_what_came_of_it_but_not_the_place():
+def test_an_issue_shows_the_failing_line_but_not_the_place():
     said = symptom(
         "tests.test_a::test_pop_item[1]",
         "tests/test_a.py:12: in test_pop_item\n    assert cache.pop(1) == 2\n"
@@ -268,18 +258,6 @@ def test_an_expert_mends_what_others_have_spoilt(env):
     while not env.over:
         reward = env.step(env.expert())[1]
     assert reward == 1.0
-
-
-def test_the_episode_of_the_readme_is_what_the_expert_plays(env):
-    readme = Path(swe_env.__file__).with_name("README.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- episode: swe (\w+) (\d+) -->\n```text\n(.*?)\n```", readme, re.DOTALL)
-    assert found is not None
-    said = [env.reset(seed=0, options={"split": found[1], "task": int(found[2])})[0]]
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        said += [f"> {action}", observation]
-    assert "\n".join([*said, f"reward {reward:g}"]) == found[3]
 
 
 def test_a_wrong_fix_and_no_fix_are_told(env):

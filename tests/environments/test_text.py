@@ -44,7 +44,7 @@ def test_a_wall_costs_a_turn_and_nothing_else():
 
 
 @pytest.mark.parametrize("name", ["maze", "maze-hard"])
-def test_where_walls_are_not_shown_the_expert_depends_on_cells_it_has_been_to_alone(name):
+def test_with_hidden_walls_the_solver_uses_visited_cells_only(name):
     """It goes the same way in any maze that agrees with what it has seen: here, one with all other passages shut."""
     for task in range(6):
         env = begin(name, task)
@@ -82,7 +82,7 @@ def test_mazes_of_other_sizes_give_time_enough():
 # Navigation
 
 
-def test_one_thing_is_carried_at_a_time_and_what_is_closed_shows_nothing():
+def test_one_thing_is_carried_and_closed_things_show_nothing():
     env = begin("navigation-hard", 1, "test")
     assert "drawer: closed" in env.observe()
     env.step("take rope")  # it lies in the drawer
@@ -117,7 +117,7 @@ GUESSING += ["guess-city", "guess-city-hard", "guess-city-mini"]
 
 
 @pytest.mark.parametrize("name", GUESSING)
-def test_every_question_of_the_table_is_understood_and_no_two_names_are_alike(name):
+def test_every_question_is_understood_and_names_are_distinct(name):
     env = begin(name)
     for question in env.table.answers:
         assert env.question(plain(question)) == question
@@ -127,7 +127,7 @@ def test_every_question_of_the_table_is_understood_and_no_two_names_are_alike(na
 
 
 @pytest.mark.parametrize("name", GUESSING)
-def test_a_guess_may_be_said_in_three_ways_and_wrong_ones_run_out(name):
+def test_a_guess_has_three_forms_and_wrong_ones_run_out(name):
     for way in ("guess {}", "is it {}?", "{}"):
         env = begin(name)
         assert env.step(way.format(env.secret))[1] == 1
@@ -156,7 +156,7 @@ def test_the_order_of_questions_does_not_change_the_state():
     assert one.key() == other.key()
 
 
-def test_attributes_are_known_and_the_instructions_name_every_question_and_the_mini_games_names():
+def test_instructions_name_every_question_and_attribute():
     assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:
         env, told = load.make(name), load.get_spec(name).instructions.replace("\n", " ")

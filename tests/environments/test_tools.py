@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any
 
-import gymnasium.utils.env_checker
 import httpx
 import pytest
 from mcp.types import Tool
 
 from agentgym import load
-from agentgym.check import check_env
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.harness import Harness
 from agentgym.spec import EnvSpec
@@ -96,7 +93,7 @@ def test_the_toml_files_are_those_of_the_code():
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_spec_is_what_the_class_says_and_every_tool_has_a_schema(name):
+def test_the_spec_matches_the_class_and_tools_have_schemas(name):
     spec, env = load.get_spec(name), load.make(name)
     assert env.env_spec == spec
     assert (spec.id, spec.family, spec.inline) == (name, "tools", True)
@@ -105,12 +102,6 @@ def test_the_spec_is_what_the_class_says_and_every_tool_has_a_schema(name):
         assert tool.description
         assert tool.parameters["additionalProperties"] is False
         assert not any("title" in one for one in tool.parameters["properties"].values())
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_conformance(name):
-    assert [finding for finding in check_env(lambda: load.make(name), tasks=3) if not finding.ok] == []
-    gymnasium.utils.env_checker.check_env(load.make(name), skip_render_check=True)
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -157,7 +148,7 @@ def test_nobody_is_in_two_splits(name):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_random_legal_calls_are_understood_and_win_next_to_nothing(name):
+def test_random_legal_calls_are_valid_and_rarely_win(name):
     env, chance, won = load.make(name), random.Random(0), 0
     for task in range(15):
         _, info = env.reset(options={"task": task})
@@ -249,7 +240,7 @@ def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
     assert env.turn == 15
 
 
-def test_a_call_may_be_text_or_a_tool_call_and_harnesses_read_both():
+def test_a_call_may_be_text_or_a_tool_call():
     env = world()
     call = {"name": "mail_folders", "arguments": {}}
     assert env.step(call)[0] == env.step(json.dumps(call))[0]
@@ -306,7 +297,7 @@ def test_the_apps_keep_their_books():
 # Jobs.
 
 
-def test_there_are_many_kinds_of_jobs_and_the_levels_draw_from_all():
+def test_levels_draw_from_all_kinds_of_tasks():
     assert len(ONE_APP) >= 10
     assert len(SEVERAL) >= 10
     seen = {step.name for task in range(30) for step in world(task=task, name="tools").job.plan}
@@ -485,24 +476,3 @@ def test_the_tools_are_what_the_mcp_package_takes_for_tools():
     for name in IDS:
         for tool in load.get_spec(name).tools:
             Tool.model_validate({"name": tool.name, "inputSchema": tool.parameters})
-
-
-# README.
-
-README = Path(__file__).parents[2] / "environments/agentgym_environments/tools/README.md"
-EPISODES = re.findall(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", README.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize(("name", "split", "task", "printed"), EPISODES, ids=lambda value: str(value)[:12])
-def test_the_episode_printed_in_the_readme_is_what_the_expert_plays(name, split, task, printed):
-    env = load.make(name)
-    lines, reward = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {json.dumps(action)}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
-
-
-def test_the_readme_prints_an_errand_and_a_dialogue():
-    assert {name for name, *_ in EPISODES} == {"tools-one", "tools-dialogue"}

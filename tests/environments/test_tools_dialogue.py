@@ -87,7 +87,7 @@ def test_a_pushy_customer_insists_once():
     assert say(env, "Sorry, that is not possible.") == "I see. Then leave it."
 
 
-def test_the_customer_agrees_to_what_he_wants_and_to_nothing_else():
+def test_the_customer_agrees_only_to_what_was_wanted():
     env = allowed("swap", "exchange_item")
     order, colour = found(env), env.case.caller.wishes[0].names[0]
     assert say(env, f"Shall I cancel order {order}?").startswith("No. I want to exchange")
@@ -140,7 +140,7 @@ def test_the_customer_says_yes_to_a_question_only():
     assert say(env, f"Shall I cancel order {order}, or exchange it?").startswith("No. I want to cancel")
 
 
-def test_a_change_without_a_yes_breaks_the_policy_even_if_it_is_the_right_one():
+def test_a_change_without_consent_breaks_the_policy():
     env = allowed("cancel", "cancel_order")
     order = found(env)
     ask = next(step for step in reversed(env.job.plan) if step.name == "say").arguments["text"]
@@ -246,7 +246,7 @@ def completion(text: str) -> dict[str, Any]:
     return {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]}
 
 
-def test_a_model_plays_the_customer_and_the_database_judges_all_the_same():
+def test_with_a_model_as_customer_the_database_still_grades():
     env = allowed("cancel", "cancel_order")
     task = env._where[1]
     with model(lambda body: (200, completion("Yes, do so."))) as (url, asked):
@@ -266,7 +266,7 @@ def test_a_model_plays_the_customer_and_the_database_judges_all_the_same():
 @pytest.mark.parametrize(
     "answer", [(500, {}), (400, {"error": "no"}), (404, {}), (200, {"no": 1}), (200, completion(" "))]
 )
-def test_a_model_that_fails_is_an_error_of_the_world_and_nothing_was_said(answer):
+def test_a_failing_customer_model_is_an_environment_error(answer):
     with model(lambda body: answer) as (url, _):
         env = desk("cancel", user=url, retries=0)
         before = env.key(), env.turn
@@ -275,7 +275,7 @@ def test_a_model_that_fails_is_an_error_of_the_world_and_nothing_was_said(answer
         assert (env.key(), env.turn, env.turns) == (*before, [])
 
 
-def test_an_episode_whose_customer_fails_is_recorded_and_never_scored():
+def test_an_episode_whose_customer_fails_is_not_scored():
     env = desk("cancel", user="http://127.0.0.1:9/v1", retries=0)
     policy = ScriptedPolicy([{"name": "say", "arguments": {"text": "Hello!"}}])
     episode = Episode("tools-dialogue", "train", 0)

@@ -14,7 +14,7 @@ from agentgym_environments.toytext.solver import best_actions
 from agentgym_environments.toytext.words import plain
 
 
-def test_a_rendering_loses_its_escapes_and_keeps_the_agents_place():
+def test_a_rendering_drops_escapes_and_keeps_the_agent():
     assert plain("  (Left)\n\x1b[41mS\x1b[0mFFF\nFHFG\n") == "@FFF\nFHFG"
     taxi = "|\x1b[35m\x1b[34;1m\x1b[43mY\x1b[0m\x1b[0m\x1b[0m: |\n|\x1b[35mR\x1b[0m: |"
     assert plain(taxi) == "|@: |\n|R: |"

@@ -350,7 +350,7 @@ def test_nothing_but_its_own_pages_can_be_reached(form, site):
     assert {"file:///etc/passwd", site} <= set(form.tab.refused)
 
 
-def test_the_pages_allowed_are_reached_and_their_neighbours_are_not(pool, site):
+def test_only_allowed_pages_are_reached(pool, site):
     page = Page([f"{site}shop/"], (100, 100), pool=pool)
     page.goto(f"{site}shop/cart?item=1")
     assert said_by(page) == "Site"
@@ -369,7 +369,7 @@ def children() -> list[tuple[str, str]]:
     return found
 
 
-def test_a_browser_that_dies_loses_its_own_sessions_alone_and_is_replaced(folder):
+def test_a_dead_browser_loses_only_its_sessions(folder):
     pool, allowed = Browsers(tabs=1), [f"{folder.as_uri()}/"]
     before = len(children())
     one, two = (Page(allowed, (100, 100), pool=pool) for _ in "ab")

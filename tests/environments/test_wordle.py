@@ -67,7 +67,7 @@ def test_a_game():
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
 
 
-def test_the_last_guess_is_a_loss_not_a_truncation_and_tells_the_word():
+def test_the_last_guess_is_a_loss_and_shows_the_word():
     env = load.make("wordle-mini")
     env.reset(seed=0)
     wrong = next(word for word in words("answers4") if word != env.answer)

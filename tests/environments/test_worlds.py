@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
-import gymnasium.utils.env_checker
 import numpy as np
 import pytest
 
-import agentgym_environments
 from agentgym import load
 from agentgym.errors import BadRequest
 from agentgym_environments.turns import TurnEnv
@@ -44,11 +40,6 @@ def test_every_id_of_the_entry_points_is_here():
         "blackjack",
     }
     assert set(WORLDS) - set(EXPERTS) == {"blackjack"}
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_gymnasiums_own_checker_passes(name):
-    gymnasium.utils.env_checker.check_env(load.make(name), skip_render_check=True)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -104,7 +95,7 @@ def test_no_opening_is_in_two_splits(name):
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_nonsense_costs_a_turn_changes_nothing_and_says_what_is_legal(name):
+def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     env = load.make(name)
     _, before = env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step("  dance!  ")
@@ -203,37 +194,3 @@ def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
 
 def test_every_shipped_world_of_turns_is_a_turn_env():
     assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
-
-
-ROOT = Path(agentgym_environments.__file__).parent
-
-
-def folder(path):
-    return path.parent.relative_to(ROOT).as_posix()
-
-
-READMES = [
-    (path, match)
-    for path in sorted(ROOT.glob("**/README.md"))
-    for match in re.finditer(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", path.read_text(), re.DOTALL)
-    if folder(path) in FOLDERS
-]
-
-
-@pytest.mark.parametrize(
-    ("path", "match"), READMES, ids=lambda value: getattr(getattr(value, "parent", None), "name", "")
-)
-def test_the_episode_printed_in_a_readme_is_what_the_expert_plays(path, match):
-    name, split, task, printed = match.groups()
-    env = load.make(name)
-    lines = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]]
-    reward = 0.0
-    while not env.over:
-        action = env.expert()
-        observation, reward, *_ = env.step(action)
-        lines += [f"> {action}", observation]
-    assert "\n".join([*lines, f"reward {reward:g}"]) == printed
-
-
-def test_every_folder_prints_an_episode():
-    assert {folder(path) for path, _ in READMES} == set(FOLDERS)

@@ -159,7 +159,7 @@ def test_frames_sent_ahead_are_answered_in_order(dial, url):
     assert answers[50]["data"]["step_count"] == 1
 
 
-def test_a_request_id_in_the_metadata_makes_a_step_safe_to_repeat(dial, url):
+def test_a_request_id_in_metadata_makes_a_step_repeatable(dial, url):
     wire = dial(f"{url}/ws")
     wire.ask({"type": "reset", "data": {"index": 0}})
     step = {"type": "step", "data": {"text": "apple", "metadata": {"request_id": "r-1"}}}

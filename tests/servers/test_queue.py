@@ -100,7 +100,7 @@ def test_a_fork_can_wait_and_the_queue_has_an_end(play):
     play(app, script)
 
 
-def test_a_place_that_a_hanging_world_keeps_is_given_on_when_it_returns(play):
+def test_a_slot_held_by_a_hanging_env_is_reused_later(play):
     async def script(api):
         session_id = (await reset(api, "e"))[1]["session_id"]
         assert (await api.step(session_id, "x", 0))[0] == 504
@@ -149,7 +149,7 @@ def test_sessions_opened_in_passing_make_room_and_others_do_not(play):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_a_request_id_makes_a_step_without_an_index_safe_to_repeat(play, inline):
+def test_a_request_id_makes_an_unindexed_step_repeatable(play, inline):
     async def script(api):
         session_id = await api.begin()
         one, joined = await asyncio.gather(*(api.step(session_id, "apple", request_id='"1"') for _ in range(2)))

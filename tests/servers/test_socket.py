@@ -199,7 +199,7 @@ def test_frames_that_are_wrong_get_an_error_and_the_socket_stays(wire, frame, id
     begin(wire)
 
 
-def test_text_that_is_not_utf8_gets_an_error_and_the_socket_stays(wire):
+def test_text_that_is_not_utf8_gets_an_error_frame(wire):
     with wire.connection.send_context():
         wire.connection.protocol.send_text(b"\xff\xfe")
     assert wire.hear()["data"]["code"] == "BAD_REQUEST"

@@ -38,7 +38,7 @@ def sessions(url: str) -> int:
     return httpx.get(f"{url}/health").json()["sessions"]
 
 
-def test_the_official_client_plays_a_task_from_its_opening_to_the_reward(url):
+def test_the_official_client_plays_a_task_to_the_reward(url):
     env: Any = load.make("tools-one")
     opening, _ = env.reset(seed=0, options={"split": "test", "task": 5})
 

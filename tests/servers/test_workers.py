@@ -131,7 +131,7 @@ def test_a_process_that_dies_takes_only_its_own_sessions(play, other, deed, how)
     play(create_app([CHAOS, other, ECHO], workers=2), script)
 
 
-def test_a_session_that_is_idle_when_its_process_dies_is_lost_with_the_reason(play):
+def test_an_idle_session_of_a_dead_process_is_lost_with_reason(play):
     async def script(api):
         ((idle, pid),) = await processes(api, 1)
         os.kill(pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_a_session_that_is_idle_when_its_process_dies_is_lost_with_the_reason(pl
     play(app, script)
 
 
-def test_a_world_that_sleeps_past_its_deadline_leaves_the_others_in_its_process_alone(play):
+def test_an_env_past_its_deadline_does_not_disturb_others(play):
     async def script(api):
         (late, pid), (same, same_pid) = await processes(api, 2)
         assert pid == same_pid
@@ -175,7 +175,7 @@ def test_a_world_that_returns_after_its_deadline_is_forgiven(play):
     play(app, script)
 
 
-def test_a_world_that_holds_the_interpreter_is_killed_with_its_process(play):
+def test_an_env_that_holds_the_gil_is_killed(play):
     async def script(api):
         (hanging, pid), (fine, elsewhere), (same, same_pid) = await processes(api, 3)
         assert pid == same_pid != elsewhere
@@ -215,7 +215,7 @@ def test_memory_is_bounded_for_the_session_that_asks_for_it(play, other):
     play(app, script)
 
 
-def test_what_a_world_prints_goes_to_the_log_and_never_into_the_protocol(play, other, caplog):
+def test_prints_of_an_env_go_to_the_log_not_the_protocol(play, other, caplog):
     caplog.set_level(logging.INFO, "agentgym_servers")
 
     def printed() -> list[str]:
@@ -321,7 +321,7 @@ def test_closing_a_session_cancels_its_call_in_a_thread_too(play):
     play(create_app({"slow": lambda: EchoEnv(latency_s=1.5)}), script)
 
 
-def test_many_sessions_share_few_processes_each_in_its_own_thread(play, other):
+def test_many_sessions_share_few_processes(play, other):
     async def script(api):
         begun = await processes(api, 60)
         assert len({pid for _, pid in begun}) == 2
@@ -333,7 +333,7 @@ def test_many_sessions_share_few_processes_each_in_its_own_thread(play, other):
     play(create_app([other], workers=2), script)
 
 
-def test_worlds_are_closed_politely_and_what_they_started_goes_with_them(play, other, tmp_path):
+def test_envs_are_closed_with_the_processes_they_started(play, other, tmp_path):
     async def script(api):
         ((session, pid),) = await processes(api, 1)
         reply = (await api.step(session, "spawn", 1))[1]

@@ -70,7 +70,7 @@ def test_packed_equals_one_by_one(kit, name, sequences, layout) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-8, rtol=1e-8)
 
 
-def test_a_model_with_packed_attention_still_takes_ordinary_calls(kit) -> None:
+def test_a_model_with_packed_attention_takes_plain_calls(kit) -> None:
     """Without a layout: one causal sequence a row."""
     for name in ("qwen3", "llama-gqa"):
         model = kit.build(name)

@@ -71,7 +71,7 @@ def test_every_assigner_is_measured_or_told_why_not(oracle):
     assert ranked == sorted(ranked, key=lambda r: -np.nan_to_num(r, nan=-2.0))
 
 
-def test_learned_values_come_from_other_episodes_and_say_how_good_they_are(oracle):
+def test_learned_values_come_from_other_episodes(oracle):
     assert np.isfinite(oracle.signals["value"]["explained_variance"])
     assert oracle.signals["value"]["loss"] > 0
 
@@ -117,7 +117,7 @@ class Brittle(Oracle):
 """
 
 
-def test_a_world_that_crashes_while_it_is_branched_costs_only_those_continuations(policy, tmp_path, monkeypatch):
+def test_a_crash_while_branching_costs_only_its_continuations(policy, tmp_path, monkeypatch):
     (tmp_path / "brittle_world.py").write_text(BRITTLE)
     monkeypatch.syspath_prepend(tmp_path)
     chosen = config("brittle_world:Brittle", "sft=", f"model.path={policy}")
@@ -128,7 +128,7 @@ def test_a_world_that_crashes_while_it_is_branched_costs_only_those_continuation
     assert len(found.scored) == 2
 
 
-def test_a_policy_that_never_wins_is_refused_before_anything_is_learned(tmp_path):
+def test_a_policy_that_never_wins_is_refused_at_once(tmp_path):
     with pytest.raises(ConfigError, match=r"no turn of these \d+ made a difference .* \(0% of the episodes were won\)"):
         measure(config("oracle", "sft.max_steps=1"), tmp_path / "run", SMALL)
 

@@ -53,7 +53,7 @@ def end_of_turn(batch: Batch) -> Credit:
     return USE["turn_gae"](batch.with_columns(value_N=value_N), gamma=1.0, lam=0.0)
 
 
-# methods.md §0.2 (mean gradient over exact, total variance) and §19 (correlation, mean |A| where all is lost)
+# Assigner, mean gradient over exact, total variance, correlation, mean |A| where the episode is already lost.
 ORACLE = {
     "reinforce": (USE["reinforce"], 1.0, 0.1260, None, None),
     "dr_grpo": (USE["dr_grpo"], 1.0, 0.0996, 0.547, 0.1875),
@@ -105,7 +105,7 @@ def test_the_oracle_table_is_reproduced(name):
 
 
 def test_wrong_credit_is_told_from_noisy_credit():
-    """The two defects of methods.md §0.2: their gradients are wrong, whatever the learning rate."""
+    """Two assigners whose gradients are wrong, whatever the learning rate."""
     batch = testing.oracle_batch(POPULATION)
     turns, gradient = measured(batch, spa_released(batch))
     assert turns["pearson"] == pytest.approx(0.359, abs=6e-4)
@@ -146,7 +146,7 @@ def test_the_noise_of_the_truth_is_taken_out_of_the_correlation():
     assert interval.high - interval.low < 0.06
 
 
-def test_a_sample_gives_the_populations_figures_on_average_and_intervals_cover():
+def test_sample_figures_are_unbiased_and_intervals_cover():
     """Groups of four drawn from the oracle: bias and variance by pairs of groups are those of the closed form."""
     every = testing.oracle_trajectories()
     chance = np.array([t.probability for t in every])
@@ -201,7 +201,7 @@ def test_a_sketch_keeps_inner_products_of_gradients(kit, tokenizer):
     np.testing.assert_array_equal(again, sketch_AK)
 
 
-def test_an_interval_may_end_at_infinity_and_leaves_out_what_is_undefined():
+def test_an_interval_may_be_infinite_and_skips_undefined():
     told = figure(np.array([2.0, 1.0, np.inf, np.nan, 3.0]))
     assert (told.value, told.low, told.high) == (2.0, 1.0, np.inf)
     assert np.isnan(figure(np.array([1.0, np.nan])).low)

@@ -135,7 +135,7 @@ def test_forgetting_that_chance_is_drawn_anew_is_found_out():
     assert set(found.value_N[1::3]) == {0.25}
 
 
-def test_sampled_continuations_agree_with_the_closed_form_within_their_errors():
+def test_sampled_continuations_agree_with_the_closed_form():
     run = runner()
     trajectories = oracle_episodes(run)
     found = asyncio.run(branch(run, RandomPolicy(1), trajectories, continuations=200, seed=4))
@@ -209,7 +209,7 @@ def test_a_world_that_crashes_loses_that_estimate_alone():
     assert found.lost == 8 + 4 + 3  # half of cedar's, of amber's those that got there, of fork's likewise
 
 
-def test_an_episode_that_cannot_be_played_again_is_counted_and_its_first_states_are_kept():
+def test_an_unreplayable_episode_keeps_its_first_states():
     class Other(Oracle):
         def observe(self) -> str:
             return super().observe().replace("cedar", "oaken")
@@ -222,7 +222,7 @@ def test_an_episode_that_cannot_be_played_again_is_counted_and_its_first_states_
     assert np.isnan(found.after_N[1:]).all()
 
 
-def test_a_complaint_is_part_of_the_history_and_limits_count_the_turns_before():
+def test_complaints_are_history_and_limits_count_earlier_turns():
     """A reply without an action costs a turn; the world is not stepped and its snapshot stays."""
     run = runner()
     trajectories = oracle_episodes(run, ["", "left", "gold"])
@@ -255,7 +255,7 @@ def test_a_world_without_snapshots_is_refused_in_a_sentence():
 
 
 @pytest.mark.parametrize("window", [None, 1])
-def test_a_continuation_sees_exactly_the_tokens_of_the_trajectory(tokenizer, window):
+def test_a_continuation_sees_the_tokens_of_the_trajectory(tokenizer, window):
     """Whatever the engine is asked after a branch begins with the tokens sampled up to there, never re-tokenised."""
     template = ChatTemplate(tokenizer)
     words = [tokenizer("go north")["input_ids"], tokenizer("pick up")["input_ids"], [*range(65, 70)]]

@@ -136,15 +136,15 @@ for step in range(10**6):
 def test_a_writer_that_is_killed_leaves_whole_checkpoints(kit, tokenizer, tmp_path) -> None:
     """Old ones of the same name are replaced, over and over."""
     checkpoint.save(tmp_path / "source", kit.build("qwen3", len(tokenizer)), tokenizer, {})
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "ready\n"
-    for _ in range(5):
-        writer.stdout.readline()
-    time.sleep(np.random.default_rng(0).uniform(0, 0.05))
-    writer.kill()
-    writer.wait()
-    writer.stdout.close()
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            for _ in range(5):
+                writer.stdout.readline()
+            time.sleep(np.random.default_rng(0).uniform(0, 0.05))
+        finally:
+            writer.kill()
     found = sorted((tmp_path / "checkpoints").glob("step-*"))
     assert len(found) >= 2
     for folder in found:

@@ -64,18 +64,7 @@ def test_the_wiring_names_every_option_once(name):
     assert {option for option in options if "." not in option} <= absent
 
 
-WITHOUT_RECIPE = {
-    "mc_branch", "mt_grpo", "rae", "recalibrated", "rewardflow", "rtg_loo", "spae",
-}  # fmt: skip
-"""Baselines, and parts of other methods."""
-
-
-def test_every_other_assigner_has_a_recipe_that_a_reader_can_start_from():
-    used = {resolve(name).credit.assigner for name in SHIPPED}
-    assert ASSIGNERS.keys() - WITHOUT_RECIPE <= used <= ASSIGNERS.keys()
-
-
-def test_choosing_another_part_leaves_the_first_one_s_options_behind():
+def test_choosing_another_part_drops_the_first_ones_options():
     config = resolve(
         "gigpo", ["credit.assigner=hgpo", "credit.gamma=0.5", "loss.objective=gspo", "loss.reducer=turn_mean"]
     )

@@ -32,33 +32,33 @@ from agentgym_trainers.testing import (
     toy_batch,
 )
 
-# D1: turn ends inferred from reward ≠ 0
+# Turn ends inferred from reward ≠ 0
 
 
 @pytest.mark.parametrize("first_reward", [0.0, 1e-9])
-def test_d1_a_turn_of_reward_zero_stays_a_turn(first_reward: float) -> None:
+def test_a_turn_of_reward_zero_stays_a_turn(first_reward: float) -> None:
     batch = toy_batch([[first_reward, 1]], tokens=3, value_A=(0.1, 0.2, 0.3, 0.6, 0.7, 0.8))
     credit = bilevel_gae(batch, gamma_turn=0.95, lam_turn=1, lam=1)
     assert credit.advantage_A[:3] == pytest.approx((0.85, 0.75, 0.65))  # (.9, .8, .7) where the turn is lost
 
 
 @pytest.mark.parametrize("rewards", [(0, 0, 0), (1, 0, 0), (0, 1, 0)])
-def test_d1_last_or_all_rewards_zero(rewards) -> None:
+def test_turns_are_kept_if_last_or_all_rewards_are_zero(rewards) -> None:
     advantage_A = bilevel_gae(b6(rewards)).advantage_A
     nudged_A = bilevel_gae(b6([reward + 1e-9 for reward in rewards])).advantage_A
     assert advantage_A == pytest.approx(nudged_A, abs=1e-8)
 
 
-def test_d1_b6_is_not_flat_token_gae() -> None:
+def test_bilevel_gae_is_not_flat_token_gae() -> None:
     flat = token_gae(b6(), gamma=1, lam=0.5).advantage_A
     assert flat == pytest.approx((0.24375, 0.2875, 0.175, 0.15, 0.3, 0.4))  # what the defect turns bi-level into
     assert bilevel_gae(b6(), gamma_turn=0.9, lam_turn=0.5, lam=0.5).advantage_A != pytest.approx(flat)
 
 
-# D2: observation tokens in the recursion
+# Observation tokens in the recursion
 
 
-def test_d2_observation_tokens_cannot_enter() -> None:
+def test_observation_tokens_cannot_enter_credit() -> None:
     """Eight tokens of V = .1 … .8, the fourth and fifth an observation: the batch has no entry for them."""
     batch = toy_batch([[0, 1]], tokens=3, value_A=(0.1, 0.2, 0.3, 0.6, 0.7, 0.8))
     oracle = (0.7877, 0.7239, 0.6567, 0.3755, 0.2900, 0.2000)
@@ -69,7 +69,7 @@ def test_d2_observation_tokens_cannot_enter() -> None:
     assert defect[:3] == pytest.approx((0.743, 0.677, 0.607), abs=5.1e-4)
 
 
-# D6: group statistics over turns
+# Group statistics over turns
 
 
 def row_weighted(batch: Batch, *, scale: bool = False) -> Credit:
@@ -78,7 +78,7 @@ def row_weighted(batch: Batch, *, scale: bool = False) -> Credit:
     return Credit(standardise(return_N, group_N, scale=scale)[batch.turn_A])
 
 
-def test_d6_t4() -> None:
+def test_row_weighting_differs_from_gigpo_on_unequal_lengths() -> None:
     batch = t4()
     step_A = gigpo(batch).advantage_A - gigpo(batch, omega=0).advantage_A
     lose = (-0.917670, -0.771212, -0.454545)
@@ -103,14 +103,14 @@ def expected_gradient(assign, p: float, size: int, long: list[float], short: lis
 
 
 @pytest.mark.parametrize(("length", "scale"), [(2, 0.611), (5, 0.560), (20, 0.524)])
-def test_d6_row_weighting_biases_by_length(length: int, scale: float) -> None:
+def test_row_weighting_biases_by_length(length: int, scale: float) -> None:
     success, failure, truth = [0.0] * (length - 1) + [1.0], [0.0], 0.3 * 0.7
     assert expected_gradient(row_weighted, 0.3, 3, success, failure) / truth == pytest.approx(scale, abs=5.1e-4)
     assert expected_gradient(dr_grpo, 0.3, 3, success, failure) / truth == pytest.approx(2 / 3)
     assert expected_gradient(rloo, 0.3, 3, success, failure) / truth == pytest.approx(1)
 
 
-# D7: statistics per turn index
+# Statistics per turn index
 
 
 def reward_to_go_minus_mean(batch: Batch) -> Credit:
@@ -131,15 +131,15 @@ def reward_to_go_minus_mean(batch: Batch) -> Credit:
         (reinforce, 0.21),
     ],
 )
-def test_d7_a_turn_that_only_some_reach(assign, gradient: float) -> None:
+def test_gradient_of_a_turn_that_only_some_reach(assign, gradient: float) -> None:
     """Going on has probability .3 and leads to one more turn, of reward 1: the true gradient is .3 · .7."""
     assert expected_gradient(assign, 0.3, 3, [0.0, 1.0], [0.0]) == pytest.approx(gradient, abs=1e-12)
 
 
-# D3 and its neighbours: what iStar's and PRIME's code compares with
+# What iStar's and PRIME's code compares with
 
 
-def test_istar_compared_with_first_turns_alone_favours_later_turns() -> None:
+def test_istar_against_first_turns_alone_favours_later_turns() -> None:
     """With q the true progress, the mean gradient is the outcome's exact one plus the steps': 1 x exact at the first
     turn, whose own share is in the baseline, and K/(K−1) x at every other."""
     for size in (2, 4):
@@ -165,7 +165,7 @@ def test_prime_released_compares_with_itself() -> None:
     assert released[:4] / ORACLE_GRADIENT[:4] == pytest.approx((2.1429, 2.5238, 2.5238, 2.9048), abs=5.1e-5)
 
 
-# D4: SPA's turn values overwritten with a number of the trajectory
+# SPA's turn values overwritten with a number of the trajectory
 
 
 def overwritten(batch: Batch) -> np.ndarray:
@@ -173,7 +173,7 @@ def overwritten(batch: Batch) -> np.ndarray:
     return rloo(batch).advantage_A[batch.first_A]
 
 
-def test_d4_progress_stays_with_its_turn() -> None:
+def test_progress_stays_with_its_turn() -> None:
     """Also: nothing is blamed on the state in which nothing matters any more."""
     batch = oracle_batch(oracle_population())
     progress_N, defect_N = SHAPERS["spa"].function(batch, beta=0.0), overwritten(batch)
@@ -184,7 +184,7 @@ def test_d4_progress_stays_with_its_turn() -> None:
     assert len(set(defect_N[first].tolist())) == 1
 
 
-# D11: turns as independent episodes
+# Turns as independent episodes
 
 
 def split(batch: Batch) -> Batch:
@@ -213,16 +213,16 @@ def first_turn(name: str, last_reward: float, *, independent: bool) -> float:
 
 
 @pytest.mark.parametrize("name", [name for name in ASSIGNERS if name not in READS_NO_REWARD | OF_ITS_TURN])
-def test_d11_a_first_turn_hears_of_the_end(name: str) -> None:
+def test_the_first_turn_gets_credit_for_the_end(name: str) -> None:
     assert first_turn(name, 1.0, independent=False) != pytest.approx(first_turn(name, 2.0, independent=False))
 
 
 @pytest.mark.parametrize("name", ["reinforce", "token_gae", "turn_gae", "bilevel_gae", "digirl", "rae", "outcome"])
-def test_d11_turns_as_episodes_would_not(name: str) -> None:
+def test_turns_as_episodes_give_the_first_turn_no_credit(name: str) -> None:
     assert first_turn(name, 1.0, independent=True) == first_turn(name, 2.0, independent=True)
 
 
-# D12: intermediate rewards overwritten; D13: credit in the last row alone
+# Intermediate rewards overwritten; credit in the last row alone
 
 WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol", "recalibrated"]
 
@@ -233,7 +233,7 @@ def last_reward_only(batch: Batch) -> Batch:
 
 
 @pytest.mark.parametrize("name", [name for name in ASSIGNERS if name not in READS_NO_REWARD])
-def test_d12_intermediate_rewards_count(name: str) -> None:
+def test_intermediate_rewards_count(name: str) -> None:
     columns = random_columns(np.random.default_rng(1), 2, 6, 6)
     batch = toy_batch([[0, 2, 1], [0, 0, 0.25]], anchors=[0, 1, 2, 0, 1, 3], **columns)
     batch = batch.with_columns(role_N=np.zeros(6, np.int64), inst_value_M=np.zeros(2), baseline_M=np.zeros(2))
@@ -242,7 +242,7 @@ def test_d12_intermediate_rewards_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE_RETURN)
-def test_d13_every_turn_of_a_trajectory_gets_its_return(name: str) -> None:
+def test_every_turn_of_a_trajectory_gets_its_return(name: str) -> None:
     known = {"success_M": (1, 0), "inst_value_M": (0.25, 0.25), "baseline_M": (0.25, 0.25)}
     batch = toy_batch([[1, 0, 0], [0, 0, 0]], tokens=2, role_N=[0] * 6, role_baseline_N=[0.25] * 6, **known)
     advantage_A = ASSIGNERS[name].function(batch).advantage_A
@@ -255,7 +255,7 @@ def test_d13_every_turn_of_a_trajectory_gets_its_return(name: str) -> None:
 # RAE: one baseline for both players
 
 
-def test_a_pooled_baseline_turns_the_first_movers_edge_into_a_gradient() -> None:
+def test_a_pooled_baseline_biases_the_first_mover() -> None:
     """The first to move wins 3 of 4 games whatever it does: with its own baseline nobody is praised for that."""
     games = [[1.0, -1.0]] * 3 + [[-1.0, 1.0]]
     role_N = np.tile([0, 1], 4)
@@ -277,6 +277,6 @@ def test_a_constant_stream_fades_geometrically() -> None:
 # Others
 
 
-def test_d5_bootstrap_is_of_the_final_observation() -> None:
+def test_bootstrap_value_is_of_the_final_observation() -> None:
     batch = toy_batch([[0, 0]], truncated=[True], value_N=(0.5, 0.25), bootstrap_M=[0.75])
     assert turn_gae(batch, gamma=1, lam=0).advantage_A == pytest.approx((-0.25, 0.5))

@@ -212,7 +212,7 @@ def test_wrong_credit_fails_the_gate(wrong: Callable[[Batch], Credit], options: 
 
 
 def going_on(assign: Callable[[Batch], Credit], seed: int) -> float:
-    """D7's world: going on leads to one more turn, of reward 1. The chance of going on after training, from .3."""
+    """Going on leads to one more turn, of reward 1. The chance of going on after training, from .3."""
     rng, logit = np.random.default_rng(seed), np.log(0.3 / 0.7)
     for _ in range(UPDATES):
         p = 1 / (1 + np.exp(-logit))

@@ -1,4 +1,4 @@
-"""Laws that every entry of ASSIGNERS keeps (G1 to G12), on random batches of unequal groups, lengths and turns.
+"""Laws that every entry of ASSIGNERS keeps, on random batches of unequal groups, lengths and turns.
 
 Where a method does not keep one, the table of exceptions below says so and why.
 """
@@ -29,26 +29,26 @@ from agentgym_trainers.testing import VALUE_COLUMNS, random_batch, random_column
 NAMES = list(ASSIGNERS)
 GROUPED = [name for name in NAMES if "groups" in ASSIGNERS[name].needs]
 TOKEN_LEVEL = {"token_gae", "bilevel_gae", "prime"}
-"""G3: credit may differ between the tokens of a turn."""
+"""Credit may differ between the tokens of a turn."""
 OF_THE_BATCH = {
     "prime": {"variant": "paper"},  # the released one is scaled by the largest sum in the batch
     "spae": {"xi": 0.0},  # the bonus is scaled and centred over the batch
 }
-"""G2: a statistic of the whole batch is part of the definition; without it the law holds."""
+"""A statistic of the whole batch is part of the definition; without it the law holds."""
 NOT_BASELINED = {
     "reinforce": "there is no baseline",
     "outcome": "there is no baseline: the objective's pairs and groups cancel it",
     "filtered": "a weight of 0 or 1, to imitate",
     "digirl": "the last turn's advantage is the return itself",
 }
-"""G4 and G10: raw rewards."""
+"""Shifting rewards and equal rewards: these use raw rewards."""
 EVEN_LENGTHS = {
     "rtg_loo": "an episode that is over gets 0, not the shift; the noise that this adds has mean 0",
     "mt_grpo": "a turn is compared with those of its index: the last turns of unequal episodes are not",
 }
-"""G4 and G10 hold among episodes of equal length."""
+"""Shifted and equal rewards give nothing only among episodes of equal length."""
 NOT_LINEAR = {"rewardflow": "V is the larger of a state's own reward, which may be 0, and what follows"}
-"""G4 fails; G10 holds for rewards ≥ 0."""
+"""A shift changes credit; equal rewards give none where they are ≥ 0."""
 SCALE_FREE = {
     "grpo": "over the standard deviation",
     "mt_grpo": "over the standard deviation",
@@ -56,20 +56,20 @@ SCALE_FREE = {
     "filtered": "a weight of 0 or 1",
     "digiq": "a weight of 0 or 1",
 }
-"""G5: credit stays as it is; all others' scales with rewards and values."""
+"""Scaling: credit stays as it is; all others' scales with rewards and values."""
 IN_UNITS_OF_REWARD = {
     "loop": {"drop_below": 0.0},  # a threshold in units of reward
     "digiq": {"threshold": 0.0},  # the same
     "prime": {"variant": "paper"},  # the released process reward is scale-free, the outcome is not
     "spae": {"xi": 0.0},  # the same of the bonus
 }
-"""G5 holds with these options."""
+"""Credit scales with these options."""
 ALONE = {
     "grpo": "raw return, as released",
     "istar": "the turns of the one trajectory are compared",
     "spae": "the bonus stays",
 }
-"""G9: what a group of one gets, where it is not 0."""
+"""What a group of one gets, where it is not 0."""
 
 many = settings(deadline=None, derandomize=True, database=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
@@ -130,7 +130,7 @@ def test_contract(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @many
 @given(seed=seeds)
-def test_g1_permuting_trajectories_and_groups_permutes_credit(name: str, seed: int) -> None:
+def test_permuting_trajectories_and_groups_permutes_credit(name: str, seed: int) -> None:
     batch, assign = batch_of(seed), ASSIGNERS[name].function
     rng = np.random.default_rng(seed)
     permuted, old_N, old_A = reorder(batch, rng.permutation(len(batch.group_M)))
@@ -144,7 +144,7 @@ def test_g1_permuting_trajectories_and_groups_permutes_credit(name: str, seed: i
 @pytest.mark.parametrize("name", NAMES)
 @many
 @given(seed=seeds)
-def test_g2_other_groups_in_the_batch_change_nothing(name: str, seed: int) -> None:
+def test_other_groups_in_the_batch_change_nothing(name: str, seed: int) -> None:
     batch, assign = batch_of(seed), partial(ASSIGNERS[name].function, **OF_THE_BATCH.get(name, {}))
     whole = assign(batch).advantage_A
     for group in np.unique(batch.group_M):
@@ -153,7 +153,7 @@ def test_g2_other_groups_in_the_batch_change_nothing(name: str, seed: int) -> No
 
 
 @pytest.mark.parametrize("assign", [prime, spae])
-def test_g2_statistics_of_the_batch_are_meant(assign) -> None:
+def test_batch_statistics_do_depend_on_other_groups(assign) -> None:
     batch = batch_of(0, group_size=3)
     part, _, old_A = batch.select(np.flatnonzero(batch.group_M == 0))
     assert assign(part).advantage_A != pytest.approx(assign(batch).advantage_A[old_A], abs=1e-3)
@@ -162,7 +162,7 @@ def test_g2_statistics_of_the_batch_are_meant(assign) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TOKEN_LEVEL])
 @many
 @given(seed=seeds)
-def test_g3_turn_credit_does_not_depend_on_the_number_of_tokens(name: str, seed: int) -> None:
+def test_turn_credit_does_not_depend_on_number_of_tokens(name: str, seed: int) -> None:
     """Only on the sum of what a reward model or a reference says of them."""
     batch, assign = batch_of(seed), ASSIGNERS[name].function
     lean = replace(batch, turn_A=np.arange(len(batch.traj_N)), logprob_A=batch.logprob_A[batch.first_A])
@@ -176,7 +176,7 @@ def test_g3_turn_credit_does_not_depend_on_the_number_of_tokens(name: str, seed:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_BASELINED | NOT_LINEAR])
 @many
 @given(seed=seeds, c=numbers)
-def test_g4_shifting_a_groups_rewards_changes_nothing(name: str, seed: int, c: float) -> None:
+def test_shifting_a_groups_rewards_changes_nothing(name: str, seed: int, c: float) -> None:
     """By another constant for each group; values shift along."""
     batch, assign = batch_of(seed, group_size=3, length=3 if name in EVEN_LENGTHS else None), undiscounted(name)
     batch = replace(batch, truncated_M=np.zeros(len(batch.group_M), bool))
@@ -185,7 +185,7 @@ def test_g4_shifting_a_groups_rewards_changes_nothing(name: str, seed: int, c: f
 
 
 @pytest.mark.parametrize("name", [*NOT_BASELINED, *EVEN_LENGTHS, *NOT_LINEAR])
-def test_g4_exceptions_are_some(name: str) -> None:
+def test_assigners_of_equal_lengths_need_equal_lengths(name: str) -> None:
     batch, assign = batch_of(4, group_size=3), undiscounted(name)
     batch = replace(batch, truncated_M=np.zeros(len(batch.group_M), bool))
     shifted = add_at_the_end(batch, np.full(len(batch.group_M), 5.0))
@@ -194,14 +194,14 @@ def test_g4_exceptions_are_some(name: str) -> None:
     assert assign(shifted).advantage_A != pytest.approx(assign(batch).advantage_A, abs=1e-3)
 
 
-def test_g4_raw_rewards_do_shift() -> None:
+def test_assigners_of_raw_rewards_do_shift() -> None:
     assert ASSIGNERS["reinforce"].function(toy_batch([[1.0], [2.0]])).advantage_A.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @many
 @given(seed=seeds, c=st.floats(0.125, 8))
-def test_g5_scaling_rewards_and_values_scales_credit(name: str, seed: int, c: float) -> None:
+def test_scaling_rewards_and_values_scales_credit(name: str, seed: int, c: float) -> None:
     batch = batch_of(seed, group_size=3)
     assign = partial(ASSIGNERS[name].function, **IN_UNITS_OF_REWARD.get(name, {}))
     columns = {column: c * batch.x[column] for column in (*VALUE_COLUMNS, "prm_A")}
@@ -214,7 +214,7 @@ def test_g5_scaling_rewards_and_values_scales_credit(name: str, seed: int, c: fl
 
 @many
 @given(seed=seeds, c=st.floats(0.125, 8))
-def test_g5_gigpo_over_std_does_not_scale(seed: int, c: float) -> None:
+def test_gigpo_over_std_does_not_scale(seed: int, c: float) -> None:
     batch = batch_of(seed, group_size=3)
     scaled = replace(batch, reward_N=c * batch.reward_N)
     assert gigpo(scaled, norm="std").advantage_A == pytest.approx(
@@ -223,7 +223,7 @@ def test_g5_gigpo_over_std_does_not_scale(seed: int, c: float) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g6_nan_elsewhere_does_not_leak(name: str) -> None:
+def test_nan_elsewhere_does_not_leak(name: str) -> None:
     """The final value of a trajectory that ended, and columns of other assigners."""
     batch, assigner = batch_of(2), ASSIGNERS[name]
     planted = {
@@ -240,7 +240,7 @@ def test_g6_nan_elsewhere_does_not_leak(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @many
 @given(seed=seeds)
-def test_g9_one_trajectory_a_group(name: str, seed: int) -> None:
+def test_credit_of_a_group_of_one(name: str, seed: int) -> None:
     batch = replace(batch_of(seed, group_size=1), anchor_N=np.arange(len(batch_of(seed, group_size=1).anchor_N)))
     advantage_A = ASSIGNERS[name].function(batch).advantage_A
     assert np.all(np.isfinite(advantage_A))
@@ -252,7 +252,7 @@ def test_g9_one_trajectory_a_group(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_BASELINED])
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, -1 / 3, 1e6])
-def test_g10_equal_rewards_give_exactly_nothing(name: str, reward: float) -> None:
+def test_equal_rewards_give_exactly_zero_credit(name: str, reward: float) -> None:
     """If whatever else is read knows them."""
     batch = of_nothing(batch_of(3, group_size=3, length=3 if name in EVEN_LENGTHS else None))
     equal = add_at_the_end(batch, np.full(len(batch.group_M), reward))
@@ -260,13 +260,13 @@ def test_g10_equal_rewards_give_exactly_nothing(name: str, reward: float) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g11_no_tokens(name: str) -> None:
+def test_credit_of_an_empty_batch(name: str) -> None:
     none = toy_batch([], tokens=0, **random_columns(np.random.default_rng(0), 0, 0, 0))
     assert ASSIGNERS[name].function(none).advantage_A.shape == (0,)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g12_the_final_value_counts_if_and_only_if_truncated(name: str) -> None:
+def test_final_value_counts_if_and_only_if_truncated(name: str) -> None:
     """In advantages or in targets."""
 
     def credit(truncated: bool, final: float) -> np.ndarray:

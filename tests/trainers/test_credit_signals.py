@@ -31,7 +31,7 @@ from agentgym_trainers.testing import (
 # Groups and states
 
 
-def test_t4_loop() -> None:
+def test_loop_on_the_tree_of_four_episodes() -> None:
     advantage_A = loop(t4()).advantage_A
     assert advantage_A[[0, 3, 6, 8]] == pytest.approx((0.666667, -0.666667, 0.666667, -0.666667), abs=1e-6)
     assert advantage_A[[0, 3, 6, 8]].sum() == pytest.approx(0)
@@ -44,8 +44,8 @@ def test_loop_drops_what_is_hardly_better_and_what_is_alone() -> None:
     assert loop(toy_batch([[1.0]])).advantage_A.tolist() == [0]
 
 
-def test_t4_hgpo_is_gigpos_step_advantage() -> None:
-    """The states of T4 are always reached by the same way, or say nothing."""
+def test_hgpo_is_gigpos_step_advantage_without_histories() -> None:
+    """The states are always reached by the same way, or say nothing."""
     win, lose = (0.439375, 0.633333, 0), (-0.463125, -0.316667, 0)
     assert hgpo(t4()).advantage_A == pytest.approx([*win, *lose, 0.486875, 0, *lose], abs=1e-6)
 
@@ -67,7 +67,7 @@ def test_hgpo_of_states_that_are_not_named() -> None:
     assert hgpo(behind_a_gap, gamma=1).advantage_A.tolist() == [0, 0.5, 0, -0.5]
 
 
-def test_t4_rewardflow() -> None:
+def test_rewardflow_on_the_tree_of_four_episodes() -> None:
     """V: sB 1, sA .95 (it led to sB once), s0 .95, sC 0."""
     win, lose = (0.4875, 1.166667, 0.5), (-0.5125, -0.833333, -0.5)
     assert rewardflow(t4()).advantage_A == pytest.approx([*win, *lose, 0.5375, 0.5, *lose], abs=1e-6)
@@ -338,7 +338,7 @@ def test_oreo_targets() -> None:
     assert oreo(batch, beta=0).targets["value_N"].tolist() == [1, 1, 1]
 
 
-def test_oreo_of_a_policy_that_is_the_reference_regresses_the_value() -> None:
+def test_oreo_at_the_reference_policy_regresses_the_value() -> None:
     batch = oracle_batch(oracle_population())
     target_N = oreo(batch).targets["value_N"]
     for state in range(5):

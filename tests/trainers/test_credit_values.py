@@ -25,7 +25,7 @@ FIRST_N = [0, 3, 6, 8]  # T4: the first turn of each trajectory
         (dr_grpo, (0.5, -0.5, 0.5, -0.5)),
     ],
 )
-def test_t4_whole_returns(assign, expected_M) -> None:
+def test_return_baselines_on_the_tree_of_four_episodes(assign, expected_M) -> None:
     batch = t4()
     advantage_A = assign(batch).advantage_A
     assert advantage_A[FIRST_N] == pytest.approx(expected_M, abs=1e-6)
@@ -45,14 +45,14 @@ def test_reward_to_go() -> None:
     assert reinforce(batch).advantage_A.tolist() == [6] * 6 + [9] * 4
 
 
-def test_t4_gigpo() -> None:
+def test_gigpo_on_the_tree_of_four_episodes() -> None:
     win, lose = (0.939375, 1.133333, 0.5), (-0.963125, -0.816667, -0.5)
     assert gigpo(t4()).advantage_A == pytest.approx([*win, *lose, 0.986875, 0.5, *lose], abs=1e-6)
     assert gigpo(t4(), omega=0).advantage_A == pytest.approx(dr_grpo(t4()).advantage_A)
     assert gigpo(t4(), omega=0, norm="std").advantage_A == pytest.approx(grpo(t4()).advantage_A)
 
 
-def test_t4_gigpo_std() -> None:
+def test_gigpo_step_advantage_over_std() -> None:
     batch = t4()
     step_A = (gigpo(batch, norm="std").advantage_A - grpo(batch).advantage_A)[:3]
     s0, sa = np.array([0.9025, 0, 0.95, 0]), np.array([0.95, 0, 0])
@@ -63,7 +63,7 @@ def test_t4_gigpo_std() -> None:
 @pytest.mark.parametrize(
     ("lam", "expected"), [(1.0, (0.61, 0.4, 0.4)), (0.5, (0.349, 0.22, 0.4)), (0.0, (0.25, 0.04, 0.4))]
 )
-def test_c3_gae(lam: float, expected) -> None:
+def test_gae_of_three_turns_by_hand(lam: float, expected) -> None:
     batch = c3()
     for assign, column in ((turn_gae, "value_N"), (token_gae, "value_A")):
         credit = assign(batch, gamma=0.9, lam=lam)
@@ -72,13 +72,13 @@ def test_c3_gae(lam: float, expected) -> None:
         assert credit.targets.keys() == {column}
 
 
-def test_c3_truncated_bootstraps() -> None:
+def test_gae_of_a_truncated_episode_bootstraps() -> None:
     batch = c3((0, 0, 0), truncated=[True], bootstrap_M=[0.7])
     for assign in (turn_gae, token_gae):
         assert assign(batch, gamma=0.9, lam=0.5).advantage_A == pytest.approx((0.274075, 0.0535, 0.03))
 
 
-def test_b6_bilevel() -> None:
+def test_bilevel_gae_of_six_tokens_by_hand() -> None:
     credit = bilevel_gae(b6(), gamma_turn=0.9, lam_turn=0.5, gamma=1, lam=0.5)
     assert credit.advantage_A == pytest.approx((0.2745, 0.349, 0.21, 0.22, 0.3, 0.4))
     assert credit.targets["value_A"] == pytest.approx((0.3745, 0.549, 0.61, 0.72, 0.8, 1.0))
@@ -91,7 +91,7 @@ def test_ragen_toy_bilevel() -> None:
     assert credit.targets["value_A"] == pytest.approx([1.95] * 5 + [1] * 5)
 
 
-def test_bilevel_of_one_turn_is_token_gae_and_of_one_token_a_turn_is_turn_gae() -> None:
+def test_bilevel_gae_reduces_to_token_gae_and_to_turn_gae() -> None:
     value = (0.3, -0.1, 0.6, 0.2)
     one_turn = toy_batch([[1.0]], tokens=4, value_A=value)
     assert bilevel_gae(one_turn, gamma=0.9, lam=0.7).advantage_A == pytest.approx(

@@ -514,7 +514,7 @@ def test_closing_ends_a_reply_in_flight(kit) -> None:
 
 
 @BOTH
-def test_weights_that_diverged_fail_every_caller_and_nothing_after(kit, lockstep) -> None:
+def test_diverged_weights_fail_every_caller_and_nothing_after(kit, lockstep) -> None:
     model = kit.build()
     engine = engine_of(model, 4, lockstep=lockstep)
     weight = model.model.embed_tokens.weight

@@ -46,7 +46,7 @@ def test_judges_are_probed_at_the_start_and_every_n_steps() -> None:
     assert judge.asked == 3
 
 
-def test_a_resumed_run_probes_first_and_writes_what_it_would_have_written() -> None:
+def test_a_resumed_run_probes_first_and_writes_the_same() -> None:
     judge = Told()
     guards = Guards(GuardOptions(probe_every=3), {"judge": judge})
     assert before(guards, 4) == {}  # probed, and not written: the run that was not killed wrote nothing here
@@ -66,7 +66,7 @@ def test_zero_probes_only_at_the_start() -> None:
     assert judge.asked == 1
 
 
-def test_the_limit_is_exclusive_and_the_sentence_names_what_fooled_it() -> None:
+def test_the_limit_is_exclusive_and_the_error_names_the_cause() -> None:
     n = len(PROBES)
     assert before(Guards(GuardOptions(false_positives=2 / n), {"judge": Told(2)}), 0) != {}
     with pytest.raises(GuardTripped, match=rf"step 0: the judge calls 3 of {n} .* such as '', ' ', ") as caught:
@@ -92,7 +92,7 @@ def test_epochs_end_once_a_trajectory_has_moved_too_far(log_ratio, stops) -> Non
 
 
 DETACHED = {"prm/grad_norm": 0.0, "prm/loss": 0.685675}
-"""What iStar's released training logs (D3): a loss, and no gradient."""
+"""What iStar's released training logs: a loss, and no gradient."""
 
 
 def test_a_loss_that_reaches_no_parameter_stops_the_run(caplog) -> None:

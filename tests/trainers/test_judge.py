@@ -237,7 +237,7 @@ def test_garbage_is_neutral_and_counted() -> None:
         assert metrics["undecided"] == 1
 
 
-def test_an_unanswered_vote_is_neutral_and_a_silent_judge_stops_the_run() -> None:
+def test_missing_votes_are_neutral_and_a_silent_judge_stops() -> None:
     with Server(lambda question, number: 500 if "south" in question else GOOD) as server:
         judge = judge_at(server.url)
         columns, metrics = annotated(judge, episode(["go north", "go south"]))
@@ -291,7 +291,7 @@ def test_no_more_at_once_than_it_may() -> None:
         assert 1 < server.most_open <= 3
 
 
-def test_the_key_is_given_by_the_command_line_and_kept_out_of_options() -> None:
+def test_the_key_comes_from_the_cli_and_not_from_options() -> None:
     def refuse(question: str, number: int) -> int:
         return 401
 
@@ -327,7 +327,7 @@ def test_calibration_by_hand() -> None:
     assert np.isnan(agreement([(1,)]))
 
 
-def test_a_judge_that_always_says_good_stops_the_run_and_its_rules_do_not_hide_it(tmp_path) -> None:
+def test_a_judge_that_always_says_good_stops_the_run(tmp_path) -> None:
     with Server(lambda question, number: GOOD) as server:
         judge = judge_at(server.url, min_tokens=4, votes=3, cache=str(tmp_path), retries=2)
         guards = Guards(GuardOptions(), {"judge": judge})
@@ -337,7 +337,7 @@ def test_a_judge_that_always_says_good_stops_the_run_and_its_rules_do_not_hide_i
         assert not list(tmp_path.iterdir())  # a probing is never answered from memory: the model behind may change
 
 
-def test_a_judge_that_refuses_the_probes_goes_on_and_one_slip_in_fifty_does_not() -> None:
+def test_refused_probes_pass_and_one_slip_in_fifty_is_caught() -> None:
     with Server(lambda question, number: BAD) as server:
         guards = Guards(GuardOptions(), {"judge": judge_at(server.url)})
         assert asyncio.run(guards.before_step(0)) == {"guards/judge_false_positives": 0.0}
@@ -388,7 +388,7 @@ def test_a_run_is_judged_and_its_votes_are_kept_in_its_folder(chatty, tokenizer,
         assert kept == sum(line["judge/calls"] for line in told)
 
 
-def test_a_judge_that_can_be_fooled_stops_the_run_before_its_first_step(chatty, tokenizer, tmp_path) -> None:
+def test_a_fooled_judge_stops_the_run_before_its_first_step(chatty, tokenizer, tmp_path) -> None:
     with Server(lambda question, number: GOOD) as server:
         training = trainer(server.url, chatty(), tokenizer, tmp_path)
         log = MetricsLog(tmp_path)
@@ -418,7 +418,7 @@ def test_a_recipe_with_a_wrong_judge_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("by", ["option", "environment"])
-def test_the_command_line_hands_the_key_on_and_a_fooled_judge_is_a_sentence(by, tmp_path, monkeypatch, capsys) -> None:
+def test_the_cli_passes_the_key_and_reports_a_fooled_judge(by, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     given = ["--judge-key", "k-1234"] if by == "option" else []
     if by == "environment":

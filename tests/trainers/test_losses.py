@@ -49,7 +49,7 @@ def test_ppo_dual_clip_numbers(advantage: float, expected: float, gradient) -> N
     assert new.grad.tolist() == pytest.approx(gradient)
 
 
-def test_ppo_clip_without_dual_clip_keeps_the_gradient_of_a_large_ratio() -> None:
+def test_ppo_without_dual_clip_keeps_large_ratio_gradients() -> None:
     new, old = at_ratio(5)
     ppo_clip(new, old, tensor(-1))[0].sum().backward()
     assert new.grad.tolist() == pytest.approx([5])
@@ -84,7 +84,7 @@ def test_ppo_log_ratio_is_bounded() -> None:
     assert torch.isfinite(metrics["kl_old"])
 
 
-def test_g7_on_policy_gradient_is_the_policy_gradient() -> None:
+def test_on_policy_gradient_is_the_policy_gradient() -> None:
     advantage = tensor(1.5, -2, 0, 0.3)
     for objective in (
         lambda new: ppo_clip(new, new.detach(), advantage),
@@ -187,14 +187,14 @@ def test_only_constant_takes_a_length() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_g1_weights_permute(mode: Reducer) -> None:
+def test_permuting_trajectories_permutes_weights(mode: Reducer) -> None:
     batch = random_batch(np.random.default_rng(0))
     permuted, _, old_A = reorder(batch, np.random.default_rng(1).permutation(len(batch.group_M)))
     assert torch.equal(weights(permuted, mode), weights(batch, mode)[torch.from_numpy(old_A)])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_g8_micro_batches_add_up(mode: Reducer) -> None:
+def test_micro_batches_add_up(mode: Reducer) -> None:
     """A tiny policy: the gradient of any cut, also inside a turn, is that of the whole batch."""
     batch = random_batch(np.random.default_rng(4))
     generator = torch.Generator().manual_seed(0)
@@ -218,7 +218,7 @@ def test_g8_micro_batches_add_up(mode: Reducer) -> None:
         assert torch.allclose(gradient(list(shuffled.split(size))), whole, rtol=1e-10, atol=1e-14)
 
 
-def test_g6_observation_tokens_get_no_gradient_even_if_nan() -> None:
+def test_observation_tokens_get_no_gradient_even_if_nan() -> None:
     """Action tokens are picked from the packed logits by index; the rest is never multiplied by a mask."""
     logits = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     logits[[0, 3]] = torch.nan
@@ -232,7 +232,7 @@ def test_g6_observation_tokens_get_no_gradient_even_if_nan() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_g11_no_tokens(mode: Reducer) -> None:
+def test_loss_of_an_empty_batch(mode: Reducer) -> None:
     empty = tensor(grad=True)
     loss_A, metrics = ppo_clip(empty, empty.detach(), empty.detach(), dual_clip=3.0)
     loss = (weights(toy_batch([], tokens=0), mode) * (loss_A + kl(empty, empty.detach()))).sum()
@@ -241,7 +241,7 @@ def test_g11_no_tokens(mode: Reducer) -> None:
     assert metrics == {}
 
 
-def test_g10_no_advantage_no_loss() -> None:
+def test_zero_advantage_gives_zero_loss() -> None:
     new, old = at_ratio(5, 1.5, 0.5)
     loss_A, _ = ppo_clip(new, old, tensor(0, 0, 0), dual_clip=3.0)
     loss_A.sum().backward()

@@ -115,7 +115,7 @@ def test_dropping_tokens_never_changes_what_others_weigh() -> None:
 
 @pytest.mark.parametrize("kind", ["tis", "mis", "k1_band"])
 @pytest.mark.parametrize("level", ["token", "turn", "trajectory"])
-def test_g1_weights_permute_and_g6_are_of_their_own_unit(kind, level) -> None:
+def test_weights_permute_and_stay_in_their_own_unit(kind, level) -> None:
     rng = np.random.default_rng(3)
     batch = random_batch(rng, group_size=3)
     prox, behaviour = rng.normal(-2, 0.3, (2, len(batch.turn_A)))

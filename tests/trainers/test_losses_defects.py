@@ -34,7 +34,7 @@ def kl_gradient_in_expectation(estimator: str) -> tuple[Tensor, Tensor]:
     return found, exact
 
 
-def test_k3_as_a_loss_is_caught_and_ours_is_the_gradient_of_kl() -> None:
+def test_k3_as_a_loss_is_caught_and_ours_is_the_kl_gradient() -> None:
     defective, exact = kl_gradient_in_expectation("k3")
     assert not torch.allclose(defective, exact, rtol=0.2)
     ours, exact = kl_gradient_in_expectation("k3+")
@@ -100,7 +100,7 @@ def test_pacs_unmasked_sum_is_caught(masked) -> None:
     assert agrees == masked
 
 
-# ---- iStar (D3): scores detached before the loss ------------------------------------------------------------------
+# ---- iStar: scores detached before the loss -----------------------------------------------------------------------
 
 
 class StandIn(nn.Module):
@@ -128,7 +128,7 @@ def preference(column: Tensor, batch) -> Tensor:
     return dpo(column, nothing, batch, nothing, nothing, beta=0.05, score="turn_mean")[0]
 
 
-def test_d3_a_detached_leaf_is_caught() -> None:
+def test_a_detached_leaf_is_caught() -> None:
     batch = toy_batch([[0, 0, 1], [0, 0, 0]], ref_logprob_A=[0.0] * 6)
     rows = [np.arange(3), np.arange(3, 6)]
     released = StandIn()
@@ -170,7 +170,7 @@ def test_cispo_a_distance_given_as_a_ratio_is_caught() -> None:
 
 
 def test_micro_batches_that_average_by_themselves_are_caught() -> None:
-    """G8: a mean over each micro-batch's tokens, averaged, weighs tokens of small micro-batches more."""
+    """A mean over each micro-batch's tokens, averaged, weighs tokens of small micro-batches more."""
     batch = toy_batch([[0], [0]], tokens=[4, 1])
     loss_A = tensor(1, 1, 1, 1, 4)
     cuts = [slice(0, 4), slice(4, 5)]

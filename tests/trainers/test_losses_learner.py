@@ -81,7 +81,7 @@ def one_pass(model: Any, rows: list[Row], batch: Batch, advantage_A: np.ndarray,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_learner_s_gradient_is_one_pass_autograd_s_in_any_micro_batches(kit, name) -> None:
+def test_the_learners_gradient_equals_autograd_in_one_pass(kit, name) -> None:
     model = kit.build("qwen2-gqa").double()
     batch, rows = episodes(kit, model)
     credit = kit.credit_of(batch)
@@ -138,7 +138,7 @@ def test_a_corrector_s_weight_reaches_the_gradient(kit, name) -> None:
         torch.testing.assert_close(found["first out"], learner.gradient["lm_head.weight"], atol=1e-6, rtol=1e-5)
 
 
-def test_decoupled_ppo_is_reinforce_with_the_ratio_to_the_behaviour(kit) -> None:
+def test_decoupled_ppo_is_reinforce_with_behavior_ratio(kit) -> None:
     """At the old weights the gradient is Σ w · π_prox / π_behaviour · −A ∇ℓ."""
     model = kit.build("qwen2-gqa").double()
     batch, rows = episodes(kit, model)

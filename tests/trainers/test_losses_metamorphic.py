@@ -1,4 +1,4 @@
-"""Laws that every entry of OBJECTIVES keeps (G1 to G11), on random batches of unequal groups, lengths and turns."""
+"""Laws that every entry of OBJECTIVES keeps, on random batches of unequal groups, lengths and turns."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_loss(name, seed) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @SEEDS
-def test_g1_permuting_trajectories_and_groups_permutes_gradients(name, seed) -> None:
+def test_permuting_trajectories_and_groups_permutes_gradients(name, seed) -> None:
     batch = batch_of(seed)
     new, old, advantage = columns_of(batch, seed)
     rng = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ def test_g1_permuting_trajectories_and_groups_permutes_gradients(name, seed) -> 
 
 @pytest.mark.parametrize("name", ["dpo", "refuel"])
 @SEEDS
-def test_g4_a_shift_of_a_group_s_rewards_changes_no_comparison(name, seed) -> None:
+def test_shifting_a_groups_rewards_changes_no_comparison(name, seed) -> None:
     batch = batch_of(seed, 3)
     new, old, advantage = columns_of(batch, seed)
     shift_G = np.random.default_rng(seed).normal(size=batch.group_M.max() + 1)
@@ -132,7 +132,7 @@ def test_g4_a_shift_of_a_group_s_rewards_changes_no_comparison(name, seed) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("where", ["new", "old", "advantage", "ref"])
-def test_g6_nan_stays_in_its_group(name, where) -> None:
+def test_nan_stays_in_its_group(name, where) -> None:
     """What is wrong with one group's tokens moves no other's gradient: nothing is multiplied by a mask."""
     options = {"fraction": 0.0} if name == "clip_cov" else {}  # its covariance is of the whole batch
     batch = batch_of(7, 3)
@@ -148,7 +148,7 @@ def test_g6_nan_stays_in_its_group(name, where) -> None:
 
 
 @pytest.mark.parametrize("name", ["gspo", "ratio_clip", "a_lol", "oreo"])
-def test_g6_nan_stays_in_its_unit(name) -> None:
+def test_nan_stays_in_its_unit(name) -> None:
     """Of one turn where a turn is the unit, else of one trajectory."""
     batch = batch_of(7, 3)
     new, old, advantage = columns_of(batch, 7)
@@ -158,7 +158,7 @@ def test_g6_nan_stays_in_its_unit(name) -> None:
     assert torch.equal(gradient_of(name, new, old, batch, advantage)[~bad], expected[~bad])
 
 
-def test_g6_refuel_reads_only_the_turn_that_parts() -> None:
+def test_refuel_reads_only_the_branching_turn() -> None:
     batch = batch_of(7, 3)
     new, old, advantage = columns_of(batch, 7)
     expected = gradient_of("refuel", new, old, batch, advantage)
@@ -171,7 +171,7 @@ def test_g6_refuel_reads_only_the_turn_that_parts() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g6_observation_positions_get_no_gradient_even_if_nan(name) -> None:
+def test_observation_positions_get_no_gradient_even_if_nan(name) -> None:
     """Action tokens are picked from packed logits by index; between any two there is an observation of NaN."""
     batch = batch_of(3, 2)
     _, old, advantage = columns_of(batch, 3)
@@ -205,7 +205,7 @@ REGRESSIONS = {"dpo", "refuel", "pacs", "oreo"}
 """They claim no policy gradient: what they are on policy is in the tests of their numbers."""
 
 
-def test_g7_everything_is_in_one_list() -> None:
+def test_every_objective_is_in_one_list() -> None:
     assert {*EXACT, *POSITIVE, *REGRESSIONS} == set(NAMES)
 
 
@@ -213,7 +213,7 @@ def test_g7_everything_is_in_one_list() -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [(name, each) for name, options in {**EXACT, **POSITIVE}.items() for each in options]
 )
-def test_g7_on_policy_the_gradient_is_the_policy_gradient(name, options, mode) -> None:
+def test_on_policy_gradient_is_the_policy_gradient(name, options, mode) -> None:
     """Token by token −w A, under every reducer; of the positive part of A where only that is imitated."""
     batch = batch_of(5)
     new, _, advantage = columns_of(batch, 5)
@@ -232,7 +232,7 @@ def policy(batch: Batch) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_g8_two_passes_over_any_cut_are_one_over_the_whole(name, size) -> None:
+def test_two_passes_over_any_split_equal_one(name, size) -> None:
     """Tokens are shuffled, so that turns, pairs and groups are torn apart; token units need only the sum of shares."""
     batch = batch_of(4, 3)
     _, old, advantage = columns_of(batch, 4)
@@ -260,7 +260,7 @@ def test_g8_two_passes_over_any_cut_are_one_over_the_whole(name, size) -> None:
 
 
 @pytest.mark.parametrize("name", COUPLED)
-def test_g8_units_that_are_torn_apart_in_one_pass_are_found_out(name) -> None:
+def test_units_split_within_one_pass_are_detected(name) -> None:
     """The defective variant: each micro-batch's own loss, added up. A unit larger than a token needs two passes."""
     batch = batch_of(4, 3)
     _, old, advantage = columns_of(batch, 4)
@@ -286,7 +286,7 @@ def test_g8_units_that_are_torn_apart_in_one_pass_are_found_out(name) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @SEEDS
-def test_g10_equal_rewards_teach_nothing(name, seed) -> None:
+def test_equal_rewards_give_no_gradient(name, seed) -> None:
     """Advantage 0, labels and returns equal, at the old policy and the reference: finite, and no gradient."""
     batch = batch_of(seed, 3)
     new, _, advantage = columns_of(batch, seed)
@@ -302,14 +302,14 @@ def test_g10_equal_rewards_teach_nothing(name, seed) -> None:
 
 @pytest.mark.parametrize("name", [*EXACT, *POSITIVE])
 @SEEDS
-def test_g10_no_advantage_no_gradient_wherever_the_policy_is(name, seed) -> None:
+def test_zero_advantage_gives_no_gradient_off_policy(name, seed) -> None:
     batch = batch_of(seed)
     new, old, advantage = columns_of(batch, seed)
     assert (gradient_of(name, 3 * new, old, batch, torch.zeros_like(advantage)) == 0).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g9_a_group_of_one(name) -> None:
+def test_loss_of_a_group_of_one(name) -> None:
     """Nothing to compare with is nothing to learn, and never NaN."""
     batch = batch_of(2, 1)
     new, old, advantage = columns_of(batch, 2)
@@ -320,7 +320,7 @@ def test_g9_a_group_of_one(name) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("mode", ["token_mean", "trajectory_mean"])
-def test_g11_no_tokens(name, mode) -> None:
+def test_loss_of_an_empty_batch(name, mode) -> None:
     nothing = np.zeros(0)
     batch = toy_batch([], tokens=0).with_columns(
         **{c: nothing for c in ("ref_logprob_A", "value_N", "bootstrap_M", "branched_N", "success_M")}

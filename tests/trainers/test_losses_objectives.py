@@ -44,7 +44,7 @@ def test_cispo_gradients() -> None:
     assert metrics["clip_low"].item() == pytest.approx(1 / 3)
 
 
-def test_cispo_bounds_are_ratios_and_by_default_there_is_no_lower_one() -> None:
+def test_cispo_bounds_are_ratios_without_a_lower_default() -> None:
     new, old = at_ratio(50, 5, 0.01)
     cispo(new, old, tensor(1, -1, 1))[0].sum().backward()
     assert new.grad.tolist() == pytest.approx([-5, 5, -0.01])
@@ -172,7 +172,7 @@ def test_a_lol_ratio(ratio, weight: float) -> None:
     assert metrics["used"] == 1
 
 
-def test_a_lol_at_the_reference_is_weighted_behaviour_cloning_of_what_was_better() -> None:
+def test_a_lol_at_the_reference_is_weighted_behavior_cloning() -> None:
     batch = toy_batch([[1], [0]], groups=[0, 0], ref_logprob_A=(-1, -1))
     new, old = at_ratio(1, 1)
     a_lol(new, old, batch, tensor(0.5, -0.5), weights(batch, "trajectory_sum"))[0].backward()
@@ -203,7 +203,7 @@ def test_clip_cov_of_no_fraction_is_ppo() -> None:
     assert metrics["cov_dropped"] == 0
 
 
-def test_clip_cov_drops_a_share_of_all_tokens_out_of_those_in_the_band() -> None:
+def test_clip_cov_drops_a_share_of_tokens_in_the_band() -> None:
     batch, new, old, advantage = spread()
     w = weights(batch)
     loss, metrics = clip_cov(new, old, batch, advantage, w, fraction=0.29, cov_low=0.1, cov_high=6.0)
@@ -218,7 +218,7 @@ def test_clip_cov_drops_a_share_of_all_tokens_out_of_those_in_the_band() -> None
     assert torch.equal(gradient[~dropped], ppo[~dropped])  # the others' denominators stay
 
 
-def test_clip_cov_never_takes_more_than_the_candidates_and_none_that_ppo_clips() -> None:
+def test_clip_cov_takes_only_candidates_that_ppo_keeps() -> None:
     batch, new, old, advantage = spread()
     loss, metrics = clip_cov(new, old, batch, advantage, weights(batch), fraction=1.0, cov_low=-1e9, cov_high=1e9)
     ppo = torch.autograd.grad((weights(batch) * ppo_clip(new, old, advantage)[0]).sum(), new)[0]
@@ -227,7 +227,7 @@ def test_clip_cov_never_takes_more_than_the_candidates_and_none_that_ppo_clips()
     assert torch.autograd.grad(loss, new)[0].abs().max() == 0
 
 
-def test_clip_cov_chooses_the_same_tokens_in_any_order_and_others_by_another_seed() -> None:
+def test_clip_cov_choice_depends_on_the_seed_not_the_order() -> None:
     batch, new, old, advantage = spread()
     order = torch.from_numpy(np.random.default_rng(0).permutation(100))
     options = {"fraction": 0.2, "cov_low": 0.0}
@@ -272,7 +272,7 @@ def test_oreo_is_at_rest_on_the_path_consistent_value() -> None:
     assert metrics["path_error"].item() == pytest.approx(0, abs=1e-10)
 
 
-def test_oreo_without_temperature_or_without_change_wants_the_return_of_v() -> None:
+def test_oreo_without_temperature_regresses_the_return() -> None:
     for beta, ratios in ((1e-9, (1, -0.5, 0.5)), (0.03, (0, 0, 0))):
         _, batch, advantage, w = path(values=(1, 1, 1))
         new = (tensor(*ratios) - 3).requires_grad_()

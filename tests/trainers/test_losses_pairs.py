@@ -50,7 +50,7 @@ def test_dpo_of_step_log_ratios(score, expected: float) -> None:
     assert call(dpo, new, batch, beta=0.05, score=score)[0].item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_dpo_scores_by_turns_and_by_tokens_differ_where_turns_are_long() -> None:
+def test_dpo_by_turns_and_by_tokens_differ_on_long_turns() -> None:
     batch = toy_batch([[0, 1], [0]], tokens=[3, 1, 1], ref_logprob_A=[0.0] * 5)
     margins = {
         score: call(dpo, tensor(0.3, 0.3, 0.3, 0.3, 0), batch, score=score, beta=1.0)[1]["pair_margin"].item()
@@ -119,7 +119,7 @@ def test_weights_of_pairs() -> None:
         pair_weights(toy_batch([[1], [0]]), better[:1], worse[:1], "steps")
 
 
-def test_weighted_dpo_outcome_pairs_are_plain_and_equal_quality_teaches_nothing() -> None:
+def test_weighted_dpo_of_outcomes_is_plain_and_of_equals_zero() -> None:
     new, batch = preference(success_M=[1, 0], judge_N=[1, 1])
     assert call(dpo, new, batch, weigh="steps")[0].item() == pytest.approx(0.554355, abs=1e-6)
     new, batch = preference(success_M=[0, 0], judge_N=[1, 1])
@@ -166,7 +166,7 @@ def test_refuel_on_policy() -> None:
         assert new.grad.tolist() == pytest.approx([0, -eta, 0, 0, eta, 0])
 
 
-def test_refuel_does_not_ask_which_came_first_nor_what_both_were_given() -> None:
+def test_refuel_ignores_order_and_common_reward() -> None:
     new, old, batch = branched()
     swapped = branched((9, -0.1, 9, 9, 0.3, 9), ((0.0, 0.0, 0.5), (0.0, 0.0, 1.0)))
     shifted = branched(rewards=((5.0, 2.0, 1.0), (7.0, 2.0, 0.5)))  # also: what came before the branch is no part of R

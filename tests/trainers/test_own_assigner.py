@@ -34,7 +34,7 @@ def elsewhere(monkeypatch) -> Assigner:
     sys.modules.pop("own_assigner")
 
 
-def test_t4(elsewhere) -> None:
+def test_own_assigner_compares_with_others_at_the_same_state(elsewhere) -> None:
     """Who came through a place is compared with the others who did: the dead end sC is nobody's fault."""
     expected = [2 / 3, 1, 0, -2 / 3, -1 / 2, 0, 2 / 3, 0, -2 / 3, -1 / 2, 0]
     assert elsewhere.function(t4()).advantage_A == pytest.approx(np.array(expected))

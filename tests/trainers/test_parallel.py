@@ -89,7 +89,7 @@ SIGNALS = {
 
 
 @pytest.mark.parametrize("kind", SIGNALS)
-def test_a_signal_learns_over_two_processes_what_it_learns_in_one(kit, chatty, tokenizer, tmp_path, kind) -> None:
+def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, tmp_path, kind) -> None:
     """Pairs and sums reach across processes: no trajectory, pair or group has to lie in one."""
     model = chatty()
     scene = kit.told(tokenizer, world="keydoor", groups=2, size=4, noise=0.4, model=model)

@@ -62,7 +62,7 @@ def test_the_gradient_is_the_same(kit, name, trunk, tokens) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
-def test_layers_run_twice_where_there_is_a_gradient_and_once_elsewhere(kit) -> None:
+def test_layers_run_twice_only_where_there_is_a_gradient(kit) -> None:
     model = kit.build()
     use_recompute(model)
     ran = forwards_of(model.model.layers[0])

@@ -53,7 +53,7 @@ def test_the_median_of_group_means_is_the_baseline() -> None:
     assert total_return(drawn[0]) - buffer.median == 0.5
 
 
-def test_groups_count_once_whatever_their_size_and_failures_never() -> None:
+def test_groups_count_once_at_any_size_and_failures_never() -> None:
     buffer = ReplayBuffer(BufferOptions())
     buffer.remember([
         Group((attempt(1), attempt(0), attempt(5, failed=True))),
@@ -132,7 +132,7 @@ def test_the_draw_is_even_and_by_the_generator_alone() -> None:
     assert counts.max() < 200 + 4 * 10
 
 
-def test_without_weight_without_history_or_without_attempts_nothing_is_drawn() -> None:
+def test_nothing_is_drawn_without_weight_history_or_attempts() -> None:
     rng = np.random.default_rng(0)
     full = with_means([0.0], size=1, trigger=0.0)
     fill(full, [1, 1])
@@ -233,7 +233,7 @@ def test_an_update_of_its_own(chatty, tokenizer, tmp_path) -> None:
     assert weights(heard) != weights(plain)
 
 
-def test_replayed_tokens_have_the_ratio_to_those_who_sampled_them(chatty, tokenizer, tmp_path) -> None:
+def test_replayed_tokens_have_the_ratio_to_their_sampler(chatty, tokenizer, tmp_path) -> None:
     """Behaviour log-probabilities are stored, so what was sampled by older weights has another ratio than 1."""
     slow = {"size": 8, "trigger": 2.0, "max_age": 9}
     _, lines = mixed(chatty(), tokenizer, tmp_path, replay=slow, optim={"lr": 1e-2}, run={**BASE["run"], "steps": 4})

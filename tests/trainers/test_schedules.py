@@ -27,7 +27,7 @@ def test_scaling_inter_stages() -> None:
     assert all(isinstance(value, int) for value in values)
 
 
-def test_scaling_inter_is_monotone_and_a_resumed_run_is_at_the_same_stage() -> None:
+def test_scaling_inter_is_monotone_and_survives_resume() -> None:
     """The released trainer counts stages as it steps and by division on resume, and is one step off."""
     horizon = Stages(values=(8, 12, 15), every=80)
     fresh = [value_at(horizon, step) for step in range(400)]

@@ -50,7 +50,7 @@ def kept_groups(batch: Batch, keep_M: np.ndarray) -> list[int]:
     return np.unique(batch.group_M[keep_M]).tolist()
 
 
-def test_mixed_outcomes_drops_what_is_always_and_what_is_never_solved() -> None:
+def test_mixed_outcomes_drops_always_and_never_solved_groups() -> None:
     batch = of_groups([1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 0], [1], [0])
     keep_M = mixed_outcomes(batch)
     assert kept_groups(batch, keep_M) == [1, 3]
@@ -275,7 +275,7 @@ def test_the_source_is_asked_until_the_step_is_full(chatty, tokenizer, tmp_path)
     trainer.engine.shutdown()
 
 
-def test_tries_are_bounded_and_a_step_without_anything_to_learn_moves_nothing(chatty, tokenizer, tmp_path) -> None:
+def test_tries_are_bounded_and_an_empty_step_changes_nothing(chatty, tokenizer, tmp_path) -> None:
     model = chatty()
     before = [p.detach().clone() for p in model.parameters()]
     trainer = trainer_of(model, tokenizer, tmp_path, Hopeless, select={"kind": "mixed_outcomes", "tries": 3})
@@ -296,9 +296,7 @@ def test_success_is_told_of_what_was_played_not_of_what_was_kept(chatty, tokeniz
     assert all(0 < line["select/discarded"] < 1 for line in lines)
 
 
-def test_a_selector_that_reads_models_chooses_after_them_and_they_learn_from_all(
-    chatty, tokenizer, tmp_path, monkeypatch
-) -> None:
+def test_a_selector_reads_models_that_learn_from_everything(chatty, tokenizer, tmp_path, monkeypatch) -> None:
     """DigiRL's V_inst would be fitted to the best tenth, were it given only what is kept."""
     monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, Told, frozenset({"inst_value_M"})))
     options = {"select": {"kind": "instruction", "fraction": 0.25}, "signals": {"told": {}}}

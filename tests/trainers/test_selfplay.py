@@ -105,7 +105,7 @@ def test_against_another_only_the_policys_side_is_learned_from(warm, tmp_path, o
     trainer.engine.shutdown()
 
 
-def test_the_past_self_stays_until_it_is_due_and_through_a_checkpoint(warm, tmp_path) -> None:
+def test_the_past_self_stays_until_due_and_in_checkpoints(warm, tmp_path) -> None:
     trainer = trainer_of(warm, tmp_path, "source.opponent=past", "source.refresh_every=2")
     name, weight = next(iter(trainer.learner.model.named_parameters()))
 

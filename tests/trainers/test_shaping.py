@@ -63,7 +63,7 @@ def test_contract(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @many
 @given(seed=seeds)
-def test_permuting_trajectories_permutes_rewards_and_others_change_nothing(name: str, seed: int) -> None:
+def test_permuting_trajectories_permutes_rewards(name: str, seed: int) -> None:
     batch, shaper = batch_of(seed), SHAPERS[name].function
     permuted, old_N, _ = reorder(batch, np.random.default_rng(seed).permutation(len(batch.group_M)))
     whole_N = shaper(batch)
@@ -219,7 +219,7 @@ def test_clip_numbers() -> None:
 
 
 @pytest.mark.parametrize("filler", [1, 5, 50])
-def test_filler_raises_the_sum_of_scores_but_neither_delta_nor_clip(filler: int) -> None:
+def test_filler_raises_the_sum_but_neither_delta_nor_clip(filler: int) -> None:
     short, long = judged((0.9, 0.7, 0.8)), judged((0.9, *[0.95] * filler, 0.7, 0.8))
     assert judge(long).sum() > judge(short).sum()
     first = [returns(replace(batch, reward_N=delta(batch)))[0] for batch in (short, long)]

@@ -154,7 +154,7 @@ def test_two_halves_equal_one(kit, tmp_path: Path, objective, trunk, trajectorie
     assert_same(state["adapters"], alone.state_dict()["adapters"], 1e-8)
 
 
-def test_one_process_goes_on_where_two_were_and_two_where_one_was(kit, tokenizer, tmp_path: Path) -> None:
+def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path: Path) -> None:
     """The checkpoint of sliced weights is the checkpoint of whole ones."""
     setting = setting_of(kit)
 

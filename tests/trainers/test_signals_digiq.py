@@ -170,7 +170,7 @@ def test_what_is_no_action_is_never_imitated() -> None:
             assert {int(r.ids[-1]) for r in rows} == {FIRST}
 
 
-def test_equal_candidates_are_judged_once_and_the_buffers_wins_ties() -> None:
+def test_equal_candidates_are_judged_once_and_buffer_wins_ties() -> None:
     signal, _ = signal_of([[SECOND], [SECOND], [FIRST], [SECOND]], candidates=5)
     seen: list[int] = []
     hook = signal.critic.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
@@ -193,7 +193,7 @@ def test_until_the_critic_is_warm_nothing_is_imitated() -> None:
     assert engine.calls == []
 
 
-def test_td_on_frozen_features_finds_the_oracle_under_the_policys_actions() -> None:
+def test_td_on_frozen_features_finds_the_true_values() -> None:
     """Fitted by the signal itself, from a buffer of every trajectory: Q − V goes to the uniform policy's advantage, as
     near as sampled fresh actions let it."""
     coin = np.random.default_rng(3)

@@ -118,7 +118,7 @@ def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, scen
 
 @DIVIDE
 @pytest.mark.parametrize("target", ["return", "success"])
-def test_before_it_has_learned_the_mean_attempt_sums_to_the_mean_outcome(kit, chatty, scene, divide, target) -> None:
+def test_untrained_progress_sums_to_the_mean_outcome(kit, chatty, scene, divide, target) -> None:
     head = ProgressHead(ProgressOptions(divide=divide, target=target), kit.parts(chatty()))
     total_M = np.bincount(scene.batch.traj_N, said_N(head, scene))
     mean = outcomes(scene.trajectories, target).mean()

@@ -30,7 +30,7 @@ def two_trajectories() -> tuple:
     return batch, rows
 
 
-def test_a_turn_is_what_was_read_what_was_said_and_what_came_of_it() -> None:
+def test_a_turn_is_observation_response_and_outcome() -> None:
     batch, rows = two_trajectories()
     first, last, forked, cut = transitions_of(batch, rows, 0.5)
     assert first.state.tolist() == [0, 1, 2]

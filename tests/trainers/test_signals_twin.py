@@ -160,7 +160,7 @@ def test_a_chain_without_choices_has_no_advantage() -> None:
 
 
 def test_a_cut_bootstraps_and_an_end_does_not() -> None:
-    """G12: the same turn, once ended by the world and once by a limit, in front of a state that is worth 1."""
+    """The same turn, once ended by the world and once by a limit, in front of a state that is worth 1."""
     batch = toy_batch([[0, 1], [0], [0]], truncated=[False, True, False])
     rows = toy_rows([(3, 1), (0,), (2,)], [(0, 0), (0,), (0,)])
     rows[1] = replace(rows[1], ids=np.append(rows[1].ids, 1), bootstrap=True)  # cut before state 1
@@ -387,7 +387,7 @@ def toy_scene(step: int = 9) -> Scene:
     return scene_of(batch, toy_rows([(S0, SA, SC), (S0, SB, 4)], [(0, 0, 0), (1, 1, 0)]), step)
 
 
-def test_the_actor_learns_from_fresh_actions_with_their_stop_token() -> None:
+def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
     """At states of the buffer; q_N is read behind the stop token, as the critic is trained."""
     signal, engine = scripted([[5, 7]])
     scene = toy_scene()

@@ -246,7 +246,7 @@ def drawn(trainer: Trainer, steps: range, groups: int = 3) -> list[list[list]]:
     return told
 
 
-def test_a_set_is_played_once_and_every_group_is_drawn_before_any_is_again(chatty, tokenizer, tmp_path) -> None:
+def test_every_group_is_drawn_before_any_is_drawn_again(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 6})
     told = drawn(trainer, range(4))
     epochs = [told[0] + told[1], told[2] + told[3]]

@@ -85,7 +85,7 @@ def assert_every_prompt_once(folder: Path, steps: int) -> None:
     assert sum(step is None for step in found.values()) <= (1 + STALENESS) * GROUPS
 
 
-def test_a_run_learns_from_every_prompt_once_and_from_no_token_that_is_too_old(chatty, tokenizer, tmp_path) -> None:
+def test_a_run_uses_every_prompt_once_and_no_token_too_old(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(config(), chatty(), tokenizer, tmp_path)
     before = [p.clone() for p in trainer.learner.model.parameters()]
     seen: list[tuple[int, set[int]]] = []

@@ -156,7 +156,7 @@ def play(
 
 
 def check_record(trajectory: Trajectory, engine: ScriptedEngine, template: ChatTemplate) -> None:
-    """T-R1, T-R2, T-R4: each call's prompt and output are the branch up to the span's end, and nothing else is
+    """Each call's prompt and output are the branch up to the span's end, and nothing else is
     sampled; what the model was shown is what the template wrote."""
     assert len(trajectory.turns) == len(engine.calls)
     assert len(trajectory.forks) == max(0, len(trajectory.branches) - 1)
@@ -200,7 +200,7 @@ def check_record(trajectory: Trajectory, engine: ScriptedEngine, template: ChatT
         assert batch.logprob_A.tolist() == [x for _, _, completion in engine.calls for x in completion.logprobs]
 
 
-# ---------------------------------------------------------------------------------------------------------------- T-R1
+# Records are what crossed the boundary
 
 PIECES = (
     "two", "apple", " ", "\n", "\t", "🍎", "é", "e\u0301", "日本", "\ufffd", "<|im_end|>", "<|im_start|>user\n", "</s>",
@@ -257,7 +257,7 @@ def test_a_prompt_is_not_changed_after_it_was_given() -> None:
     assert prompt == kept
 
 
-# ---------------------------------------------------------------------------------------------------------------- T-R3
+# Tokens are never rendered again
 
 CLEAN_OR_FORK = [
     # family, reply, whether the next turn forks
@@ -419,7 +419,7 @@ def test_tokens_that_would_merge_are_left_as_they_are() -> None:
     assert template.encode(template.decode(branch.ids)) != tuple(branch.ids.tolist())
 
 
-def test_tokens_that_would_merge_across_the_boundary_are_left_as_they_are() -> None:
+def test_tokens_are_not_merged_across_the_boundary() -> None:
     """No special token stands between a reply that was cut and what follows."""
     source = "{% for m in messages %}{{ m.content }}{% endfor %}"
     template = ChatTemplate(make_tokenizer(["north " * 9], 270, 99, chat_template=source))

@@ -68,7 +68,7 @@ def test_a_token_sees_its_own_past_and_nothing_else(sequences: list[list[int]]) 
 
 
 @given(SEQUENCES, st.integers(1, 30))
-def test_micro_batches_have_every_row_once_and_keep_to_the_budget(sequences: list[list[int]], budget: int) -> None:
+def test_micro_batches_hold_every_row_once_within_budget(sequences: list[list[int]], budget: int) -> None:
     """A part may exceed it only by a single row's own length."""
     none = np.zeros(0, np.int64)
     rows = [Row(ids, none, none, i, False) for i, ids in enumerate(arrays(sequences))]

@@ -221,7 +221,7 @@ def test_an_answer_that_is_none(answering, answer, sentence) -> None:
     assert "\n" not in str(failed.value)
 
 
-def test_orders_to_a_server_without_them_and_a_model_that_is_too_short(answering) -> None:
+def test_unsupported_requests_and_a_short_model_are_errors(answering) -> None:
     async def main(url: str, call: Callable[[VllmClient], Any]) -> None:
         client = VllmClient(url, 30.0)
         try:
@@ -244,7 +244,7 @@ def test_nobody_there() -> None:
         ask("http://127.0.0.1:9")
 
 
-def test_an_attached_server_that_is_gone_is_a_failure_and_not_started(answering, tmp_path) -> None:
+def test_a_lost_attached_server_is_a_failure_not_restarted(answering, tmp_path) -> None:
     """It is somebody else's."""
 
     async def main() -> None:
@@ -260,7 +260,7 @@ def test_an_attached_server_that_is_gone_is_a_failure_and_not_started(answering,
     asyncio.run(main())
 
 
-def test_who_is_told_to_hold_asks_nothing_until_released_whatever_weights_it_is_told_of(answering, tmp_path) -> None:
+def test_a_held_worker_waits_until_released_at_any_weights(answering, tmp_path) -> None:
     """An attachment that was under way when the hold came says of the new weights that they are the old ones."""
 
     async def main() -> None:

@@ -35,11 +35,13 @@ class Site:
         self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
-        thread = threading.Thread(target=self._server.run, args=([self._socket],), name="agentgym-shop", daemon=True)
-        thread.start()
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="agentgym-shop", daemon=True
+        )
+        self._thread.start()
         until = time.monotonic() + START_S
         while not self._server.started:
-            if not thread.is_alive() or time.monotonic() > until:
+            if not self._thread.is_alive() or time.monotonic() > until:
                 raise EnvironmentFailure("the shop's server did not start")
             time.sleep(0.005)
 
@@ -51,6 +53,11 @@ class Site:
 
     def forget(self, token: str) -> None:
         self._customers.pop(token, None)
+
+    def close(self) -> None:
+        """Stop the server and close its socket."""
+        self._server.should_exit = True
+        self._thread.join(START_S)
 
 
 _starting = threading.Lock()
@@ -66,3 +73,11 @@ def site() -> Site:
     require()
     with _starting:
         return _site()
+
+
+def close_site() -> None:
+    """Close this process's server, if it runs. A later `site` starts another."""
+    with _starting:
+        if _site.cache_info().currsize:
+            _site().close()
+            _site.cache_clear()

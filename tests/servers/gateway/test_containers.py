@@ -96,7 +96,7 @@ def test_a_world_in_a_container_is_limited_and_removed(mine, engine, tmp_path, q
         assert mine() == []
 
 
-def test_a_world_in_a_container_is_registered_trained_on_and_removed(mine, tmp_path):
+def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
     """From the command line, as a user would: two steps of training, every episode through the gateway."""
     small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
     warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
@@ -118,7 +118,7 @@ def test_a_world_in_a_container_is_registered_trained_on_and_removed(mine, tmp_p
         assert mine() == []
 
 
-def test_a_container_with_a_network_is_published_on_loopback_alone(mine, tmp_path, quick):
+def test_a_networked_container_is_published_on_loopback_only(mine, tmp_path, quick):
     with gateway_in_thread(tmp_path) as gateway:
         assert gateway.register("keydoor", image=IMAGE, limits={"network": True}).status_code == 201
         (container,) = mine()
@@ -128,7 +128,7 @@ def test_a_container_with_a_network_is_published_on_loopback_alone(mine, tmp_pat
     assert mine() == []  # an orderly stop takes it along
 
 
-def test_a_killed_gateway_finds_its_containers_and_removes_strangers(mine, engine, tmp_path):
+def test_a_restarted_gateway_adopts_its_containers_only(mine, engine, tmp_path):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     with gateway_process(database) as gateway:
         assert gateway.register("keydoor", image=IMAGE).status_code == 201
@@ -174,7 +174,7 @@ def test_a_container_that_does_not_serve_says_why_and_is_removed(mine, tmp_path,
         assert gateway.registry.worlds() == []
 
 
-def test_a_gateway_killed_while_it_checks_a_container_leaves_none_after_its_next_start(mine, tmp_path):
+def test_a_gateway_killed_during_a_check_removes_the_container(mine, tmp_path):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     with gateway_process(database) as gateway:
 

@@ -55,7 +55,7 @@ def others() -> set[int]:
     return set(running(children_of(os.getpid())))
 
 
-def test_a_world_by_entry_point_is_a_child_process_that_goes_with_it(others, gateway):
+def test_an_entry_point_env_is_a_child_that_ends_with_it(others, gateway):
     assert gateway.register("words", entry_point=ECHO).status_code == 201
     assert len(set(running(children_of(os.getpid()))) - others) == 1
     assert asyncio.run(play(f"{gateway.url}/envs/words")) == 1.0
@@ -123,7 +123,7 @@ def test_a_name_is_given_once_also_while_its_check_runs(gateway):
         assert len(gateway.registry.worlds()) == 1
 
 
-def test_a_gateway_killed_during_a_check_leaves_no_row_and_no_process(tmp_path):
+def test_a_gateway_killed_during_a_check_leaves_nothing(tmp_path):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     with gateway_process(database) as gateway:
 

@@ -5,7 +5,7 @@ from agentgym.testing import EchoEnv
 from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
 
 
-def test_a_restarted_gateway_finds_the_sessions_of_replicas_that_survived(tmp_path):
+def test_a_restarted_gateway_finds_surviving_sessions(tmp_path):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     with world_server(echo=EchoEnv) as server:
         with gateway_process(database) as gateway:

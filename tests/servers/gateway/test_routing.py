@@ -132,7 +132,7 @@ def test_a_snapshot_of_one_session_is_restored_in_another(shared):
         shared.close("words", one)
 
 
-def test_a_replica_that_dies_loses_its_sessions_typed_and_is_replaced(shared):
+def test_a_dead_replica_loses_its_sessions_and_is_replaced(shared):
     sessions = [shared.begin("words") for _ in range(4)]
     victim = children_of(shared.process.pid)[0]
     os.kill(victim, signal.SIGKILL)

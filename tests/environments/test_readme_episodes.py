@@ -1,0 +1,61 @@
+"""The episode that an environment's README prints is the one that its scripted solver plays."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import agentgym_environments
+from agentgym import load
+
+ROOT = Path(agentgym_environments.__file__).parent
+EPISODE = re.compile(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", re.DOTALL)
+FOUND = [
+    (path.parent.relative_to(ROOT).as_posix(), EPISODE.findall(path.read_text(encoding="utf-8")))
+    for path in sorted(ROOT.glob("**/README.md"))
+]
+WITHOUT = {
+    "agentgym_environments.shop.browse:ShopBrowser",  # the same purchase as in `shop`
+    "agentgym_environments.text.chess.env:Chess",  # an endgame is printed
+    "agentgym_environments.web.browsergym.env:BrowserGym",  # another's pages
+}
+"""Classes of environments of which no README prints an episode."""
+MARKS = {"alfworld": "worlds", "scienceworld": "worlds", "textworld": "worlds", "miniwob": "browser"}
+
+
+def marked(name: str, *episode: str):
+    found = MARKS.get(re.split("[:-]", name)[0])
+    return pytest.param(name, *episode, id=name, marks=[getattr(pytest.mark, found)] if found else [])
+
+
+EPISODES = [marked(*episode) for folder, found in FOUND if folder != "adapters/nle" for episode in found]
+"""NetHack's runs in an interpreter of its own: nle_checks.py."""
+
+
+def without_trailing_spaces(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("name", "split", "task", "printed"), EPISODES)
+def test_the_episode_in_a_readme_is_what_the_solver_plays(name, split, task, printed, tmp_path):
+    env = load.make(f"{name}:cache={tmp_path}" if name == "textworld" else name)
+    try:
+        lines, rewards = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
+        while not env.over:
+            action = env.expert()
+            observation, reward, *_ = env.step(action)
+            rewards += reward
+            lines += [f"> {action if isinstance(action, str) else json.dumps(action)}", observation]
+    finally:
+        env.close()
+    lines.append(f"reward {rewards:g}")
+    assert without_trailing_spaces("\n".join(lines)) == without_trailing_spaces(printed)
+
+
+def test_every_class_of_environments_has_an_episode_in_a_readme():
+    classes = load.names()
+    printed = {classes[name.partition(":")[0]] for _, found in FOUND for name, *_ in found}
+    assert set(classes.values()) - printed == WITHOUT
