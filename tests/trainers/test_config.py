@@ -64,9 +64,7 @@ def test_the_wiring_names_every_option_once(name):
     assert {option for option in options if "." not in option} <= absent
 
 
-WITHOUT_RECIPE = {
-    "mc_branch", "mt_grpo", "rae", "recalibrated", "rewardflow", "rtg_loo", "spae",
-}  # fmt: skip
+WITHOUT_RECIPE = {"mc_branch", "mt_grpo", "rae", "rewardflow", "rtg_loo"}
 """Baselines, and parts of other methods."""
 
 

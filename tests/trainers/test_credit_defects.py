@@ -224,7 +224,7 @@ def test_d11_turns_as_episodes_would_not(name: str) -> None:
 
 # D12: intermediate rewards overwritten; D13: credit in the last row alone
 
-WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol", "recalibrated"]
+WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol"]
 
 
 def last_reward_only(batch: Batch) -> Batch:

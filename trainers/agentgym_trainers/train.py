@@ -22,7 +22,8 @@ from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
-from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
+from agentgym_trainers.credit import assigner_of, normalise
+from agentgym_trainers.credit.outcome import recalibrated
 from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Engine, Sampling
@@ -280,7 +281,7 @@ class Trainer:
             return metrics
         batch, rows, _ = collate([Group((trajectory,)) for trajectory in drawn])
         batch = self.learner.annotate(batch, rows).with_columns(baseline_M=np.full(len(drawn), buffer.median))
-        again = ASSIGNERS["recalibrated"].function(batch)
+        again = recalibrated(batch)
         again = replace(again, weight_A=np.full(len(batch.turn_A), options.weight))
         told = self.learner.update(batch, rows, again, options.loss)
         return metrics | {"replay/drawn": float(len(drawn)), **{f"replay/{name}": x for name, x in told.items()}}
