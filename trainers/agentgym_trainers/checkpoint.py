@@ -93,6 +93,10 @@ def load_config(path: str | Path) -> Any:
     try:
         return AutoConfig.from_pretrained(path)
     except Exception as error:  # transformers has several
+        if not Path(path).exists():
+            raise CheckpointError(
+                f"model.path: there is no folder {path}, and no model of that name could be found on the hub"
+            ) from error
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
 
