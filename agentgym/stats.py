@@ -126,7 +126,7 @@ def cluster_bootstrap(
     """
     means = [_task_mean(task, scores) for task, scores in scores_by_task.items()]
     found = _resample_tasks(means, confidence, replications, seed, dropped=0)
-    if found.low < found.high or not 0 <= found.estimate <= 1:
+    if min(means) < max(means) or not 0 <= found.estimate <= 1:
         return found
     low, high = _wilson(found.estimate, found.n, confidence)
     return replace(found, low=low, high=high)
@@ -152,7 +152,7 @@ def paired_bootstrap(
     differences = [_task_mean(task, b_by_task[task]) - _task_mean(task, a_by_task[task]) for task in shared]
     dropped = len(a_by_task.keys() ^ b_by_task.keys())
     found = _resample_tasks(differences, confidence, replications, seed, dropped)
-    if found.low < found.high or not -1 <= found.estimate <= 1:
+    if min(differences) < max(differences) or not -1 <= found.estimate <= 1:
         return found
     low, high = _wilson(abs(found.estimate), found.n, confidence)
     low, high = (-high, high) if found.estimate == 0 else (low, high) if found.estimate > 0 else (-high, -low)
