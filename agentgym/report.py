@@ -247,7 +247,10 @@ def _trajectories(folder: Path, notes: list[str]) -> dict[str, Any]:
         limit = min(len(chosen) - 1, int(limit * 0.95 * TRAJECTORY_BYTES / size))
     notes += skipped
     left_out = total - len(records)
-    about = f"Here are {len(records):,} of the {total:,} trajectories that the run kept, spread over the steps; {left_out:,} are left out."
+    about = (
+        f"Here are {len(records):,} of the {total:,} trajectories that the run kept, spread over the steps; "
+        f"{left_out:,} are left out."
+    )
     return {
         "trajectories": records,
         "total": total,
