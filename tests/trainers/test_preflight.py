@@ -75,7 +75,7 @@ def test_warm_up_without_an_expert_is_refused() -> None:
     chosen = resolve("quickstart", ["world.name=oracle", "eval.split=train", "eval.tasks=1"])
     spec = load.spec("oracle")
     bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
-    with pytest.raises(ConfigError, match="oracle has no scripted expert .* set sft= to train without a warm-up"):
+    with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* set sft= to train without a warm-up"):
         check_spec(chosen, bare)
     check_spec(chosen.model_copy(update={"sft": None}), bare)
 
