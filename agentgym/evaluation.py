@@ -25,7 +25,15 @@ from agentgym.harness import Harness
 from agentgym.policy import NotApplicable, Policy
 from agentgym.runner import Limits, Runner
 from agentgym.session import Session
-from agentgym.stats import Interval, cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
+from agentgym.stats import (
+    Interval,
+    cluster_bootstrap,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    paired_bootstrap,
+    percent,
+    wilson,
+)
 from agentgym.suite import (
     METRIC_AT_K,
     Row,
@@ -86,7 +94,7 @@ class Line:
         if isinstance(value, Interval):
             shown = value.percent() if metric == "success" else f"{value.estimate:.3f}"
             return shown + ("*" if value.note else "")
-        return f"{value:.1f}" if metric == "turns" else f"{100 * value:.1f}"
+        return f"{value:.1f}" if metric == "turns" else percent(value)
 
     @property
     def failures(self) -> str:

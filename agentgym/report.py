@@ -247,11 +247,16 @@ def _trajectories(folder: Path, notes: list[str]) -> dict[str, Any]:
         limit = min(len(chosen) - 1, int(limit * 0.95 * TRAJECTORY_BYTES / size))
     notes += skipped
     left_out = total - len(records)
-    about = f"Here are {len(records):,} of {total:,} trajectories, spread over the steps; {left_out:,} are left out."
+    about = (
+        f"Here are {len(records):,} of the {total:,} trajectories that the run kept, spread over the steps; "
+        f"{left_out:,} are left out."
+    )
     return {
         "trajectories": records,
         "total": total,
-        "kept": about if left_out else f"All {total:,} trajectories of the run are here.",
+        "kept": about
+        if left_out
+        else f"All {total:,} trajectories that the run kept are here; it keeps those of some steps.",
     }
 
 

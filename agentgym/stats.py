@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_HALF_UP, Decimal
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -46,11 +47,16 @@ class Interval:
 
     def percent(self, digits: int = 1) -> str:
         """In percent: "61.2 [55.0, 67.1]"."""
-        estimate, low, high = (f"{100 * x:.{digits}f}" for x in (self.estimate, self.low, self.high))
+        estimate, low, high = (percent(x, digits) for x in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
 
     def __str__(self) -> str:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, halves rounded away from zero as the report's page does: 0.9625 is "96.3"."""
+    return str(Decimal(100 * share).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -98,13 +104,15 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     successes, n = operator.index(successes), operator.index(n)
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"need 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
+    return Interval(successes / n, *_wilson(successes / n, n, confidence), n, "attempts")
+
+
+def _wilson(p: float, n: int, confidence: float) -> tuple[float, float]:
     z = -NormalDist().inv_cdf(_tail(confidence))
-    p, scale = successes / n, 1 + z * z / n
+    scale = 1 + z * z / n
     centre = (p + z * z / (2 * n)) / scale
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / scale
-    low = 0.0 if successes == 0 else centre - half  # exactly, where rounding would not be
-    high = 1.0 if successes == n else centre + half
-    return Interval(p, low, high, n, "attempts")
+    return 0.0 if p == 0 else centre - half, 1.0 if p == 1 else centre + half  # exactly, where rounding would not be
 
 
 def cluster_bootstrap(
@@ -112,11 +120,16 @@ def cluster_bootstrap(
 ) -> Interval:
     """The mean over tasks of each task's mean score, resampling whole tasks with replacement.
 
-    Each task weighs the same however many attempts it had. Population: tasks, with the attempts that come with each
+    Each task weighs the same however many attempts it had. Where all tasks are alike, in [0, 1], resampling them shows
+    no spread: the interval is Wilson's for that many tasks. Population: tasks, with the attempts that come with each
     (Cameron, Gelbach & Miller 2008; Miller 2024, arXiv 2411.00640, on clustered evaluation errors).
     """
     means = [_task_mean(task, scores) for task, scores in scores_by_task.items()]
-    return _resample_tasks(means, confidence, replications, seed, dropped=0)
+    found = _resample_tasks(means, confidence, replications, seed, dropped=0)
+    if min(means) < max(means) or not 0 <= found.estimate <= 1:
+        return found
+    low, high = _wilson(found.estimate, found.n, confidence)
+    return replace(found, low=low, high=high)
 
 
 def paired_bootstrap(
@@ -130,14 +143,20 @@ def paired_bootstrap(
     """The mean over shared tasks of mean(b) - mean(a), resampling tasks with replacement: positive when b is better.
 
     Population: the tasks both have; `dropped` counts those only one has. What makes a task hard cancels in its
-    difference, so this is sharper than comparing two intervals (Miller 2024, arXiv 2411.00640).
+    difference, so this is sharper than comparing two intervals (Miller 2024, arXiv 2411.00640). Where all differences
+    are alike, in [-1, 1], the interval is Wilson's of their size; where all are 0, to either side.
     """
     shared = a_by_task.keys() & b_by_task.keys()
     if not shared:
         raise ValueError("the two share no task, so there is nothing to pair")
     differences = [_task_mean(task, b_by_task[task]) - _task_mean(task, a_by_task[task]) for task in shared]
     dropped = len(a_by_task.keys() ^ b_by_task.keys())
-    return _resample_tasks(differences, confidence, replications, seed, dropped)
+    found = _resample_tasks(differences, confidence, replications, seed, dropped)
+    if min(differences) < max(differences) or not -1 <= found.estimate <= 1:
+        return found
+    low, high = _wilson(abs(found.estimate), found.n, confidence)
+    low, high = (-high, high) if found.estimate == 0 else (low, high) if found.estimate > 0 else (-high, -low)
+    return replace(found, low=low, high=high)
 
 
 def iqm(scores: Array) -> float:

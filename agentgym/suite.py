@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -296,10 +296,7 @@ def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> It
             attempts = stack.enter_context((out / "attempts.jsonl").open("ab"))
         except OSError as error:
             raise UsageError(f"{out} cannot be written ({error.strerror}); name another folder") from error
-        try:
-            fcntl.flock(attempts, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"another process evaluates into {out}; wait for it, or name another folder") from error
+        lock(attempts, f"another process evaluates into {out}; wait for it, or name another folder")
         _refuse_another_run(out, about)
         _cut_partial_line(out / "attempts.jsonl")
         rows = {key_of(row): row for row in read_attempts(out)}
@@ -308,6 +305,14 @@ def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> It
             _drop_unrecorded(out / "trajectories.jsonl", {key for key, row in rows.items() if not row.failed})
             trajectories = stack.enter_context((out / "trajectories.jsonl").open("ab"))
         yield RunFolder(out, about, rows, attempts, trajectories)
+
+
+def lock(file: IO[Any], message: str) -> None:
+    """Lock an open file until it is closed. Raises UsageError with `message` where another process has the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(message) from error
 
 
 def read_attempts(out: Path) -> list[Row]:

@@ -68,7 +68,7 @@ def train(
 ) -> None:
     """Train an agent by a RECIPE: a shipped name (see below) or a TOML file.
 
-    Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=wordle; section.key= with
+    Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=keydoor-5x5; section.key= with
     nothing behind it removes an option, or a whole section.
     """
     if resume is not None and (recipe is not None or out is not None or scale is not None or dry_run):

@@ -435,3 +435,20 @@ def test_improvement_interval_is_rliables(rliable: types.SimpleNamespace) -> Non
     low, high = intervals["x,y"][:, 0]
     assert ours.estimate == pytest.approx(points["x,y"][0])
     assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.08 * (high - low))
+
+
+@pytest.mark.parametrize(("score", "low", "high"), [(0.0, 0.0, 0.4899), (1.0, 0.5101, 1.0)])
+def test_equal_tasks_get_an_interval_with_width(score, low, high) -> None:
+    found = stats.cluster_bootstrap({task: [score, score] for task in range(4)})
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_equal_differences_get_an_interval_with_width() -> None:
+    a, b = ({task: [score] for task in range(4)} for score in (0.0, 1.0))
+    for first, second, low, high in ((a, a, -0.4899, 0.4899), (a, b, 0.5101, 1), (b, a, -1, -0.5101)):
+        found = stats.paired_bootstrap(first, second)
+        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_percent_rounds_halves_as_the_report_does() -> None:
+    assert stats.Interval(0.9625, 0.9, 1.0, 20).percent() == "96.3 [90.0, 100.0]"

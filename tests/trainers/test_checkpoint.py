@@ -120,6 +120,15 @@ def test_a_full_disk_leaves_what_was_there(kit, tokenizer, tmp_path) -> None:
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["step-000001", "step-000002"]
 
 
+def test_a_bug_in_saving_is_not_called_a_full_disk(kit, tokenizer, tmp_path) -> None:
+    model = kit.build("qwen3", len(tokenizer))
+    with pytest.raises(AttributeError, match="lambda"):  # what cannot be pickled
+        checkpoint.save(tmp_path / "step-000001", model, tokenizer, {"step": lambda: 1})
+    with pytest.raises(AttributeError, match="save_pretrained"):
+        checkpoint.save_model(tmp_path / "engine", model, object(), model.state_dict())
+    assert list(tmp_path.iterdir()) == []
+
+
 WRITER = """
 import sys
 from pathlib import Path

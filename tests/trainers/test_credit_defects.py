@@ -224,7 +224,7 @@ def test_turns_as_episodes_give_the_first_turn_no_credit(name: str) -> None:
 
 # Intermediate rewards overwritten; credit in the last row alone
 
-WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol", "recalibrated"]
+WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol"]
 
 
 def last_reward_only(batch: Batch) -> Batch:

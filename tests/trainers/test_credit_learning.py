@@ -38,7 +38,6 @@ NOT_BY_ITSELF = {"oreo": "its objective does the policy's half; the advantage is
 GATE = 0.95
 SLOWER = {
     "a_lol": 0.9,  # a win weighs 1 − V: the more of them, the less each
-    "recalibrated": 0.9,  # the same
     "digiq": 0.85,  # stops where the policy is nearly right: an action is then hardly better than usual
 }
 """Gates of weights for imitation that go to 0 before the policy is right."""
@@ -78,7 +77,6 @@ class Tables:
             "mc_after_N": after_N,
             "prm_A": np.where(batch.first_A, ratio_N[batch.turn_A], 0.0),
             "inst_value_M": np.full(len(batch.group_M), self.baseline),
-            "baseline_M": np.full(len(batch.group_M), self.baseline),
             "role_baseline_N": np.full(len(batch.traj_N), self.baseline),
         }
 

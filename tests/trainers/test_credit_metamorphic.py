@@ -23,7 +23,6 @@ from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import prime
 from agentgym_trainers.credit.reward_to_go import rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
-from agentgym_trainers.credit.spae import spae
 from agentgym_trainers.testing import VALUE_COLUMNS, random_batch, random_columns, reorder, toy_batch
 
 NAMES = list(ASSIGNERS)
@@ -32,7 +31,6 @@ TOKEN_LEVEL = {"token_gae", "bilevel_gae", "prime"}
 """Credit may differ between the tokens of a turn."""
 OF_THE_BATCH = {
     "prime": {"variant": "paper"},  # the released one is scaled by the largest sum in the batch
-    "spae": {"xi": 0.0},  # the bonus is scaled and centred over the batch
 }
 """A statistic of the whole batch is part of the definition; without it the law holds."""
 NOT_BASELINED = {
@@ -61,13 +59,11 @@ IN_UNITS_OF_REWARD = {
     "loop": {"drop_below": 0.0},  # a threshold in units of reward
     "digiq": {"threshold": 0.0},  # the same
     "prime": {"variant": "paper"},  # the released process reward is scale-free, the outcome is not
-    "spae": {"xi": 0.0},  # the same of the bonus
 }
 """Credit scales with these options."""
 ALONE = {
     "grpo": "raw return, as released",
     "istar": "the turns of the one trajectory are compared",
-    "spae": "the bonus stays",
 }
 """What a group of one gets, where it is not 0."""
 
@@ -98,8 +94,8 @@ def add_at_the_end(batch: Batch, c_M: np.ndarray) -> Batch:
 
 
 def of_nothing(batch: Batch) -> Batch:
-    """No reward, no truncation, values of 0, and a reward model and probes that see no difference."""
-    known = {name: np.zeros_like(batch.x[name]) for name in (*VALUE_COLUMNS, "prm_A", "spae_phi_N")}
+    """No reward, no truncation, values of 0, and a reward model that sees no difference."""
+    known = {name: np.zeros_like(batch.x[name]) for name in (*VALUE_COLUMNS, "prm_A")}
     return replace(
         batch, reward_N=np.zeros(len(batch.traj_N)), truncated_M=np.zeros(len(batch.group_M), bool)
     ).with_columns(**known)
@@ -152,11 +148,10 @@ def test_other_groups_in_the_batch_change_nothing(name: str, seed: int) -> None:
         assert assign(part).advantage_A == pytest.approx(whole[old_A], abs=1e-9)
 
 
-@pytest.mark.parametrize("assign", [prime, spae])
-def test_batch_statistics_do_depend_on_other_groups(assign) -> None:
+def test_batch_statistics_do_depend_on_other_groups() -> None:
     batch = batch_of(0, group_size=3)
     part, _, old_A = batch.select(np.flatnonzero(batch.group_M == 0))
-    assert assign(part).advantage_A != pytest.approx(assign(batch).advantage_A[old_A], abs=1e-3)
+    assert prime(part).advantage_A != pytest.approx(prime(batch).advantage_A[old_A], abs=1e-3)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TOKEN_LEVEL])

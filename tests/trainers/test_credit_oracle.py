@@ -24,7 +24,6 @@ from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.role import rae
 from agentgym_trainers.credit.segments import remaining
-from agentgym_trainers.credit.spae import spae
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
@@ -42,10 +41,6 @@ from agentgym_trainers.testing import (
 EXACT = ORACLE_GRADIENT
 POTENTIAL = np.array([0.3, 0.9, -0.2, 0.5, 0.1])
 STD_R = (ORACLE_VALUE[0] * (1 - ORACLE_VALUE[0])) ** 0.5
-
-
-GAIN_OR_NOT = np.array([[0.75, 0.25], [0.875, 0.375], [1.0, 0.0]])
-"""What SPAE makes of ΔΦ at sA, sB and sC, from [−½, ½] to [0, 1]."""
 
 
 @cache
@@ -138,14 +133,6 @@ ROWS = {
     ),
     # The best way from sA and from sB leads to sC, worth 1: nothing to choose at s0, ½ to gain at sA, ¾ at sB by luck.
     "rewardflow K→∞": (infinite(), rewardflow, EXACT + np.array([0, 0.125, 0.0625, 0.09375, 0]), 0.2139),
-    "spae, neither ξ nor α": (infinite(), partial(spae, xi=0, alpha=0), 1 * EXACT, 0.0996),
-    # Gains of ± ¼ at sA, ⅜ or − ⅛ at sB, ± ½ at sC; the first step's is 0 by definition.
-    "spae, Φ = V after the turn": (
-        infinite(),
-        spae,
-        EXACT + 0.5 * np.array([0, *np.array([1 / 8, 1 / 16, 3 / 32]) * -np.diff(np.exp(GAIN_OR_NOT))[:, 0], 0]),
-        0.1655,
-    ),
     "digirl λ=0: as λ=.5 but the last": (alone(), partial(digirl, lam=0), 1 * EXACT, 0.0469),
     "digirl λ=1": (alone(), partial(digirl, lam=1), 1 * EXACT, 0.1260),
     # Kept: all of L and an eighth of R; g from sA; g from sB if it led to sC; the win.
@@ -192,7 +179,6 @@ def test_every_assigner_has_a_row() -> None:
         (partial(mt_grpo, corrected=True), 2, 1.0),
         (partial(prime, variant="paper", beta=1.0), 2, 2.0),
         (partial(prime, variant="paper", beta=1.0), 4, 2.0),
-        (partial(spae, xi=0.0, alpha=0.0), 4, 3 / 4),
         (partial(gigpo, omega=0.0, norm="std"), 4, 1.4388),
     ],
 )

@@ -16,7 +16,6 @@ from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibra
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.role import rae
-from agentgym_trainers.credit.spae import potential, spae
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_VALUE,
@@ -209,29 +208,6 @@ def test_rae_counts_a_roles_own_rewards() -> None:
     assert rae(batch).advantage_A.tolist() == [3.5, 3.5, -5, -5] * 2
     swapped = batch.with_columns(role_N=1 - batch.x["role_N"])
     assert rae(swapped).advantage_A.tolist() == rae(batch).advantage_A.tolist()
-
-
-# SPAE
-
-
-def test_spae_numbers() -> None:
-    """Two trajectories that probe alike, one right and one wrong: A_group = ± ½."""
-    phi = (-0.18, 0.25, 0.8575, 0.7825)
-    batch = toy_batch([[0, 0, 0, 1], [0, 0, 0, 0]], spae_phi_N=(*phi, *phi))
-    expected = (0.1918, 0.6816, 0.9929, -0.0243)
-    assert spae(batch, saturation=0.7).advantage_A[:4] == pytest.approx(expected, abs=5.1e-5)
-    bonus = (-0.6164, 0.3632, 0.9857, -0.7326)
-    fade = np.array((1, 1, 1, 0.6839))
-    only_bonus = spae(batch, saturation=0.7, alpha=0).advantage_A - dr_grpo(batch).advantage_A
-    assert only_bonus == pytest.approx(np.tile(0.5 * np.array(bonus), 2), abs=5.1e-5)
-    only_fade = spae(batch, saturation=0.7, xi=0).advantage_A
-    assert only_fade == pytest.approx(np.concatenate([0.5 * fade, -0.5 * fade]), abs=5.1e-5)
-    assert spae(batch, xi=0, alpha=0).advantage_A == pytest.approx(dr_grpo(batch).advantage_A)
-
-
-def test_spae_potential() -> None:
-    accuracy, confidence = np.array([1.0, 0, 1, 0]), np.array([1.0, 1, 0, 0])
-    assert potential(accuracy, confidence).tolist() == [1, -1, 0.5, 0]
 
 
 # Critics of actions, of states, of tasks

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -34,12 +35,14 @@ def save(
     partial, old = (folder.with_name(f".{folder.name}.{what}") for what in ("partial", "old"))
     for left in (partial, old):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    try:
+    refused = f"could not write {folder} ({{}}); earlier checkpoints are untouched: free some space and resume"
+    with _disk_errors(refused, partial):
         partial.mkdir(parents=True)
         with _quiet():
             model.save_pretrained(partial, state_dict=None if weights is None else dict(weights))
             tokenizer.save_pretrained(partial)
-        torch.save(state, partial / "trainer.pt")
+        with (partial / "trainer.pt").open("wb") as file:  # a file of Python's keeps the system's error
+            torch.save(state, file)
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
         manifest = {path.relative_to(partial).as_posix(): _digest(path) for path in files}
         (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -50,11 +53,6 @@ def save(
         os.replace(partial, folder)
         _sync(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except Exception as error:  # torch, safetensors and tokenizers each have their own for a full disk
-        shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(
-            f"could not write {folder} ({error}); earlier checkpoints are untouched: free some space and resume"
-        ) from error
     return folder
 
 
@@ -62,7 +60,7 @@ def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
     """Write a model with `weights` in place of its own, as transformers and vLLM load it; what was there is replaced.
     Raises CheckpointError when the disk refuses."""
     partial = folder.with_name(f".{folder.name}.partial")
-    try:
+    with _disk_errors(f"could not write {folder} ({{}}): free some space, or take another folder", partial):
         for left in (partial, folder):
             shutil.rmtree(left, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -70,9 +68,24 @@ def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
             model.save_pretrained(partial, state_dict=dict(weights))
             tokenizer.save_pretrained(partial)
         os.replace(partial, folder)
-    except Exception as error:  # torch, safetensors and tokenizers each have their own for a full disk
+
+
+@contextmanager
+def _disk_errors(message: str, partial: Path) -> Iterator[None]:
+    """Delete `partial` on any error; raise CheckpointError with `message` when the disk refused. Bugs stay bugs."""
+    try:
+        yield
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"could not write {folder} ({error}): free some space, or take another folder") from error
+        if not _is_disk_error(error):
+            raise
+        raise CheckpointError(message.format(error)) from error
+
+
+def _is_disk_error(error: BaseException) -> bool:
+    """Whether the system refused a write. torch and tokenizers wrap its error in one of their own."""
+    wrapped = isinstance(error.__context__, OSError) or (type(error) is Exception and "(os error " in str(error))
+    return isinstance(error, OSError | SafetensorError) or wrapped
 
 
 def load_config(path: str | Path) -> Any:
@@ -80,6 +93,10 @@ def load_config(path: str | Path) -> Any:
     try:
         return AutoConfig.from_pretrained(path)
     except Exception as error:  # transformers has several
+        if not Path(path).exists():
+            raise CheckpointError(
+                f"model.path: there is no folder {path}, and no model of that name could be found on the hub"
+            ) from error
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error
 

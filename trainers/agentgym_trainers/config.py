@@ -283,14 +283,15 @@ class Config(Part):
     def needs(self) -> dict[str, frozenset[str]]:
         """What each chosen part must be given, by how the recipe names the part."""
         found = {f"credit.assigner = {self.credit.assigner!r}": assigner_of(self.credit.assigner).needs}
-        found[f"loss.objective = {self.loss.objective!r}"] = OBJECTIVES[self.loss.objective].needs
+        loss = self.loss
+        found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
         if self.correct is not None:
             found["[correct]"] = frozenset({"prox_logprob_A", "version_A"})
         if self.select is not None:
             found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs - {"past"}
         if self.replay is not None:
-            objective = self.replay.loss.objective
-            found[f"replay.loss.objective = {objective!r}"] = OBJECTIVES[objective].needs
+            loss = self.replay.loss
+            found[f"replay.loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
         found |= {f"[shaping.{name}]": SHAPERS[name].needs for name in self.shaping}
         return found | {f"[signals.{name}]": SIGNALS[name].needs for name in self.signals}
 

@@ -62,7 +62,7 @@ class ReplayBuffer:
 
     @property
     def median(self) -> float:
-        """P50, what the assigner "recalibrated" compares returns with; NaN before there is a history."""
+        """P50, what `credit.outcome.recalibrated` compares returns with; NaN before there is a history."""
         return float(np.median(self.means)) if self.means else float("nan")
 
     def remember(self, groups: Sequence[Group]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,31 +24,35 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from torch import Tensor
 
 from agentgym.client import Connection
-from agentgym.errors import CheckpointError, ConfigError
+from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation import Comparison, Report, compare, evaluate
 from agentgym.harness import Harness
 from agentgym.policy import Episode
 from agentgym.report import write_report
 from agentgym.runner import Limits, Runner
-from agentgym.suite import Suite, SuiteWorld
+from agentgym.suite import Suite, SuiteWorld, lock
 from agentgym_trainers import checkpoint, sft, tiny
 from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.engines.options import check_engine, head_size_of
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
 from agentgym_trainers.models import prepare
 from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.preflight import check_room, check_start
+from agentgym_trainers.progress import Phases
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.tokens import ChatTemplate, check_template
-from agentgym_trainers.train import Trainer, sampling_of, success_rate
+from agentgym_trainers.train import Trainer, check_context, sampling_of, success_rate
 from agentgym_trainers.world import open_world
+
+LOCK = ".lock"
+"""File in a run's folder that the process which trains there keeps locked."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,12 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
     started = perf_counter()
     check_folder(config, folder, resume)
-    check_model(config)
+    check_start(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    with a_full_disk_told(folder), progress or bars() as progress:
+    with a_full_disk_told(folder), locked(folder), withdrawn_if_refused(folder), progress or Phases() as progress:
+        check_folder(config, folder, resume)  # nobody else can write there from here on
         async with open_world(config, progress) as (world, server):
-            folder.mkdir(parents=True, exist_ok=True)
             write_config(config, folder)
             held_out = HeldOut(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
@@ -101,6 +106,37 @@ def a_full_disk_told(folder: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make the run's folder, and keep every other process out of it. Raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("ab")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UsageError(f"{folder} cannot be a run's folder ({error.strerror}); choose another with --out") from error
+    with file:
+        lock(file, f"another process trains in {folder}; wait for it, or choose another --out")
+        yield
+
+
+@contextmanager
+def withdrawn_if_refused(folder: Path) -> Iterator[None]:
+    """Leave no run behind where a new one is refused before its first checkpoint, so that it can be corrected."""
+    new = not (folder / "config.toml").is_file()
+    try:
+        yield
+    except UsageError:
+        if new and checkpoint.latest(folder) is None:
+            for name in ("config.toml", "metrics.jsonl", LOCK):
+                (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        raise
+
+
 def load_run(folder: Path) -> Config:
     """The configuration of a run's folder."""
     if not (folder / "config.toml").is_file():
@@ -124,15 +160,6 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
 
 
-def check_model(config: Config) -> None:
-    """Raises ConfigError, or MissingDependency, where the engine cannot sample from the model."""
-    path = config.model.path
-    if config.engine.kind == "inprocess":
-        return
-    head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
-    check_engine(config.engine, head_size)
-
-
 async def warm_start(config: Config, folder: Path, world: Connection, progress: Progress) -> Path:
     """checkpoints/step-000000: the given model, or a tiny one, after the supervised warm-up if there is one."""
     first = folder / "checkpoints" / f"step-{0:06d}"
@@ -153,7 +180,9 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         corpus = sft.corpus(world.spec, config.harness, demonstrations)
         tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
-    for fork in check_template(ChatTemplate(tokenizer)):
+    template = ChatTemplate(tokenizer)
+    await check_room(config, world, template)
+    for fork in check_template(template):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     weights = None
     try:
@@ -235,7 +264,10 @@ async def reinforce(trainer: Trainer, log: MetricsLog, progress: Progress) -> No
     bar = progress.add_task("reinforcement learning", total=trainer.config.run.steps, completed=trainer.step)
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
-        told = f"success {metrics['rollout/success']:.0%}, {metrics['rollout/turns']:.1f} turns"
+        told = (
+            f"success {metrics['rollout/success']:.0%}, score {metrics['rollout/score']:.2f}, "
+            f"{metrics['rollout/turns']:.1f} turns"
+        )
         progress.update(bar, completed=step, description=f"reinforcement learning: {told}")
 
     await trainer.run(log, on_step)
@@ -253,7 +285,7 @@ class HeldOut:
         if not options.tasks or (when == "before" and trainer.step > 0 and not out.is_dir()):
             return None
         bar = self.progress.add_task(f"evaluation {when}", total=None)
-        return await evaluate(
+        report = await evaluate(
             self._suite(),
             trainer.policy(self.config.run.seed, 10**9),
             out,
@@ -264,6 +296,8 @@ class HeldOut:
             on_progress=lambda p: self.progress.update(bar, total=p.total, completed=p.done),
             server=self.server,
         )
+        check_context([row.stop for row in report.rows], f"the evaluation {when} RL", self.config)
+        return report
 
     def conclude(self, log: MetricsLog, before: Report | None, after: Report | None) -> Comparison | None:
         """Log both, write eval/summary.json, and pair them."""
@@ -299,10 +333,8 @@ class HeldOut:
 
 
 def bars() -> Progress:
-    """Progress bars as every command shows them."""
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), expand=False
-    )
+    """Progress as every command shows it."""
+    return Phases()
 
 
 def _opener(world: Connection) -> Any:

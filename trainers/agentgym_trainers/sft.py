@@ -24,7 +24,7 @@ from agentgym_trainers.tokens import ChatTemplate, Transcript
 async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOptions, seed: int) -> list[Trajectory]:
     """Episodes of the noisy expert on the split's tasks, over and over. Raises ConfigError where there is no expert."""
     if "expert" not in spec.capabilities:
-        raise ConfigError(f"{spec.id} has no scripted expert to imitate; remove [sft] and start from a trained model")
+        raise ConfigError(f"{spec.id} has no scripted expert to imitate: set sft=, and start from a trained model")
     tasks = spec.splits[split]
     episodes = [Episode(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
     return await runner.run(ExpertPolicy(options.noise, seed), episodes)

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from agentgym.errors import PolicyFailure
+from agentgym.errors import GuardTripped, PolicyFailure
 from agentgym.policy import Episode
 from agentgym.runner import Runner
 from agentgym.spec import EnvSpec
-from agentgym.trajectory import Group, Trajectory
+from agentgym.trajectory import Group, StopReason, Trajectory
 from agentgym_trainers import checkpoint
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config
-from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
+from agentgym_trainers.credit import assigner_of, normalise
+from agentgym_trainers.credit.outcome import recalibrated
 from agentgym_trainers.curricula.selection import Selection
 from agentgym_trainers.curricula.uniform import UniformTasks
 from agentgym_trainers.engines.base import Engine, Sampling
@@ -33,7 +34,7 @@ from agentgym_trainers.losses.correct import apply as correct
 from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.replay import ReplayBuffer
-from agentgym_trainers.rows import Row, collate, select
+from agentgym_trainers.rows import Row, collate, is_demonstration, select
 from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.signals import Scene, Signal
 from agentgym_trainers.skipped import keep_skipped
@@ -170,8 +171,13 @@ class Trainer:
             played += groups
             kept += selection.choose(groups, options) if selection is not None and options is not None else groups
         counted, left = (sum(len(g.without_failures().trajectories) for g in some) for some in (played, kept[:wanted]))
+        episodes = [t for group in played for t in group.trajectories if not is_demonstration(t)]
+        check_context([t.stop for t in episodes], f"step {self.step + 1}", self.config)
         if not counted:
-            raise PolicyFailure(f"every episode of step {self.step + 1} failed: {played[0].trajectories[0].error}")
+            first = episodes[0]
+            raise PolicyFailure(
+                f"every episode of step {self.step + 1} failed: {first.error or f'the first ended {first.stop.value}'}"
+            )
         if self.buffer is not None:
             self.buffer.remember(played)
         told = {"select/discarded": 1 - left / counted, "select/tries": float(tries)} if selection is not None else {}
@@ -280,7 +286,7 @@ class Trainer:
             return metrics
         batch, rows, _ = collate([Group((trajectory,)) for trajectory in drawn])
         batch = self.learner.annotate(batch, rows).with_columns(baseline_M=np.full(len(drawn), buffer.median))
-        again = ASSIGNERS["recalibrated"].function(batch)
+        again = recalibrated(batch)
         again = replace(again, weight_A=np.full(len(batch.turn_A), options.weight))
         told = self.learner.update(batch, rows, again, options.loss)
         return metrics | {"replay/drawn": float(len(drawn)), **{f"replay/{name}": x for name, x in told.items()}}
@@ -346,6 +352,17 @@ def assign(batch: Batch, config: Config) -> Credit:
     if config.credit.normalise != "none":
         credit = normalise(credit, batch, population=config.credit.normalise)
     return credit
+
+
+def check_context(stops: Sequence[str], where: str, config: Config) -> None:
+    """Raise GuardTripped where most episodes ended because the next prompt did not fit rollout.max_length."""
+    full = sum(stop == StopReason.CONTEXT_FULL for stop in stops)
+    if full > len(stops) / 2:
+        also = "" if config.model.path is not None else " and model.tiny.max_length"
+        raise GuardTripped(
+            f"{full} of {len(stops)} episodes of {where} ended because the next prompt did not fit the context: "
+            f"rollout.max_length is {config.rollout.max_length}; raise rollout.max_length{also} in a new run"
+        )
 
 
 def sampling_of(config: Config, template: ChatTemplate) -> Sampling:

@@ -10,6 +10,7 @@ from rich.progress import Progress
 from agentgym.client import Connection, connect
 from agentgym.errors import ConfigError
 from agentgym.launch import server_process
+from agentgym.spec import EnvSpec
 from agentgym_trainers.config import Config
 from agentgym_trainers.sources import SOURCES
 
@@ -33,27 +34,48 @@ async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[
 
 
 def check_world(config: Config, world: Connection) -> Connection:
-    """Raises ConfigError where the recipe asks for what the world does not have."""
+    """The world, checked by its spec (see `check_spec`)."""
+    check_spec(config, world.spec)
+    return world
+
+
+def check_spec(config: Config, spec: EnvSpec) -> None:
+    """Raise ConfigError where the recipe asks for what the world does not have."""
     for split in (config.world.split, config.eval.split):
-        if split not in world.spec.splits:
-            raise ConfigError(f"{world.spec.id} has no split {split!r}; it has {', '.join(world.spec.splits)}")
-    if config.eval.tasks > world.spec.splits[config.eval.split]:
+        if split not in spec.splits:
+            raise ConfigError(f"{spec.id} has no split {split!r}; it has {', '.join(spec.splits)}")
+    if config.eval.tasks > spec.splits[config.eval.split]:
         raise ConfigError(
-            f"eval.tasks is {config.eval.tasks}; {world.spec.id} has {world.spec.splits[config.eval.split]} tasks in "
-            f"{config.eval.split!r}"
+            f"eval.tasks is {config.eval.tasks}; {spec.id} has {spec.splits[config.eval.split]} tasks in "
+            f"{config.eval.split!r}: set eval.tasks={spec.splits[config.eval.split]}, or fewer"
         )
     for who, needs in config.needs.items():
-        if "anchors" in needs and "state_key" not in world.spec.info_keys:
-            raise ConfigError(f"{who} compares equal states, and {world.spec.id} names none (no state_key)")
-        if "snapshots" in needs and "snapshot" not in world.spec.capabilities:
-            raise ConfigError(f"{who} goes back to states that were visited, and {world.spec.id} has no snapshots")
-    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(world.spec.capabilities)):
+        if "anchors" in needs and "state_key" not in spec.info_keys:
+            raise ConfigError(f"{who} compares equal states, and {spec.id} names none (no state_key)")
+        if "snapshots" in needs and "snapshot" not in spec.capabilities:
+            raise ConfigError(f"{who} goes back to states that were visited, and {spec.id} has no snapshots")
+    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(spec.capabilities)):
+        raise ConfigError(f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {spec.id} has none")
+    if "two_player" in spec.capabilities and config.source.kind != "selfplay":
         raise ConfigError(
-            f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {world.spec.id} has none"
-        )
-    if "two_player" in world.spec.capabilities and config.source.kind != "selfplay":
-        raise ConfigError(
-            f"{world.spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
+            f"{spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
             '"selfplay", or train against an opponent of the world\'s own'
         )
-    return world
+    _check_warm_up(config, spec)
+
+
+def _check_warm_up(config: Config, spec: EnvSpec) -> None:
+    """Raise ConfigError where there is nothing to imitate, or no action to draw at random."""
+    options = config.sft
+    if options is None:
+        return
+    if "expert" not in spec.capabilities:
+        raise ConfigError(
+            f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set sft= to train without a warm-up, "
+            "best with model.path=FOLDER of a trained model"
+        )
+    if options.noise and not spec.actions and "available_actions" not in spec.info_keys:
+        raise ConfigError(
+            f"sft.noise = {options.noise:g} replaces the expert's actions by random ones, and {spec.id} lists no "
+            "actions to draw from: set sft.noise=0"
+        )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentgym.errors import AgentGymError
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.bench.contestants import Contestant
 from agentgym_trainers.branching import Branched
@@ -78,17 +77,14 @@ class Columns:
         known = type(options).model_fields
         often = BUFFERED if "updates" in known else options.epochs if "epochs" in known else 1  # steps of one `fit`
         passes = max(1, self.passes // often)
-        try:
-            for number in range(passes):
-                for step, training in enumerate(self.scenes):
-                    self.on_step(f"training {kind}")
-                    here = replace(training, step=number * len(self.scenes) + step)
-                    here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
-                    self.told[name] = await signal.fit(here)
-            trained = [s.batch.with_columns(**await signal.annotate(replace(s, step=LATER))) for s in self.scenes]
-            measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=LATER)))
-        except (ValueError, KeyError, NotImplementedError) as error:  # a signal that this world cannot feed
-            raise AgentGymError(f"[signals.{kind}] failed here ({type(error).__name__}: {error})") from error
+        for number in range(passes):
+            for step, training in enumerate(self.scenes):
+                self.on_step(f"training {kind}")
+                here = replace(training, step=number * len(self.scenes) + step)
+                here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
+                self.told[name] = await signal.fit(here)
+        trained = [s.batch.with_columns(**await signal.annotate(replace(s, step=LATER))) for s in self.scenes]
+        measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=LATER)))
         self.told[name]["seconds"] = process_time() - began
         return trained, measured
 

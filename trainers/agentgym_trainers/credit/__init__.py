@@ -21,12 +21,11 @@ from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.normalise import normalise
 from agentgym_trainers.credit.oreo import oreo
-from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibrated
+from agentgym_trainers.credit.outcome import a_lol, filtered, outcome
 from agentgym_trainers.credit.own import load, needs
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.role import rae
-from agentgym_trainers.credit.spae import spae
 
 __all__ = ["ASSIGNERS", "Assigner", "assigner_of", "needs", "normalise"]
 
@@ -60,7 +59,6 @@ ASSIGNERS: dict[str, Assigner] = {
     "prime": Assigner(prime, frozenset({"groups", "prm_A"})),
     "istar": Assigner(istar, frozenset({"groups", "prm_A"})),
     "rae": Assigner(rae, frozenset({"role_N", "role_baseline_N"})),
-    "spae": Assigner(spae, frozenset({"groups", "spae_phi_N"})),
     "digirl": Assigner(digirl, frozenset({"value_N", "bootstrap_M"})),
     "q_minus_v": Assigner(q_minus_v, frozenset({"q_N", "v_N"})),
     "digiq": Assigner(digiq, frozenset({"q_N", "v_N"})),
@@ -68,7 +66,6 @@ ASSIGNERS: dict[str, Assigner] = {
     "outcome": Assigner(outcome),
     "filtered": Assigner(filtered, frozenset({"success_M"})),
     "a_lol": Assigner(a_lol, frozenset({"inst_value_M"})),
-    "recalibrated": Assigner(recalibrated, frozenset({"baseline_M"})),
     "oreo": Assigner(oreo, frozenset({"value_N", "prox_logprob_A", "ref_logprob_A", "bootstrap_M"})),
 }
 

@@ -127,6 +127,8 @@ class VllmLocal:
         except PolicyFailure:
             raise
         except Exception as error:
-            raise Gone(f"vLLM failed at {what}: {error or type(error).__name__}") from error
+            if self._engine.errored:
+                raise Gone(f"vLLM has died at {what}: {error or type(error).__name__}") from error
+            raise
         finally:
             asked.cancel()

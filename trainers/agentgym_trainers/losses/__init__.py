@@ -11,9 +11,9 @@ An objective's options are the keyword-only parameters of its function. To add o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -51,10 +51,16 @@ class Objective:
     """What a single term of the loss is of. Optimiser batches of pairs and groups are cut between groups."""
     needs: frozenset[str] = frozenset()
     """As of an assigner."""
+    option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
+    """Further needs, which depend on the options."""
 
     @property
     def description(self) -> str:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    def needs_with(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """All needs of the objective with these options."""
+        return self.needs | self.option_needs(options)
 
     @property
     def whole_groups(self) -> bool:
@@ -72,7 +78,12 @@ OBJECTIVES: dict[str, Objective] = {
     "gspo": Objective(gspo, "trajectory"),
     "a_lol": Objective(a_lol, "trajectory", frozenset({"ref_logprob_A"})),
     "oreo": Objective(oreo, "trajectory", frozenset({"ref_logprob_A", "value_N", "bootstrap_M"})),
-    "dpo": Objective(dpo, "pair", frozenset({"groups", "ref_logprob_A"})),
+    "dpo": Objective(
+        dpo,
+        "pair",
+        frozenset({"groups", "ref_logprob_A"}),
+        lambda options: frozenset({"judge_N"} if options.get("weigh") == "steps" else ()),
+    ),
     "refuel": Objective(refuel, "pair", frozenset({"groups", "branched_N"})),
     "pacs": Objective(pacs, "group", frozenset({"groups", "success_M"})),
 }

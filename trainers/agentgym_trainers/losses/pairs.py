@@ -133,8 +133,6 @@ def pair_weights(batch: Batch, better_Q: np.ndarray, worse_Q: np.ndarray, weigh:
         return np.ones(len(better_Q))
     if weigh == "gap":
         return batch.return_M[better_Q] - batch.return_M[worse_Q]
-    if "judge_N" not in batch.x:
-        raise ValueError('weigh = "steps" reads a judge\'s votes on turns (judge_N), and there are none')
     right_M = segment_mean((batch.x["judge_N"] > 0).astype(np.float64), batch.traj_N)
     success_M = batch.x["success_M"]
     same = success_M[better_Q] == success_M[worse_Q]

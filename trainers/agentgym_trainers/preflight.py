@@ -1,0 +1,62 @@
+"""Checks of a run before its first second of work: what is certain to fail is refused while nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentgym import load
+from agentgym.client import Connection
+from agentgym.errors import ConfigError
+from agentgym_trainers import checkpoint
+from agentgym_trainers.config import Config
+from agentgym_trainers.engines.options import check_engine, head_size_of
+from agentgym_trainers.scale.cluster import require_ray
+from agentgym_trainers.sources.offline import Offline
+from agentgym_trainers.tokens import ChatTemplate, Transcript
+from agentgym_trainers.world import check_spec
+
+CHECKED_TASKS = 4
+"""Tasks of each split whose first prompt is measured."""
+
+
+def check_start(config: Config) -> None:
+    """Raise ConfigError or MissingDependency for what would fail later: Ray, the model, the world, a file."""
+    if config.scale is not None:
+        require_ray()
+    check_model(config)
+    source = config.source
+    if isinstance(source, Offline) and source.path is not None and not Path(source.path).is_file():
+        raise ConfigError(f"source.path: there is no file {source.path}")
+    if "://" not in config.world.name:
+        check_spec(config, load.get_spec(config.world.name))
+
+
+def check_model(config: Config) -> None:
+    """Raise CheckpointError, ConfigError or MissingDependency where the model or its engine cannot be used."""
+    path = config.model.path
+    loaded = None if path is None else checkpoint.load_config(path)
+    if config.engine.kind == "vllm":
+        check_engine(config.engine, config.model.tiny.head_dim if loaded is None else head_size_of(loaded))
+
+
+async def check_room(config: Config, world: Connection, template: ChatTemplate) -> None:
+    """Raise ConfigError where the first prompt of a task and one response are longer than rollout.max_length."""
+    rollout, spec, harness = config.rollout, world.spec, config.harness
+    splits = {config.world.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
+    session = world.session()
+    try:
+        for split, count in splits.items():
+            for task in range(min(count, spec.splits[split])):
+                step = await session.reset(seed=config.run.seed, options={"split": split, "task": task})
+                transcript = Transcript(template, template.stop_ids(), harness.tools(spec))
+                length = len(transcript.prompt(harness.messages(spec, [], step.observation)))
+                wanted = length + rollout.max_new_tokens
+                if wanted > rollout.max_length:
+                    also = "" if config.model.path is not None else " and model.tiny.max_length"
+                    raise ConfigError(
+                        f"the first prompt of {spec.id}'s task {task} ({split}) has {length} tokens, and with a "
+                        f"response of {rollout.max_new_tokens} it does not fit rollout.max_length, "
+                        f"{rollout.max_length}, which a whole episode shares: raise rollout.max_length{also}"
+                    )
+    finally:
+        await session.close()
