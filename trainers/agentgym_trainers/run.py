@@ -37,12 +37,13 @@ from agentgym.suite import Suite, SuiteWorld
 from agentgym_trainers import checkpoint, sft, tiny
 from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, RolloutOptions
+from agentgym_trainers.device import device_of
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.engines.options import check_engine, head_size_of
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.models import prepare
+from agentgym_trainers.models import placed, prepare
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.tokens import ChatTemplate, check_template
@@ -125,8 +126,11 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
 
 
 def check_model(config: Config) -> None:
-    """Raises ConfigError, or MissingDependency, where the engine cannot sample from the model."""
+    """Raises ConfigError, or MissingDependency, where the device is missing or the engine cannot sample from the
+    model."""
     path = config.model.path
+    if config.scale is None:
+        device_of(config.model.device)
     if config.engine.kind == "inprocess":
         return
     head_size = config.model.tiny.head_dim if path is None else head_size_of(checkpoint.load_config(path))
@@ -153,6 +157,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         corpus = sft.corpus(world.spec, config.harness, demonstrations)
         tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
+    model = placed(config, model)
     for fork in check_template(ChatTemplate(tokenizer)):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     weights = None
@@ -217,7 +222,8 @@ async def start_training(config: Config, folder: Path, world: Connection, start:
     newest = checkpoint.latest(folder) or start
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)
-    reference = model if base == start else checkpoint.load_model(start)[0]
+    reference = model if base == start else placed(config, checkpoint.load_model(start)[0])
+    model = placed(config, model)
     trainer = build(config, folder, world.spec, _opener(world), model, reference, tokenizer)
     state = checkpoint.load_state(newest)
     if newest != start:
@@ -356,5 +362,6 @@ def checkpoint_engine(
     if max_length is not None and max_length > longest:
         raise ConfigError(f"{path} takes at most {longest} tokens, not {max_length}")
     usual = config.rollout.max_length if config is not None else min(longest, 8192)
+    model = model.to(device_of("auto"))  # not the run's: a checkpoint is read on other machines, too
     engine = InProcessEngine(model, max_sequences=max_sequences, max_length=max_length or usual)
     return engine, ChatTemplate(tokenizer), config
