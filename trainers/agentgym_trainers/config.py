@@ -59,7 +59,7 @@ class ModelOptions(Part):
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel = TinyModel()
     device: DeviceName = "auto"
-    """Where this process trains and samples: "auto" (CUDA if there is a GPU, else the CPU), "cpu", "cuda" or "cuda:N"."""
+    """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
     dtype: Dtype = "float32"
     """What policy, critic and reference compute in. Their weights, and what the optimiser keeps, are float32; of a
     policy with adapters only those."""
