@@ -178,7 +178,7 @@ def compared(what: str, replies: list[Any], there: list[float], dtype: str) -> d
 
 
 def attention(small: bool) -> list[dict[str, Any]]:
-    """One layer's attention over a tree, and its gradients; on a CPU FlexAttention is not compiled."""
+    """One layer's attention over a tree, and its gradients on CUDA."""
     import numpy as np
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -192,16 +192,17 @@ def attention(small: bool) -> list[dict[str, Any]]:
     until, size, found = torch.from_numpy(tree.until_T).to(where), len(tree.ids_T), []
     place = torch.arange(size, device=where)
     seen = (place[None] <= place[:, None]) & (place[:, None] < until[None])
+    learns = where == "cuda"  # on a CPU FlexAttention has no gradients
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
-        query = torch.randn(4, size, 64, device=where, dtype=dtype, requires_grad=True)
-        key, value = (torch.randn(2, size, 64, device=where, dtype=dtype, requires_grad=True) for _ in range(2))
-        out = Blocks(until, compiled=where == "cuda").attend(0, query, key, value, 0.125)
+        query = torch.randn(4, size, 64, device=where, dtype=dtype, requires_grad=learns)
+        key, value = (torch.randn(2, size, 64, device=where, dtype=dtype, requires_grad=learns) for _ in range(2))
+        out = Blocks(until, compiled=learns).attend(0, query, key, value, 0.125)
         dense = scaled_dot_product_attention(
             query[None], key[None], value[None], attn_mask=seen, scale=0.125, enable_gqa=True
         )[0]
         both = [(out, dense)]
-        if where == "cuda" or dtype is torch.float32:
+        if learns:
             sides = (torch.autograd.grad(side.float().square().sum(), (query, key, value)) for side in (out, dense))
             both += zip(*sides, strict=True)
         gap = max(((a - b).abs().max() / b.abs().max()).item() for a, b in both)
