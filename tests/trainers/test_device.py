@@ -69,10 +69,11 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnDevice:
-        made = Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
-            device="meta", requires_grad=False,
-        )  # fmt: skip
+        with torch.inference_mode(False):  # views of a tensor from outside inference mode are none of its own
+            made = Tensor._make_wrapper_subclass(
+                cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+                device="meta", requires_grad=False,
+            )  # fmt: skip
         made.held = held
         return made
 
