@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: quickstart test test-random test-skipped system fresh check proofs chaos interop lowest scale worlds every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check proofs gpu chaos interop lowest scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -49,6 +49,13 @@ check: .venv/ready
 proofs: .venv/ready
 	$(BIN)/python benchmarks/engine.py --episodes 64
 	$(BIN)/python benchmarks/sessions.py
+
+# What needs a GPU, in less than 20 minutes on one; in miniature where there is none. The checkout need not be installed:
+# `make gpu GPU_PYTHON=python3` takes any Python 3.12 with PyTorch. Parts that GPU_OUT has results of are not run again.
+GPU_PYTHON ?= $(BIN)/python
+GPU_OUT ?= runs/gpu
+gpu:
+	$(GPU_PYTHON) benchmarks/gpu.py --out $(GPU_OUT)
 
 # Some 2,000 episodes over networks, worlds, workers, servers and gateways that fail; prints what became of them.
 EPISODES ?= 2000

@@ -101,3 +101,12 @@ def test_calls_that_packed_attention_would_get_wrong_are_refused(kit) -> None:
 )
 def test_logits_are_widened_never_narrowed(given, wide) -> None:
     assert at_least_float32(torch.zeros(2, dtype=given)).dtype == wide
+
+
+def test_flex_attention_takes_what_autocast_leaves() -> None:
+    """Norms leave queries and keys in float32, where values are bfloat16."""
+    until = torch.tensor([4, 2, 4, 4])
+    query, key = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    value = torch.randn(2, 4, 8, dtype=torch.bfloat16)
+    out = Blocks(until, compiled=False).attend(0, query, key, value, 0.35)
+    assert out.dtype == torch.bfloat16

@@ -66,6 +66,7 @@ class Blocks:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         gqa = query.shape[0] != key.shape[0]
+        query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, norms leave them in float32
         out = self.function(query[None], key[None], value[None], block_mask=self.mask, scale=scale, enable_gqa=gqa)
         return out[0]
 

@@ -12,6 +12,7 @@ from agentgym.harness import Harness
 from agentgym_trainers.adapters import LoraOptions
 from agentgym_trainers.credit import assigner_of
 from agentgym_trainers.curricula.select import SELECTORS
+from agentgym_trainers.device import DeviceName
 from agentgym_trainers.engines.options import AnyEngine, InProcess
 from agentgym_trainers.fit import check_fit
 from agentgym_trainers.guards import GuardOptions
@@ -57,6 +58,8 @@ class ModelOptions(Part):
     path: str | None = None
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel = TinyModel()
+    device: DeviceName = "auto"
+    """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
     dtype: Dtype = "float32"
     """What policy, critic and reference compute in. Their weights, and what the optimiser keeps, are float32; of a
     policy with adapters only those."""

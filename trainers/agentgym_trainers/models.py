@@ -9,6 +9,7 @@ import torch
 
 from agentgym_trainers import adapters
 from agentgym_trainers.config import Config
+from agentgym_trainers.device import device_of
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.precision import cast
@@ -23,6 +24,12 @@ def sampled_of(config: Config, model: Any) -> Any:
     if config.model.lora is None and config.model.dtype == "float32" and not config.rollout.staleness:
         return model
     return cast(copy.deepcopy(model).requires_grad_(False), config.model.dtype)
+
+
+def placed(config: Config, model: Any) -> Any:
+    """Move `model` to the device of this process. In a run of several processes the controller's model stays on the
+    CPU: learners move their own copies."""
+    return model.to(device_of(config.model.device)) if config.scale is None else model
 
 
 def prepare(config: Config, model: Any) -> None:

@@ -9,6 +9,7 @@ from agentgym.client import Connection
 from agentgym.errors import ConfigError
 from agentgym_trainers import checkpoint
 from agentgym_trainers.config import Config
+from agentgym_trainers.device import device_of
 from agentgym_trainers.engines.options import check_engine, head_size_of
 from agentgym_trainers.scale.cluster import require_ray
 from agentgym_trainers.sources.offline import Offline
@@ -32,8 +33,10 @@ def check_start(config: Config) -> None:
 
 
 def check_model(config: Config) -> None:
-    """Raise CheckpointError, ConfigError or MissingDependency where the model or its engine cannot be used."""
+    """Raise CheckpointError, ConfigError or MissingDependency where the model, its device or its engine cannot be used."""
     path = config.model.path
+    if config.scale is None:
+        device_of(config.model.device)
     loaded = None if path is None else checkpoint.load_config(path)
     if config.engine.kind == "vllm":
         check_engine(config.engine, config.model.tiny.head_dim if loaded is None else head_size_of(loaded))

@@ -38,11 +38,12 @@ from agentgym.suite import Suite, SuiteWorld, lock
 from agentgym_trainers import checkpoint, sft, tiny
 from agentgym_trainers.build import build
 from agentgym_trainers.config import Config, RolloutOptions
+from agentgym_trainers.device import device_of
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import Learner
 from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.models import prepare
+from agentgym_trainers.models import placed, prepare
 from agentgym_trainers.policy import TokenPolicy
 from agentgym_trainers.preflight import check_room, check_start
 from agentgym_trainers.progress import Phases
@@ -182,6 +183,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         model = tiny.make_model(shape, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
     await check_room(config, world, template)
+    model = placed(config, model)
     for fork in check_template(template):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     weights = None
@@ -246,7 +248,8 @@ async def start_training(config: Config, folder: Path, world: Connection, start:
     newest = checkpoint.latest(folder) or start
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)
-    reference = model if base == start else checkpoint.load_model(start)[0]
+    reference = model if base == start else placed(config, checkpoint.load_model(start)[0])
+    model = placed(config, model)
     trainer = build(config, folder, world.spec, _opener(world), model, reference, tokenizer)
     state = checkpoint.load_state(newest)
     if newest != start:
@@ -388,5 +391,6 @@ def checkpoint_engine(
     if max_length is not None and max_length > longest:
         raise ConfigError(f"{path} takes at most {longest} tokens, not {max_length}")
     usual = config.rollout.max_length if config is not None else min(longest, 8192)
+    model = model.to(device_of("auto"))  # not the run's: a checkpoint is read on other machines, too
     engine = InProcessEngine(model, max_sequences=max_sequences, max_length=max_length or usual)
     return engine, ChatTemplate(tokenizer), config

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 from agentgym.errors import AgentGymError, LearnerLost
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.config import Config, LossOptions
+from agentgym_trainers.device import device_of
 from agentgym_trainers.models import learner_of
 from agentgym_trainers.parallel import ALONE, Processes
 from agentgym_trainers.rows import Row
@@ -53,9 +54,9 @@ class LearnerRank:
     def join(self, address: str, models: tuple[Any, Any]) -> None:
         """Meet the others, and make the learner of (policy, policy as RL began). Every process is given the same."""
         processes = ALONE
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = device_of(self.config.model.device)
         if self.size > 1:
-            backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # columns are summed on the CPU
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # columns are summed on the CPU
             deadline = timedelta(seconds=self.config.scale.deadline_s) if self.config.scale is not None else None
             dist.init_process_group(
                 backend, init_method=address, rank=self.rank, world_size=self.size, timeout=deadline
