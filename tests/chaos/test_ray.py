@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from chaos.processes import MARK, command_of, kill, marked, wait_for
-from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings
+from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings, victims
 
 from agentgym_trainers.config import Config
 from agentgym_trainers.recipe import to_toml
@@ -30,8 +30,9 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 STEPS, STALENESS = 8, 2
-STARTS = 4
-"""Processes that a run may take, the last of them undisturbed."""
+KINDS = ("trainer", "LearnerRank", "RolloutWorker", "RolloutWorker", "world")
+FIRST = [["RolloutWorker", "world", "LearnerRank"], ["trainer"]]
+"""Whom to kill in the processes of the first training."""
 DEAD = (
     r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
     r"|the server of oracle ended with status -9|every episode of \d+ groups failed"
@@ -145,27 +146,24 @@ def episodes(folder: Path) -> list[list[Any]]:
     return told
 
 
-def kills(chance: random.Random, folder: Path, nodes: Nodes) -> list[Deed]:
-    """One to three for one process of the controller, and the controller's own last if at all."""
+def kills(chance: random.Random, folder: Path, nodes: Nodes, whoms: list[str]) -> list[Deed]:
+    """Of one process of the controller."""
     deeds, at = [], len(steps_of(folder))
-    for _ in range(chance.choice((1, 2, 3))):
+    for whom in whoms:
         at += chance.randint(0, 2)
-        whom = chance.choice(("trainer", "LearnerRank", "RolloutWorker", "RolloutWorker", "world"))
         deed = whom if whom == "trainer" else lambda whom=whom: nodes.kill_one(chance, whom)
         deeds.append(Deed(lambda at=at: len(steps_of(folder)) >= at, chance.uniform(0, 1.0), deed))
         print(f"meant to kill: {whom} at step {at}")
-        if whom == "trainer":
-            break
     return deeds
 
 
-def carried_through(nodes: Nodes, forked: Trainings, folder: Path, arguments: str, chance: random.Random) -> None:
+def carried_through(nodes: Nodes, forked: Trainings, folder: Path, arguments: str, number: int, seed: int) -> None:
     """A run, and whoever of it is chosen killed, to its end."""
-    for number in range(STARTS):
-        disturbed = number < STARTS - 1
-        ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes) if disturbed else [])
+    chance = random.Random(number + seed)
+    for whoms in victims(chance, number, FIRST, KINDS, (1, 2, 3)):
+        ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes, whoms))
         print(f"ended with {ended.status}: {ended.complaint.strip()[-200:] if ended.status > 0 else ''}")
-        assert ended.status in ((0, 1, 2, -9) if disturbed else (0,)), ended.said
+        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
         if ended.status > 0:
             assert re.match(DEAD, ended.complaint), ended.said
         if ended.status == 0:
@@ -181,7 +179,7 @@ def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, tra
     """Whoever dies, what is learned from is what an undisturbed run learns from, each prompt once."""
     folder = tmp_path / "run"
     arguments = recipe(tmp_path, model=start)
-    carried_through(nodes, forked, folder, arguments, random.Random(training_number + 200))
+    carried_through(nodes, forked, folder, arguments, training_number, 200)
     assert [line["step"] for line in steps_of(folder)] == list(range(1, STEPS + 1))
     assert episodes(folder) == episodes(undisturbed)
     for line, other in zip(steps_of(folder), steps_of(undisturbed), strict=True):
@@ -194,5 +192,5 @@ def test_an_asynchronous_run_is_killed_again_and_again(nodes, forked, start, tmp
     folder = tmp_path / "run"
     rollout = {**RECIPE["rollout"], "staleness": STALENESS, "lockstep": False}
     arguments = recipe(tmp_path, model=start, rollout=rollout)
-    carried_through(nodes, forked, folder, arguments, random.Random(training_number + 300))
+    carried_through(nodes, forked, folder, arguments, training_number, 300)
     check(folder, STEPS, RECIPE["rollout"]["groups"], STALENESS)

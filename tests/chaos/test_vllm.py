@@ -12,7 +12,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
-from chaos.trainings import Deed, Trainings, check, steps_of, trainings
+from chaos.trainings import Deed, Trainings, check, steps_of, trainings, victims
 
 from agentgym_trainers.config import Config
 from agentgym_trainers.recipe import to_toml
@@ -49,15 +49,12 @@ def forked(tmp_path_factory) -> Iterator[Trainings]:
         yield forked
 
 
-def kills(chance: random.Random, folder: Path) -> list[Deed]:
-    """One to three for one process, and the trainer last if at all."""
+def kills(chance: random.Random, folder: Path, whoms: list[str]) -> list[Deed]:
+    """Of one process."""
     deeds, at = [], len(steps_of(folder))
-    for _ in range(chance.choice((1, 2, 3))):
+    for whom in whoms:
         at += chance.randint(0, 3)
-        whom = chance.choice(("trainer", "world", "engine", "engine"))
         deeds.append(Deed(lambda at=at: len(steps_of(folder)) >= at, chance.uniform(0, 0.6), whom))
-        if whom == "trainer":
-            break
     return deeds
 
 
@@ -66,12 +63,12 @@ def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
     chance, folder, path = random.Random(training_number + 100), tmp_path / "run", tmp_path / "recipe.toml"
     path.write_text(to_toml(Config.model_validate(RECIPE)))
     statuses, said = [], []
-    for disturbed in (True, True, True, False):
-        deeds = kills(chance, folder) if disturbed else []
-        ended = forked.go_on(folder, str(path), deeds=deeds)
+    kinds = ("trainer", "world", "engine", "engine")
+    for whoms in victims(chance, training_number, [["world", "engine", "trainer"]], kinds, (1, 2, 3)):
+        ended = forked.go_on(folder, str(path), deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
-        said += [deed.what for deed in deeds]
-        assert ended.status in ((0, 1, 2, -9) if disturbed else (0,)), ended.said
+        said += whoms
+        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
         if ended.status > 0:
             assert re.match(DEAD, ended.complaint), ended.said
         if ended.status == 0:

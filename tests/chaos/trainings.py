@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -162,6 +163,23 @@ def _done(deed: Deed, child: int, mark: str) -> bool:
     else:
         return deed.what() is not False
     return True
+
+
+def victims(
+    chance: random.Random, number: int, first: Sequence[Sequence[str]], kinds: Sequence[str], counts: Sequence[int]
+) -> list[list[str]]:
+    """Whom to kill in each process of training `number`; the last process is left in peace.
+
+    The training of number 0 is the short proof: `first` are its processes, and name each kind once. Those of other
+    numbers have three processes, and each process a count of `counts` of kills of `kinds`: the trainer's is the last.
+    """
+    if number == 0:
+        return [*map(list, first), []]
+    processes: list[list[str]] = []
+    for _ in range(3):
+        drawn = [chance.choice(kinds) for _ in range(chance.choice(counts))]
+        processes.append(drawn[: drawn.index("trainer") + 1] if "trainer" in drawn else drawn)
+    return [*processes, []]
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
