@@ -31,13 +31,17 @@ pytestmark = [
 ]
 STEPS, STALENESS = 8, 2
 KINDS = ("trainer", "LearnerRank", "RolloutWorker", "RolloutWorker", "world")
-FIRST = [["RolloutWorker", "world", "LearnerRank"], ["trainer"]]
-"""Whom to kill in the processes of the first training."""
+FIRST, FIRST_ASYNCHRONOUS = ["RolloutWorker", "world", "LearnerRank"], ["RolloutWorker", "world", "trainer"]
+"""Whom to kill in the first training of each kind."""
 DEAD = (
     r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
     r"|the server of oracle ended with status -9|every episode of \d+ groups failed"
 )
-OBJECTS = 200 * 1024**2
+NODE = {
+    "num_cpus": 2, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
+    "no_monitor": True,
+}  # fmt: skip
+"""Two processes, and of Ray's own as few as it does with: each takes seconds to start."""
 RECIPE: dict[str, Any] = {
     "name": "chaos",
     "run": {"steps": STEPS, "checkpoint_every": 1, "trajectories_every": 1, "threads": 1},
@@ -88,10 +92,9 @@ def nodes() -> Iterator[Nodes]:
         mark = uuid.uuid4().hex
         patch.setenv(MARK, mark)
         patch.setenv("PYTHONPATH", os.pathsep.join(folder for folder in sys.path if folder))
-        each = {"num_cpus": 2, "object_store_memory": OBJECTS, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=each)
+        cluster = Cluster(initialize_head=True, head_node_args=NODE)
         try:
-            cluster.add_node(num_cpus=2, object_store_memory=OBJECTS)
+            cluster.add_node(**NODE)
             patch.delenv(MARK)
             patch.setenv("RAY_ADDRESS", cluster.address)
             yield Nodes(mark)
@@ -157,10 +160,11 @@ def kills(chance: random.Random, folder: Path, nodes: Nodes, whoms: list[str]) -
     return deeds
 
 
-def carried_through(nodes: Nodes, forked: Trainings, folder: Path, arguments: str, number: int, seed: int) -> None:
-    """A run, and whoever of it is chosen killed, to its end."""
-    chance = random.Random(number + seed)
-    for whoms in victims(chance, number, FIRST, KINDS, (1, 2, 3)):
+def carried_through(
+    nodes: Nodes, forked: Trainings, folder: Path, arguments: str, chance: random.Random, processes: list[list[str]]
+) -> None:
+    """A run, and whoever of its processes is chosen killed, to its end."""
+    for whoms in processes:
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes, whoms))
         print(f"ended with {ended.status}: {ended.complaint.strip()[-200:] if ended.status > 0 else ''}")
         assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
@@ -179,7 +183,9 @@ def test_killed_again_and_again(nodes, forked, start, undisturbed, tmp_path, tra
     """Whoever dies, what is learned from is what an undisturbed run learns from, each prompt once."""
     folder = tmp_path / "run"
     arguments = recipe(tmp_path, model=start)
-    carried_through(nodes, forked, folder, arguments, training_number, 200)
+    chance = random.Random(training_number + 200)
+    processes = victims(chance, training_number, FIRST, KINDS, (1, 2, 3))
+    carried_through(nodes, forked, folder, arguments, chance, processes)
     assert [line["step"] for line in steps_of(folder)] == list(range(1, STEPS + 1))
     assert episodes(folder) == episodes(undisturbed)
     for line, other in zip(steps_of(folder), steps_of(undisturbed), strict=True):
@@ -192,5 +198,7 @@ def test_an_asynchronous_run_is_killed_again_and_again(nodes, forked, start, tmp
     folder = tmp_path / "run"
     rollout = {**RECIPE["rollout"], "staleness": STALENESS, "lockstep": False}
     arguments = recipe(tmp_path, model=start, rollout=rollout)
-    carried_through(nodes, forked, folder, arguments, training_number, 300)
+    chance = random.Random(training_number + 300)
+    processes = victims(chance, training_number, FIRST_ASYNCHRONOUS, KINDS, (1, 2, 3))
+    carried_through(nodes, forked, folder, arguments, chance, processes)
     check(folder, STEPS, RECIPE["rollout"]["groups"], STALENESS)

@@ -21,7 +21,7 @@ from chaos.trainings import Deed, Trainings, check, steps_of, trainings, victims
 from agentgym_trainers.config import Config
 from agentgym_trainers.recipe import to_toml
 
-pytestmark = pytest.mark.kills
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(900)]
 
 STEPS, EVERY, GROUPS, SIZE, STALENESS = 20, 4, 4, 8, 2
 LAST = 6
@@ -98,7 +98,7 @@ def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_n
     chance, folder = random.Random(training_number + 1), tmp_path / "run"
     arguments = recipe(tmp_path, model={"path": str(start)})
     statuses = []
-    for whoms in victims(chance, training_number, [["world", "trainer"]], ("trainer", "world"), (1, 1, 2)):
+    for whoms in victims(chance, training_number, ["world", "trainer"], ("trainer", "world"), (1, 1, 2)):
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
         assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said

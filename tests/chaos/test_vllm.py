@@ -64,7 +64,7 @@ def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
     path.write_text(to_toml(Config.model_validate(RECIPE)))
     statuses, said = [], []
     kinds = ("trainer", "world", "engine", "engine")
-    for whoms in victims(chance, training_number, [["world", "engine", "trainer"]], kinds, (1, 2, 3)):
+    for whoms in victims(chance, training_number, ["world", "engine", "trainer"], kinds, (1, 2, 3)):
         ended = forked.go_on(folder, str(path), deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
         said += whoms

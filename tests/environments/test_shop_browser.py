@@ -263,4 +263,4 @@ def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(worlds, level, t
             while not env.over:
                 *_, info = env.step(env.expert())
             won.append(info["success"])
-    assert sum(won) >= 0.95 * len(won)
+    assert won.count(False) <= max(1, 0.05 * len(won))
