@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# uv leaves compiling to the first import: what that writes is there for the next process.
+unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
 TWO := --numprocesses 2 --dist loadfile
 
