@@ -26,7 +26,7 @@ from agentgym_trainers.recipe import to_toml
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 STEPS, STALENESS = 8, 2
@@ -53,7 +53,7 @@ RECIPE: dict[str, Any] = {
     "loss": {"entropy": 0.1},
     "optim": {"lr": 1e-3},
     "eval": {"split": "train", "tasks": 0},
-    "scale": {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 120.0},
+    "scale": {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 240.0},
 }
 
 WARM_UP = {"demonstrations": 256, "noise": 0.5, "lr": 5e-3, "max_steps": 150, "stop_at_success": 0.2, "check_every": 10}
@@ -104,7 +104,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def forked(nodes, tmp_path_factory) -> Iterator[Trainings]:
-    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=300.0) as forked:
+    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=900.0) as forked:
         yield forked
 
 

@@ -19,9 +19,9 @@ from agentgym_trainers.recipe import to_toml
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
-STEPS, GROUPS, STALENESS = 10, 4, 2
+STEPS, GROUPS, STALENESS = 8, 4, 2
 DEAD = (
     r"the server of oracle ended with status -9|every episode of \d+ groups failed|the vLLM server at \S+ cannot be"
     r"|the vLLM server ended with status 137"
@@ -32,7 +32,7 @@ RECIPE = {
     "run": {"steps": STEPS, "checkpoint_every": 2, "threads": 1},
     "model": {"tiny": {"layers": 2}},
     "world": {"name": "oracle"},
-    "engine": {"kind": "vllm", "deadline_s": 60.0},
+    "engine": {"kind": "vllm", "deadline_s": 240.0},
     "rollout": {
         "groups": GROUPS, "group_size": 4, "staleness": STALENESS, "lockstep": False,
         "max_new_tokens": 6, "max_length": 400, "concurrency": 32,
@@ -45,7 +45,7 @@ RECIPE = {
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory) -> Iterator[Trainings]:
-    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=300.0) as forked:
+    with trainings(tmp_path_factory.mktemp("trainings"), deadline_s=900.0) as forked:
         yield forked
 
 

@@ -24,8 +24,8 @@ from chaos.processes import MARK, command_of, kill, marked, wait_for
 
 from agentgym_trainers.journal import Journal
 
-DEADLINE_S = 120.0
-"""No process here needs half of it, unless vLLM starts in it; one that takes longer hangs."""
+DEADLINE_S = 300.0
+"""A training that takes longer hangs: alone on the machine none needs a tenth of it, unless vLLM starts in it."""
 GONE_S = 20.0
 """A killed trainer's server ends by itself."""
 
