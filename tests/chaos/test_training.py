@@ -136,7 +136,7 @@ def test_a_world_killed_twice_ends_in_a_sentence_and_the_run_goes_on_later(forke
 def test_a_world_that_sleeps_for_minutes_delays_nobody(forked, tmp_path) -> None:
     """One task in four sleeps for ten minutes. The run's steps go on; once all that may be under way sleeps, they wait
     for the deadline of an episode, and for nothing else."""
-    folder, limits = tmp_path / "run", {"name": "chaos.worlds:Sleeper", "max_turns": 2, "episode_s": 1.5}
+    folder, limits = tmp_path / "run", {"name": "chaos.worlds:Sleeper", "max_turns": 2, "episode_s": 4.0}
     rollout = {"groups": 3, "group_size": 2, "staleness": 1}
     ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, world=limits, rollout=rollout))
     assert ended.status == 0, ended.said
