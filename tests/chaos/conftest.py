@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,17 @@ from chaos.processes import Server, wait_for
 
 SHORT = 256
 """About how many episodes the default run plays, over all tests."""
-RUNS = 2
-"""Trainings under kills."""
+RUNS = 1
+"""Trainings under kills, of each kind."""
 SETTLE_S = 40.0
 """More than any lease here, with the time until the server looks."""
-TALLIES: pytest.StashKey[dict[str, Tally]] = pytest.StashKey()
+TALLY = "chaos tally"
+"""The property of a test's report that holds its tally."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--episodes", type=int, help="episodes to play under chaos, over all tests")
     parser.addoption("--runs", type=int, help=f"trainings to carry out under kills (default: {RUNS})")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[TALLIES] = {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,8 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 class Chaos:
     """What a test needs: its share of the episodes, servers, and what must hold when the dust has settled."""
 
-    def __init__(self, name: str, times: float, folder: Path, tallies: dict[str, Tally]) -> None:
-        self._name, self._times, self._folder, self._tallies = name, times, folder, tallies
+    def __init__(self, times: float, folder: Path, record: Callable[[str, object], None]) -> None:
+        self._times, self._folder, self._record = times, folder, record
 
     def seeds(self, short: int) -> range:
         """A seed for each episode; `short` is how many the default run plays."""
@@ -57,8 +56,7 @@ class Chaos:
 
     def settled(self, server: Server, tally: Tally, health: str = "/health") -> None:
         """The ledger is right, the server answers, no session is left once the leases have run out, and it ends."""
-        total = self._tallies.setdefault(self._name, Tally())
-        total += tally
+        self._record(TALLY, vars(tally) | {"failed": dict(tally.failed)})
         tally.check()
 
         def idle() -> bool:
@@ -72,15 +70,28 @@ class Chaos:
 
 
 @pytest.fixture
-def chaos(request: pytest.FixtureRequest, tmp_path: Path) -> Chaos:
+def chaos(request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]) -> Chaos:
     episodes = request.config.getoption("--episodes", default=None) or SHORT
-    return Chaos(request.node.name, episodes / SHORT, tmp_path, request.config.stash[TALLIES])
+    return Chaos(episodes / SHORT, tmp_path, record_property)
+
+
+def tallies_of(reports: Iterable[pytest.TestReport]) -> dict[str, Tally]:
+    """Tallies by test. Reports also come from the worker processes of pytest-xdist."""
+    tallies: dict[str, Tally] = {}
+    for report in reports:
+        for name, value in report.user_properties:
+            if name == TALLY and report.when == "call":
+                assert isinstance(value, dict)
+                total = tallies.setdefault(report.nodeid.rpartition("::")[2], Tally())
+                total += Tally(**value | {"failed": Counter(value["failed"])})
+    return tallies
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    tallies = config.stash.get(TALLIES, {})
-    if not tallies or config.getoption("--episodes", default=None) is None:
+    if config.getoption("--episodes", default=None) is None:
         return
+    stats = terminalreporter.stats
+    tallies = tallies_of([*stats.get("passed", []), *stats.get("failed", [])])
     total = Tally()
     for tally in tallies.values():
         total += tally

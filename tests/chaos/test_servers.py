@@ -33,7 +33,7 @@ def test_a_server_killed_and_started_again(tmp_path, chaos):
     with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
-    assert tally.failed["EPISODE_LOST"] > 0, tally
+    assert tally.failed["EPISODE_LOST"] + tally.failed["UNREACHABLE"] > 0, tally  # the latter where it starts slowly
     assert tally.completed > tally.episodes / 4, tally
 
 

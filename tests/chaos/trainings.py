@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -23,8 +24,8 @@ from chaos.processes import MARK, command_of, kill, marked, wait_for
 
 from agentgym_trainers.journal import Journal
 
-DEADLINE_S = 120.0
-"""No process here needs half of it, unless vLLM starts in it; one that takes longer hangs."""
+DEADLINE_S = 300.0
+"""A training that takes longer hangs: alone on the machine none needs a tenth of it, unless vLLM starts in it."""
 GONE_S = 20.0
 """A killed trainer's server ends by itself."""
 
@@ -102,21 +103,26 @@ class Trainings:
         self.parent.stdin.write(json.dumps([mark, str(log), ["train", *where]]) + "\n")
         self.parent.stdin.flush()
         child = int(self.parent.stdout.readline())
+        try:
+            self._watch(child, mark, log, list(deeds))
+        except BaseException:  # pytest's timeout, too: the next training's answers must not begin with this one's
+            kill(child)
+            self.parent.stdout.readline()
+            raise
+        status = int(self.parent.stdout.readline())
+        wait_for(lambda: not marked(mark), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in marked(mark)]}")
+        return Ended(status, log.read_text(errors="replace") if log.exists() else "")
+
+    def _watch(self, child: int, mark: str, log: Path, waiting: list[Deed]) -> None:
+        """Until the child ends. Does each deed at its time."""
         until = time.monotonic() + self.deadline_s
-        waiting = list(deeds)
         while Path(f"/proc/{child}").exists():
             if waiting and waiting[0].when():
                 time.sleep(waiting[0].after_s)
                 if _done(waiting[0], child, mark):
                     waiting.pop(0)
-            if time.monotonic() > until:
-                kill(child)
-                self.parent.stdout.readline()
-                raise AssertionError(f"it still ran after {self.deadline_s:g} s:\n{log.read_text()[-3000:]}")
+            assert time.monotonic() < until, f"it still ran after {self.deadline_s:g} s:\n{log.read_text()[-3000:]}"
             time.sleep(0.005)
-        status = int(self.parent.stdout.readline())
-        wait_for(lambda: not marked(mark), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in marked(mark)]}")
-        return Ended(status, log.read_text(errors="replace") if log.exists() else "")
 
     def seen(self, path: Path) -> Path:
         """A path of the trainings as it is for this process, whose file systems may be others."""
@@ -162,6 +168,23 @@ def _done(deed: Deed, child: int, mark: str) -> bool:
     else:
         return deed.what() is not False
     return True
+
+
+def victims(
+    chance: random.Random, number: int, first: list[str], kinds: Sequence[str], counts: Sequence[int]
+) -> list[list[str]]:
+    """Whom to kill in each process of training `number`; the last process is left in peace.
+
+    Training 0 is the short proof: `first` are killed in its one process. The others have three processes, and each
+    process one of `counts` kills of `kinds`: the trainer's is the last.
+    """
+    if number == 0:
+        return [first, []]
+    processes: list[list[str]] = []
+    for _ in range(3):
+        drawn = [chance.choice(kinds) for _ in range(chance.choice(counts))]
+        processes.append(drawn[: drawn.index("trainer") + 1] if "trainer" in drawn else drawn)
+    return [*processes, []]
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import shutil
@@ -19,7 +20,8 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LABEL = "agentgym.tests"
+LABEL = f"agentgym.tests={os.getpid()}"
+"""Of this process's containers: another of pytest-xdist's has its own."""
 LOCKED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
 LIMITS = ("--memory", "256m", "--pids-limit", "64", "--cpus", "1")
 
@@ -77,13 +79,19 @@ def build(folder: Path, tag: str, *options: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def images() -> Callable[[str], str]:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """images(target) -> the tag of the image of that target of the Dockerfile, built once."""
+    lock = tmp_path_factory.getbasetemp().parent / "base-image.lock"
 
     @functools.cache
     def built(target: str) -> str:
-        with pip_options() as options:
-            return build(ROOT, f"agentgym/{target}", "--target", target, *(options if target == "model" else ()))
+        if target != "base":
+            built("base")
+            with pip_options() as options:
+                return build(ROOT, f"agentgym/{target}", "--target", target, *(options if target == "model" else ()))
+        with lock.open("w") as held:  # all targets stand on it: the first process builds it, the others find it built
+            fcntl.flock(held, fcntl.LOCK_EX)
+            return build(ROOT, "agentgym/base", "--target", "base")
 
     return built
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym.client import EnvClient
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):

@@ -97,13 +97,15 @@ def test_the_expert_looks_writes_and_submits(name, numbers):
     other.close()
 
 
-@pytest.mark.worlds
+@pytest.mark.parametrize(
+    "stride", [pytest.param(5, marks=pytest.mark.worlds), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
-def test_the_expert_solves_every_task(name):
+def test_the_expert_solves_its_tasks(name, stride):
     env = load.make(name)
     for split, size in SIZES.items():
-        for number in range(size):
+        for number in range(0, size, stride):
             assert play(env, split, number)[-1][1] >= research.SOLVED, (split, number)
     env.close()
 

@@ -250,17 +250,21 @@ def test_the_conformance_suite_passes_in_the_browser(name):
     assert [finding for finding in check.check_env(load.maker(name), tasks=3) if not finding.ok] == []
 
 
-@pytest.mark.worlds
+@pytest.mark.parametrize(
+    "tasks",
+    [pytest.param(4, marks=pytest.mark.worlds), pytest.param(15, marks=pytest.mark.every)],
+    ids=["some", "many"],
+)
 @pytest.mark.parametrize("level", [pytest.param(level, marks=in_browser) for level in ("easy", "one", "two")])
-def test_the_expert_orders_every_task_it_is_given_in_the_browser(worlds, level):
+def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(worlds, level, tasks):
     env, won = worlds(f"shop-browser:level={level}"), []
     for split in env.env_spec.splits:
-        for index in range(15):
+        for index in range(tasks):
             env.reset(options={"split": split, "task": index})
             while not env.over:
                 *_, info = env.step(env.expert())
             won.append(info["success"])
-    assert sum(won) >= 0.95 * len(won)
+    assert won.count(False) <= max(1, 0.05 * len(won))
 
 
 def test_a_closed_site_serves_no_more():

@@ -28,7 +28,11 @@ from agentgym_environments.swe.mutate import apply, mutations
 from agentgym_environments.swe.tasks import SPLITS, of_split, suites, tasks
 
 SAMPLE = 3
-"""Tasks that are verified both ways by default; `-m worlds` verifies all."""
+"""Tasks that are verified both ways by default."""
+LENGTHS = pytest.mark.parametrize(
+    "stride", [pytest.param(5, marks=pytest.mark.worlds), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+)
+"""One task in so many: `-m worlds` verifies a fifth, `-m every` all."""
 
 
 def test_there_are_enough_tasks_and_splits_share_no_package():
@@ -76,22 +80,22 @@ def test_a_sample_of_tasks_is_verified_both_ways(task):
     passes(task.package)
 
 
-@pytest.mark.worlds
+@LENGTHS
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", sorted(suites()))
-def test_every_task_is_verified_both_ways(name):
+def test_every_package_is_verified_both_ways(name, stride):
     passes(name)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        assert list(threads.map(both_ways, [task for task in tasks() if task.package == name]))
+        assert list(threads.map(both_ways, [task for task in tasks() if task.package == name][::stride]))
 
 
-@pytest.mark.worlds
+@LENGTHS
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
-def test_the_solver_solves_every_task_and_submit_alone_none(name):
+def test_the_expert_solves_tasks_and_submitting_at_once_none(name, stride):
     env = load.make(name)
     for split, size in env.env_spec.splits.items():
-        for task in range(size):
+        for task in range(0, size, stride):
             assert play(env, split, task)[-1][4]["success"], (split, task)
             env.reset(seed=0, options={"split": split, "task": task})
             assert env.step("submit")[1] == 0

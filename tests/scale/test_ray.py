@@ -38,7 +38,11 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
-OBJECTS = 200 * 1024**2
+NODE = {
+    "num_cpus": 2, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
+    "no_monitor": True,
+}  # fmt: skip
+"""Two processes, and of Ray's own as few as it does with: each takes seconds to start."""
 WORLD = "keydoor"
 
 
@@ -49,10 +53,9 @@ def nodes() -> Iterator[None]:
     from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
-    each = {"num_cpus": 2, "object_store_memory": OBJECTS, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=each)
+    cluster = Cluster(initialize_head=True, head_node_args=NODE)
     try:
-        cluster.add_node(num_cpus=2, object_store_memory=OBJECTS)
+        cluster.add_node(**NODE)
         ray.init(address=cluster.address, log_to_driver=False)
         yield
     finally:

@@ -33,7 +33,7 @@ def check_start(config: Config) -> None:
 
 
 def check_model(config: Config) -> None:
-    """Raise CheckpointError, ConfigError or MissingDependency where the model, its device or its engine cannot be used."""
+    """Raise CheckpointError, ConfigError or MissingDependency where model, device or engine cannot be used."""
     path = config.model.path
     if config.scale is None:
         device_of(config.model.device)
