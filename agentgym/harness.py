@@ -77,7 +77,7 @@ class Harness(BaseModel):
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         calls: list[str] = []
         for seen, reply in shown:
-            said = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+            said: Message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
             messages += [*_observed(seen, calls), said]
             calls = [call["id"] for call in said.get("tool_calls") or ()]
         return messages + _observed(observation, calls)
