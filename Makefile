@@ -13,14 +13,15 @@ TWO := --numprocesses 2 --dist loadfile
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
 
-# `pytest` does the same in one process.
+# `pytest` does the same in one process. SKIPPED_LIST=FILE writes the tests that miss a system package to FILE.
 test: .venv/ready
-	$(BIN)/python -m pytest $(TWO)
+	$(BIN)/python -m pytest $(TWO) $(if $(SKIPPED_LIST),--skipped-list $(SKIPPED_LIST))
 
 # The system packages of Debian that environments and tests use, each where it is there: browsers, an X display with its
 # applications, sandboxes, a chess engine, Java, PostgreSQL, a Docker engine, a C compiler for some libraries. What
 # could not be installed into .venv before is installed the next time.
-SYSTEM_PACKAGES := gcc python3-dev bubblewrap chromium-headless-shell default-jre-headless docker.io fonts-liberation libatomic1 postgresql \
+SYSTEM_PACKAGES := cmake g++ make python3-dev bubblewrap chromium-headless-shell default-jre-headless docker.io \
+  fonts-liberation libatomic1 postgresql \
   stockfish xvfb openbox dbus at-spi2-core gir1.2-atspi-2.0 libatk-adaptor libgail-common libnss-wrapper librsvg2-common \
   python3-gi adwaita-icon-theme fonts-dejavu-core shared-mime-info galculator mousepad pcmanfm
 system:
@@ -149,7 +150,7 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 	command -v $(PYTHON) >/dev/null || { echo "AgentGym needs Python 3.11: set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[$(if $(shell command -v cc),all,wheels)]'
+	  --editable '.[$(if $(shell command -v cmake),$(if $(shell command -v g++),all,wheels),wheels)]'
 	touch $@
 
 clean:

@@ -20,7 +20,7 @@ from agentgym.errors import MissingDependency
 sys.path.append(str(Path(__file__).parent))  # modules that tests share
 pytest_plugins = ["leaks"]
 
-PACKAGES = re.compile(r"apt-get install ([a-z0-9][a-z0-9.+-]*(?: [a-z0-9][a-z0-9.+-]*)*)")
+PACKAGES = re.compile(r"apt-get install (?:--\S+ )*([a-z0-9][a-z0-9.+-]*(?: [a-z0-9][a-z0-9.+-]*)*)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,9 +58,11 @@ def missing_packages(terminal: pytest.TerminalReporter) -> dict[str, str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     skipped = missing_packages(terminalreporter)
     if skipped:
-        counts = ", ".join(f"{package} {n}" for package, n in sorted(Counter(skipped.values()).items()))
+        counts = sorted(Counter(skipped.values()).items())
         terminalreporter.write_sep("=", "system packages are missing", yellow=True)
-        terminalreporter.write_line(f"skipped for want of {counts}: `make system` installs them all on Debian")
+        for packages, tests in counts:
+            terminalreporter.write_line(f"{tests} skipped for want of {packages}")
+        terminalreporter.write_line(f"{len(skipped)} in all: `make system` installs what they need on Debian")
     if config.getoption("--skipped-list"):
         Path(config.getoption("--skipped-list")).write_text("".join(f"{nodeid}\n" for nodeid in skipped))
 

@@ -28,5 +28,5 @@ docker run --rm --init --network host --shm-size 1g "${options[@]}" agentgym-fre
   git -c safe.directory="*" clone --quiet /agentgym.git /root/agentgym
   cd /root/agentgym
   echo "== make quickstart"; make quickstart
-  echo "== make test"; PYTEST_ADDOPTS="--skipped-list=/results/skipped.txt" make test
+  echo "== make test"; SKIPPED_LIST=/results/skipped.txt make test
 '

@@ -19,7 +19,7 @@ from agentgym.harness import Harness
 from agentgym.policy import Episode, ExpertPolicy
 from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
-from agentgym_environments.adapters.engine import EngineEnv
+from agentgym_environments.adapters.engine import COMPILED, EngineEnv
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
@@ -77,8 +77,9 @@ def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependency) as caught:
         load.make(world)
+    compiler = "apt-get install cmake g++ make python3-dev, then " if extra in COMPILED else ""
     assert str(caught.value) == (
-        f"this world needs the package {package!r}, which is not installed: pip install 'turngym[{extra}]'"
+        f"this world needs the package {package!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
     )
     assert load.get_spec(world).id == world  # what it says of itself is there all the same
 
@@ -198,7 +199,7 @@ def test_a_readme_names_every_id_and_what_it_needs(path):
     text = (path.parent / "README.md").read_text()
     for spec in path.parent.glob("*.toml"):
         assert f"`{spec.stem}`" in text
-    assert "pip install 'turngym[" in text
+    assert "pip install -e '.[" in text
     assert "| id | split | episodes | expert | random | format only |" in text
 
 

@@ -96,12 +96,12 @@ def test_the_sandbox_ends_with_whoever_started_it():
         "from agentgym_environments.sandbox import Sandbox\n"
         "box = Sandbox(); print(box._process.pid, flush=True); box.run('sleep 1000', 1000)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    sandbox = int(parent.stdout.readline())
-    time.sleep(0.3)
-    parent.kill()
-    parent.communicate()
+    backends.choose("auto")  # raises here, and not in a process, where no sandbox can be made
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        sandbox = int(parent.stdout.readline())
+        time.sleep(0.3)
+        parent.kill()
     for _ in range(100):
         stat = Path(f"/proc/{sandbox}/stat")
         if not stat.exists() or stat.read_text().split()[2] == "Z":

@@ -27,7 +27,7 @@ def package(module: str, extra: str) -> Any:
         missing = (error.name or module).partition(".")[0]
         install = f"pip install 'turngym[{extra}]'"
         if extra in COMPILED:
-            install = f"apt-get install gcc python3-dev, then {install}"
+            install = f"apt-get install cmake g++ make python3-dev, then {install}"
         raise MissingDependency(
             f"this world needs the package {missing!r}, which is not installed: {install}"
         ) from error
