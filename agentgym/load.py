@@ -47,9 +47,10 @@ def register(name: str, target: str) -> None:
 def register_with_gymnasium() -> None:
     """Make every installed id ID known to `gymnasium.make` as "agentgym/ID-v0". Imports no environment."""
     for point in entry_points(group=GROUP):
-        if re.fullmatch(r"[\w.-]+", point.name):  # Gymnasium takes no other ids
+        name = f"agentgym/{point.name}-v0"
+        if re.fullmatch(r"[\w.-]+", point.name) and name not in gymnasium.registry:  # Gymnasium takes no other ids
             gymnasium.register(
-                f"agentgym/{point.name}-v0",
+                name,
                 entry_point="agentgym.load:make",
                 kwargs={"name": point.name},
                 disable_env_checker=True,  # it warns of observations that are text

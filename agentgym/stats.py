@@ -120,13 +120,13 @@ def cluster_bootstrap(
 ) -> Interval:
     """The mean over tasks of each task's mean score, resampling whole tasks with replacement.
 
-    Each task weighs the same however many attempts it had. Where all tasks are alike, in [0, 1], resampling them shows
+    Each task weighs the same however many attempts it had. Where every task has 0, or every task 1, resampling shows
     no spread: the interval is Wilson's for that many tasks. Population: tasks, with the attempts that come with each
     (Cameron, Gelbach & Miller 2008; Miller 2024, arXiv 2411.00640, on clustered evaluation errors).
     """
     means = [_task_mean(task, scores) for task, scores in scores_by_task.items()]
     found = _resample_tasks(means, confidence, replications, seed, dropped=0)
-    if min(means) < max(means) or not 0 <= found.estimate <= 1:
+    if not set(means) <= {0.0} and not set(means) <= {1.0}:
         return found
     low, high = _wilson(found.estimate, found.n, confidence)
     return replace(found, low=low, high=high)
@@ -143,20 +143,14 @@ def paired_bootstrap(
     """The mean over shared tasks of mean(b) - mean(a), resampling tasks with replacement: positive when b is better.
 
     Population: the tasks both have; `dropped` counts those only one has. What makes a task hard cancels in its
-    difference, so this is sharper than comparing two intervals (Miller 2024, arXiv 2411.00640). Where all differences
-    are alike, in [-1, 1], the interval is Wilson's of their size; where all are 0, to either side.
+    difference, so this is sharper than comparing two intervals (Miller 2024, arXiv 2411.00640).
     """
     shared = a_by_task.keys() & b_by_task.keys()
     if not shared:
         raise ValueError("the two share no task, so there is nothing to pair")
     differences = [_task_mean(task, b_by_task[task]) - _task_mean(task, a_by_task[task]) for task in shared]
     dropped = len(a_by_task.keys() ^ b_by_task.keys())
-    found = _resample_tasks(differences, confidence, replications, seed, dropped)
-    if min(differences) < max(differences) or not -1 <= found.estimate <= 1:
-        return found
-    low, high = _wilson(abs(found.estimate), found.n, confidence)
-    low, high = (-high, high) if found.estimate == 0 else (low, high) if found.estimate > 0 else (-high, -low)
-    return replace(found, low=low, high=high)
+    return _resample_tasks(differences, confidence, replications, seed, dropped)
 
 
 def iqm(scores: Array) -> float:

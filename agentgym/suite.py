@@ -191,7 +191,7 @@ def _problems(error: ValidationError) -> str:
     places = [problem["loc"] for problem in problems]
     reasons: dict[str, list[str]] = {}
     for place, problem in zip(places, problems):
-        if any(len(other) > len(place) and other[: len(place)] == place for other in places):
+        if any(other != place and other[: len(place)] == place for other in places):
             continue  # follows from what is wrong inside it
         reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
         reasons.setdefault(_place(place), []).append(PROBLEMS.get(problem["type"], reason))
@@ -395,7 +395,5 @@ def write_json(path: Path, record: dict[str, Any]) -> None:
 
 
 def _write(path: Path, text: bytes) -> None:
-    """Whole or not at all."""
-    partial = path.with_name(path.name + ".part")
-    partial.write_bytes(text)
+    (partial := path.with_name(path.name + ".part")).write_bytes(text)
     os.replace(partial, path)

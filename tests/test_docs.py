@@ -23,6 +23,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"`([\w.*/-]+/[\w.*/-]*|[\w-]+\.(?:py|md|toml|html|yaml))`")
+LIBRARY_SOCKETS = 1  # gloo listens to the end of the process, whatever becomes of its process group
 DRAWERS = ("agentgym", "environments", "servers", "trainers", "tests", "benchmarks", "examples", "docs")
 
 

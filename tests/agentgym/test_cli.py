@@ -180,7 +180,7 @@ def test_a_class_is_found_in_the_working_directory(arguments):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_class_of_the_working_directory_is_served_with_its_spec():
+def test_serve_finds_a_class_of_the_working_directory():
     command = in_examples("serve", "poles:Pole", "--port", "0", "--workers", "1")
     with subprocess.Popen(command, cwd=EXAMPLES, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

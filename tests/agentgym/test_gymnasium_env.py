@@ -89,7 +89,7 @@ def test_what_cannot_be_adapted_is_refused(make, told):
         make()
 
 
-def test_a_plain_environment_named_as_ours_gets_the_adapter_as_a_hint():
+def test_a_plain_gymnasium_environment_is_told_the_adapter():
     with pytest.raises(UnknownEnvironment, match=r"is a gymnasium\.Env.*name a subclass of agentgym\.GymnasiumEnv"):
         load.make("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
 

@@ -132,7 +132,7 @@ def test_a_tagged_action_of_several_lines_keeps_its_end():
     assert harness.parse("<action>\nup\n</action>", SPEC).action == "up"
 
 
-def test_an_available_action_that_spells_a_call_is_said_as_that_call():
+def test_an_offered_action_that_spells_a_call_is_that_call():
     harness, call = Harness(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
     assert harness.parse(harness.render(json.dumps(call), TOOLS), TOOLS).action == call
     assert "not a JSON tool call" in harness.parse(harness.render("click 1", TOOLS), TOOLS).problem

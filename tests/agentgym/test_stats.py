@@ -203,8 +203,10 @@ def test_cluster_properties(scores: dict[str, list[float]], random, seed: int) -
     assert stats.cluster_bootstrap(scores, replications=500, seed=np.random.default_rng(seed)) == interval
     means = [np.mean(x) for x in scores.values()]
     assert interval.estimate == pytest.approx(np.mean(means), abs=1e-12)
-    assert min(means) - 1e-12 <= interval.low <= interval.estimate + 1e-12
-    assert interval.estimate - 1e-12 <= interval.high <= max(means) + 1e-12
+    assert interval.low <= interval.estimate + 1e-12
+    assert interval.estimate - 1e-12 <= interval.high
+    if set(means) not in ({0.0}, {1.0}):  # there the interval is Wilson's, which reaches past the tasks that were drawn
+        assert min(means) - 1e-12 <= interval.low <= interval.high <= max(means) + 1e-12
     assert bool(interval.note) == (len(scores) < 3)
 
 
@@ -441,13 +443,6 @@ def test_improvement_interval_is_rliables(rliable: types.SimpleNamespace) -> Non
 def test_equal_tasks_get_an_interval_with_width(score, low, high) -> None:
     found = stats.cluster_bootstrap({task: [score, score] for task in range(4)})
     assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_equal_differences_get_an_interval_with_width() -> None:
-    a, b = ({task: [score] for task in range(4)} for score in (0.0, 1.0))
-    for first, second, low, high in ((a, a, -0.4899, 0.4899), (a, b, 0.5101, 1), (b, a, -1, -0.5101)):
-        found = stats.paired_bootstrap(first, second)
-        assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_percent_rounds_halves_as_the_report_does() -> None:

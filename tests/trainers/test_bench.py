@@ -135,7 +135,7 @@ def test_a_policy_that_never_wins_is_refused_at_once(tmp_path):
 
 def test_a_world_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["credit", "bench", "agentgym.testing:ChaosEnv", "--out", str(tmp_path / "run")])
+        main(["credit", "bench", "agentgym.testing:ChaosEnv", "sft=", "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert told.startswith("error: chaos has no snapshots, so no state of it can be played from twice")

@@ -20,7 +20,6 @@ from agentgym_trainers.scale.options import RayOptions
         ("gigpo", ["scale.learner=2"], r"unknown option 'scale.learner' \(did you mean 'learners'\?\)"),
         ("spiral", [], r'source.kind must be "online", not \'selfplay\''),
         ("prime", [], r"\[signals.prm\] reads the policy's weights"),
-        ("gigpo", ["rollout.staleness=1", "rollout.lockstep=false", "rollout.spare=1"], "rollout.spare must be 0"),
         ("gigpo", ["scale.workers=500"], "rollout.concurrency must be at least scale.workers, 500"),
         ("gigpo", ["scale.servers=1"], "scale.servers are vLLM's"),
         ("gigpo", ["engine.kind=vllm"], "either placed .* or named"),

@@ -186,23 +186,6 @@ def test_a_world_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path)
     assert learned(tmp_path)[1] in (5, None)
 
 
-def test_attempts_to_spare_are_cancelled_and_told(chatty, tokenizer, tmp_path) -> None:
-    """The first attempt of all never ends: without one to spare its group would never be whole."""
-    Held.begun = []
-
-    async def held() -> Held:
-        if not Held.begun:
-            Held.held = asyncio.Event()
-        return Held(load.make("oracle"))
-
-    trainer = trainer_of(config(spare=1), chatty(), tokenizer, tmp_path, held)
-    lines = run(trainer)
-    assert sum(line.get("async/cancelled", 0) for line in lines) >= GROUPS * 4
-    assert all(line["async/kept_turns"] > 0 for line in lines if "async/cancelled" in line)
-    assert any(line.get("async/cancelled_turns", 0) > 0 for line in lines)
-    assert 1 in {prompt for prompt, step in learned(tmp_path).items() if step is not None}
-
-
 def test_a_stall_says_who_waits_for_whom(chatty, tokenizer, tmp_path, monkeypatch, caplog) -> None:
     """Every episode has its deadline, so a world that never answers ends as failures, not as a hang."""
 
@@ -275,7 +258,6 @@ def test_the_journal_keeps_what_was_played_until_it_is_forgotten(kit, chatty, to
     [
         ({"lockstep": True}, {}, "rollout.lockstep, which waits for every episode, must be false"),
         ({"concurrency": 1}, {}, "rollout.concurrency must be at least 2, a whole group"),
-        ({"staleness": 0, "spare": 1}, {}, "set rollout.staleness above 0"),
         ({"groups": 4}, {"source": {"kind": "selfplay"}}, "source.kind must be \"online\", not 'selfplay'"),
         ({}, {"signals": {"judge": {"url": "http://127.0.0.1:9/v1", "model": "m"}}}, "plays or asks while it learns"),
     ],

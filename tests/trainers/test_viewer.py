@@ -92,4 +92,4 @@ def test_the_report_takes_all_of_it(tmp_path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "rollout/success": 0.5}\n')
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert '"notes":[]' in page
-    assert "All 2 trajectories of the run are here." in page
+    assert "All 2 trajectories that the run kept are here" in page

@@ -99,8 +99,6 @@ class RolloutOptions(Part):
     staleness: int = Field(default=0, ge=0)
     """Updates that a token may be behind the weights that learn from it. 0 plays and learns in turns; above it episodes
     are played all the time, and the weights change under them."""
-    spare: int = Field(default=0, ge=0)
-    """Attempts of a group beyond `group_size`; the last ones to end are cancelled, so long episodes are seen less."""
     lockstep: bool = False
     """Wait for every open episode before each forward: the run is then reproducible to the bit, and as slow as the
     slowest world."""

@@ -93,10 +93,8 @@ def _check_lockstep(config: Config) -> None:
 
 
 def _check_asynchronous(config: Config) -> None:
-    """Raises ValueError for what cannot go on while weights are learned, or needs it."""
+    """Raises ValueError for what cannot go on while weights are learned."""
     rollout = config.rollout
-    if rollout.spare and not rollout.staleness:
-        raise ValueError("rollout.spare is for episodes that nobody waits for: set rollout.staleness above 0")
     if not rollout.staleness:
         return
     asking = [name for name in config.signals if name in ASKING]
@@ -105,8 +103,8 @@ def _check_asynchronous(config: Config) -> None:
         (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
         (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
         (
-            rollout.concurrency < rollout.group_size + rollout.spare,
-            f"rollout.concurrency must be at least {rollout.group_size + rollout.spare}, a whole group",
+            rollout.concurrency < rollout.group_size,
+            f"rollout.concurrency must be at least {rollout.group_size}, a whole group",
         ),
     ):
         if wrong:

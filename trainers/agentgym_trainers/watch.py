@@ -19,8 +19,6 @@ class Watch:
     clock: Callable[[], float] = time.monotonic
     waiting: dict[str, tuple[str, float]] = field(default_factory=dict)
     """who -> (for what, since)"""
-    turns: dict[str, int] = field(default_factory=dict)
-    """Of the episodes under way."""
     spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, WORLD: 0.0, WORKER: 0.0})
     """Seconds that episodes waited, all together, by what for."""
 
@@ -56,7 +54,6 @@ class WatchedPolicy:
     def actor(self, episode: Episode) -> Actor:
         who = name_of(episode)
         self.watch.now_for(who, WORLD)
-        self.watch.turns[who] = 0
         return _Watched(self.policy.actor(episode), self.watch, who)
 
 
@@ -69,13 +66,10 @@ class _Watched:
     async def act(self, ask: Ask) -> Reply:
         self.watch.now_for(self.who, ENGINE)
         try:
-            reply = await self.actor.act(ask)
-            self.watch.turns[self.who] += 1
-            return reply
+            return await self.actor.act(ask)
         finally:
             self.watch.now_for(self.who, WORLD)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         self.watch.now_for(self.who, None)
-        self.watch.turns.pop(self.who, None)
         return self.actor.finish(messages)

@@ -51,7 +51,6 @@ def check_scale(config: Config) -> None:
             bool(reading),
             f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it",
         ),
-        (rollout.spare > 0, "rollout.spare must be 0: how far a worker came with what is cut short is not known"),
         (
             rollout.concurrency < options.workers,
             f"rollout.concurrency must be at least scale.workers, {options.workers}",

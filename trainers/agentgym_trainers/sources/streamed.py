@@ -24,7 +24,7 @@ from agentgym.policy import Episode
 from agentgym.trajectory import Group, Trajectory
 from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.journal import Journal, Prompt
-from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy, name_of
+from agentgym_trainers.watch import ENGINE, WORLD, Watch, WatchedPolicy
 
 if TYPE_CHECKING:
     from agentgym_trainers.train import Trainer
@@ -45,7 +45,7 @@ class StreamedSource:
         """Issued, and not begun."""
         self._ready: deque[tuple[Prompt, Group]] = deque()
         self._playing: dict[asyncio.Task[Group], Prompt] = {}
-        self._counts = {"cancelled": 0, "cut_short": 0, "kept": 0, "kept_turns": 0, "failed_groups": 0}
+        self._failed_groups = 0
         self._before = dict(self.watch.spent)
 
     async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
@@ -62,7 +62,7 @@ class StreamedSource:
                     taken.append((prompt, group))
                     continue
                 empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
-                self._counts["failed_groups"] += 1
+                self._failed_groups += 1
                 if empty > groups:
                     error = group.trajectories[0].error
                     raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
@@ -75,19 +75,14 @@ class StreamedSource:
         """Metrics since the last time."""
         spent = {name: self.watch.spent[name] - self._before[name] for name in self.watch.spent}
         self._before = dict(self.watch.spent)
-        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
-        told = {
+        failed, self._failed_groups = self._failed_groups, 0
+        return {
             "async/playing": float(len(self._playing)),
             "async/ready": float(len(self._ready)),
-            "async/failed_groups": float(counts["failed_groups"]),
+            "async/failed_groups": float(failed),
             "async/waited_for_engine_s": spent[ENGINE],
             "async/waited_for_world_s": spent[WORLD],
         }
-        if counts["cancelled"]:
-            told["async/cancelled"] = float(counts["cancelled"])
-            told["async/cancelled_turns"] = counts["cut_short"] / counts["cancelled"]
-            told["async/kept_turns"] = counts["kept_turns"] / max(counts["kept"], 1)
-        return told
 
     def forget(self, step: int) -> None:
         """The oldest checkpoint is of `step`: what it has learned from is not asked for again."""
@@ -134,10 +129,10 @@ class StreamedSource:
             self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
 
     async def _play(self, trainer: Trainer, prompt: Prompt) -> Group:
-        """A group's attempts; of more than `group_size` the first that end, which prefers those that end soon."""
+        """The attempts of a group."""
         rollout = trainer.config.rollout
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
-        episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size + rollout.spare)]
+        episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size)]
         policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
 
         async def attempt(episode: Episode) -> Trajectory:
@@ -146,23 +141,13 @@ class StreamedSource:
                 return trajectory
 
         attempts = [asyncio.ensure_future(attempt(episode)) for episode in episodes]
-        kept: list[Trajectory] = []
         try:
-            for ended in asyncio.as_completed(attempts):
-                kept.append(await ended)
-                if sum(not t.stop.is_failure for t in kept) >= size:
-                    break
+            trajectories = await asyncio.gather(*attempts)
         finally:
-            cut = [name_of(episode) for episode, task in zip(episodes, attempts, strict=True) if not task.done()]
-            self._counts["cut_short"] += sum(self.watch.turns.get(name, 0) for name in cut)
             for task in attempts:
                 task.cancel()
             await asyncio.gather(*attempts, return_exceptions=True)
-        kept.sort(key=lambda trajectory: trajectory.attempt)
-        self._counts["cancelled"] += len(episodes) - len(kept)
-        self._counts["kept"] += len(kept)
-        self._counts["kept_turns"] += sum(len(t.turns) for t in kept)
-        return Group(tuple(kept))
+        return Group(tuple(trajectories))
 
     async def _wait(self, trainer: Trainer, journal: Journal) -> None:
         """Until a group is whole. Raises what broke it, and PolicyFailure when none is for too long."""
