@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import traceback
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -230,16 +231,21 @@ PARTS = {"quickstart": quickstart, "logprobs": logprobs, "attention": attention,
 
 def carry_out(name: str, out: Path) -> None:
     """Run a part and keep its result. A part that a package was missing for is tried again next time."""
-    import torch
-
-    register()
-    began, small = perf_counter(), device() == "cpu"
-    result: dict[str, Any] = {"part": name, "device": "CPU, miniature" if small else torch.cuda.get_device_name()}
-    result["finished"] = True
+    began = perf_counter()
+    result: dict[str, Any] = {"part": name, "device": "unknown", "finished": False}
     try:
-        result["rows"] = PARTS[name](small)
+        import torch
+
+        small = device() == "cpu"
+        result["device"] = "CPU, miniature" if small else torch.cuda.get_device_name()
+        register()
+        result |= {"rows": PARTS[name](small), "finished": True}
     except ModuleNotFoundError as error:
-        result |= {"rows": [{"what": name, "skipped": f"not installed: {error.name}"}], "finished": False}
+        result["rows"] = [{"what": name, "skipped": f"needs {error.name}"}]
+    except Exception as error:  # noqa: BLE001 - the table shows it, and the other parts still run
+        traceback.print_exc()
+        last = f"{type(error).__name__}: {error}".strip().splitlines()[-1]
+        result["rows"] = [{"what": f"{name}: {last}", "holds": False}]
     result["seconds"] = perf_counter() - began
     partial = out / f".{name}.json"
     partial.write_text(json.dumps(result, indent=1))
