@@ -78,7 +78,8 @@ def quickstart(small: bool) -> list[dict[str, Any]]:
     if small:
         changes += [
             "run.steps=1", "rollout.groups=2", "rollout.group_size=2", "rollout.concurrency=4", "eval.tasks=2",
-            "eval.attempts=1", "sft.demonstrations=8", "sft.max_steps=2", "sft.batch=4", "sft.stop_at_success=",
+            "rollout.max_length=640", "model.tiny.max_length=640", "eval.attempts=1",
+            "sft.demonstrations=8", "sft.max_steps=2", "sft.batch=4", "sft.stop_at_success=",
         ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         outcome = asyncio.run(run(resolve("quickstart", changes), Path(folder) / "run"))

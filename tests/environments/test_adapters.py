@@ -19,6 +19,7 @@ from agentgym.harness import Harness
 from agentgym.policy import Episode, ExpertPolicy
 from agentgym.runner import Limits, Runner
 from agentgym.session import LocalSession
+from agentgym_environments.adapters import engine
 from agentgym_environments.adapters.engine import COMPILED, EngineEnv
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
@@ -71,6 +72,8 @@ def test_every_adapter_is_played_by_some_test():
 
 @pytest.mark.parametrize(("world", "package", "extra"), PACKAGES)
 def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
+    if package == "alfworld":
+        engine.package("textworld", extra)  # it is looked for first
     for module in list(sys.modules):
         if module == package or module.startswith(f"{package}."):
             monkeypatch.delitem(sys.modules, module)
