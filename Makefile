@@ -117,7 +117,7 @@ INSTALL = $(BIN)/uv pip install --quiet --python $(@D)/bin/python
 VENV = $(PYTHON) -m venv --without-pip $(@D)
 
 .venv-lowest/ready: tests/lowest.py pyproject.toml | .venv/ready
-	$(VENV)
+	$(PYTHON) -m venv .venv-lowest
 	$(BIN)/python tests/lowest.py >.venv-lowest/constraints.txt
 	$(INSTALL) --constraint .venv-lowest/constraints.txt --editable '.[all]'
 	touch $@

@@ -152,9 +152,11 @@ class RemoteVectorEnv(VectorEnv[tuple[Observation, ...], Sequence[Action], np.nd
     """
 
     def __init__(self, url: str, num_envs: int, **client: Any) -> None:
+        self.closed = True  # until there is something that `__del__` of VectorEnv may close
         if num_envs < 1:
             raise UsageError(f"a vector has at least one environment, not {num_envs}")
         self._remote = _Remote(url, client)
+        self.closed = False
         self.num_envs = num_envs
         self.env_spec = self._remote.client.spec
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
