@@ -88,10 +88,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         if target != "base":
             built("base")
             with pip_options() as options:
-                return build(ROOT, f"agentgym/{target}", "--target", target, *(options if target == "model" else ()))
+                return build(
+                    ROOT, f"localhost/agentgym/{target}", "--target", target, *(options if target == "model" else ())
+                )
         with lock.open("w") as held:  # all targets stand on it: the first process builds it, the others find it built
             fcntl.flock(held, fcntl.LOCK_EX)
-            return build(ROOT, "agentgym/base", "--target", "base")
+            return build(ROOT, "localhost/agentgym/base", "--target", "base")
 
     return built
 

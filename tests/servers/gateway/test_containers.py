@@ -100,6 +100,7 @@ def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
     """From the command line, as a user would: two steps of training, every episode through the gateway."""
     small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
     warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
+    room = ["rollout.max_length=640", "model.tiny.max_length=640"]  # what has hardly learned makes long episodes
     with gateway_process(f"sqlite:///{tmp_path / 'gateway.db'}") as gateway:
 
         def agentgym(*words: str) -> str:
@@ -111,7 +112,7 @@ def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
         agentgym("register", "keydoor", "--image", IMAGE, "--gateway", gateway.url)
         assert len(mine()) == 1
         world = f"world.name={gateway.url}/envs/keydoor"
-        agentgym("train", "quickstart", world, *small, *warm, "--out", str(tmp_path / "run"))
+        agentgym("train", "quickstart", world, *small, *warm, *room, "--out", str(tmp_path / "run"))
         steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]
         agentgym("unregister", "keydoor", "--gateway", gateway.url)
