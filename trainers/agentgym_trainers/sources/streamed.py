@@ -60,10 +60,11 @@ class StreamedSource:
                 journal.consumed([prompt], trainer.step + 1)
                 if group.without_failures().trajectories:
                     taken.append((prompt, group))
+                    empty = 0
                     continue
                 empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
                 self._failed_groups += 1
-                if empty > groups:
+                if empty > (1 + trainer.config.rollout.staleness) * groups:  # more than can be under way at once
                     error = group.trajectories[0].error
                     raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
             if len(taken) < groups:
