@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -24,8 +25,9 @@ SETTLE_S = 5.0
 """What is on its way out gets this long."""
 ALLOWED_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Python's own helpers, which end with the process."""
-ALLOWED_TEMPORARY = ("torchinductor_", "pytest-of-", "matplotlib-", "playwright")
-"""Caches of libraries; and profiles of browsers whose worker process was killed with its server, a known gap."""
+ALLOWED_TEMPORARY = re.compile(r"torchinductor_|pytest-of-|matplotlib-|playwright|vllm_dist_|ray$|[0-9a-f-]{36}$")
+"""Caches and channels of libraries, vLLM's and Ray's among them; and profiles of browsers whose worker process was
+killed with its server, a known gap."""
 TEMPORARY = pytest.StashKey[str]()
 OF_THE_SESSION: set[str] = set()
 """What fixtures of the whole session brought: it may outlive the module that asked first."""
@@ -67,7 +69,7 @@ def sockets() -> set[str]:
 def files() -> set[str]:
     """Files of the repository and entries of the temporary directory."""
     found = {f"file {entry.path}" for entry in os.scandir(tempfile.gettempdir())
-             if not entry.name.startswith(ALLOWED_TEMPORARY)}  # fmt: skip
+             if not ALLOWED_TEMPORARY.match(entry.name)}  # fmt: skip
     for folder, below, names in os.walk(ROOT):
         below[:] = [name for name in below if name not in NOT_OURS and not name.startswith(".")]
         found.update(f"file {folder}/{name}" for name in names)

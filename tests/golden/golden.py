@@ -52,7 +52,7 @@ def training(recipe: str, out: Path) -> list[dict[str, object]]:
 
 def bench(out: Path) -> list[dict[str, object]]:
     """The table of `agentgym credit bench` on the oracle MDP."""
-    small = ("--groups", "2", "--group-size", "4", "--learn-groups", "4", "--continuations", "4")
+    small = ("--groups", "4", "--group-size", "4", "--learn-groups", "4", "--continuations", "12")
     command("credit", "bench", "oracle", *small, "--out", str(out / "bench"))
     table = json.loads((out / "bench" / "bench.json").read_text())
     return [{key: value for key, value in table.items() if not key.endswith("seconds")}]

@@ -206,13 +206,11 @@ class Desk:
         return sorted(name_of(pid) for pid in descendants() if pid not in self.services)
 
     def close(self):
-        for _ in range(100):
-            left = descendants()
-            if not left:
-                break
-            for pid in left:
+        for _ in range(400):
+            for pid in descendants():
                 kill(pid)
-            reap()
+            if not reap():  # whoever loses its parent is this process's child: none is left
+                break
             time.sleep(0.005)
         for path in traces(self.number):  # an Xvfb that is killed leaves them
             with contextlib.suppress(OSError):
@@ -263,9 +261,13 @@ def kill(pid):
 
 
 def reap():
-    with contextlib.suppress(ChildProcessError):
+    """Collect the children that have ended, and say whether there are others."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 # Files.
