@@ -21,7 +21,7 @@ RUN python -m venv /opt/agentgym \
  && install --directory --owner agentgym --mode 0700 /data
 WORKDIR /tmp
 EXPOSE 8000
-HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["python", "-m", "agentgym_servers.health"]
+HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["python", "-m", "agentgym_servers.web.healthcheck"]
 ENTRYPOINT ["agentgym"]
 CMD ["--help"]
 

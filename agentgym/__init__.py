@@ -1,7 +1,9 @@
 """AgentGym's contract: environments that speak messages, the wire, sessions, policies, rollouts, statistics."""
 
-from agentgym.check import check_env
-from agentgym.client import EnvClient, connect
+from agentgym.clients.client import EnvClient, connect
+from agentgym.clients.gym import RemoteEnv, RemoteVectorEnv
+from agentgym.clients.server_process import server_process
+from agentgym.conformance.run import check_env
 from agentgym.env import Env
 from agentgym.errors import (
     AgentGymError,
@@ -29,19 +31,17 @@ from agentgym.errors import (
     UsageError,
     WrongKey,
 )
-from agentgym.evaluation import evaluate
+from agentgym.evaluation.evaluate import evaluate
+from agentgym.evaluation.suite import load_suite
 from agentgym.gymnasium_env import GymnasiumEnv
-from agentgym.harness import Harness
-from agentgym.launch import server_process
-from agentgym.load import get_spec, make, register, register_with_gymnasium
-from agentgym.openai import OpenAIPolicy
-from agentgym.policy import Actor, Episode, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
-from agentgym.remote import RemoteEnv, RemoteVectorEnv
-from agentgym.runner import Limits, Runner, rollout
+from agentgym.registry import get_spec, make, register, register_with_gymnasium
+from agentgym.rollouts.openai_policy import OpenAIPolicy
+from agentgym.rollouts.policy import Actor, Episode, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner, rollout
+from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym.session import LocalSession, Session, Step
 from agentgym.spec import EnvSpec, ToolSpec
-from agentgym.suite import load_suite
-from agentgym.trajectory import Group, StopReason, Trajectory, Turn
 
 __version__ = "0.1.0"
 

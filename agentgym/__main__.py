@@ -1,5 +1,5 @@
 """`python -m agentgym`, the same as `agentgym`."""
 
-from agentgym.cli import main
+from agentgym.cli.main import main
 
 main()

@@ -138,7 +138,7 @@ class Peer:
 
 def harness() -> Any:
     """Ours, as TRL tells a conversation: the first observation in the prompt, the others as answers of the tool."""
-    from agentgym.harness import Harness, text_of
+    from agentgym.rollouts.prompt_format import Harness, text_of
     from agentgym.spec import ToolSpec
 
     field = {"type": "string", "description": "the action"}
@@ -174,20 +174,20 @@ def teach(folder: Path, template: str, steps: int) -> None:
 
     import numpy as np
 
-    from agentgym import load
-    from agentgym.policy import Episode, ExpertPolicy
-    from agentgym.runner import Limits, Runner
+    from agentgym import registry
+    from agentgym.rollouts.policy import Episode, ExpertPolicy
+    from agentgym.rollouts.runner import Limits, Runner
     from agentgym.session import LocalSession
-    from agentgym_trainers import checkpoint, tiny
-    from agentgym_trainers.config import OptimOptions
-    from agentgym_trainers.learner import Learner
-    from agentgym_trainers.rows import Row
-    from agentgym_trainers.tokens import ChatTemplate, Transcript
+    from agentgym_trainers.config.sections import OptimOptions
+    from agentgym_trainers.data.sequences import Row
+    from agentgym_trainers.learner.learner import Learner
+    from agentgym_trainers.nn import checkpoint, tiny
+    from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
-    spec, chat = load.get_spec("keydoor"), harness()
+    spec, chat = registry.get_spec("keydoor"), harness()
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("keydoor"))
+        return LocalSession(registry.make("keydoor"))
 
     runner = Runner(open_session, chat, Limits(TURNS), 32)
     episodes = [Episode("keydoor", "train", i % spec.splits["train"], i) for i in range(400)]
@@ -230,20 +230,20 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
 
     import torch
 
-    from agentgym import load
+    from agentgym import registry
     from agentgym.session import LocalSession
-    from agentgym_trainers import checkpoint
     from agentgym_trainers.build import build
-    from agentgym_trainers.config import Config
-    from agentgym_trainers.metrics import MetricsLog
-    from agentgym_trainers.tokens import ChatTemplate
+    from agentgym_trainers.config.sections import Config
+    from agentgym_trainers.monitoring.metrics import MetricsLog
+    from agentgym_trainers.nn import checkpoint
+    from agentgym_trainers.rollout.tokens import ChatTemplate
 
     torch.set_num_threads(1)
-    spec, chat = load.get_spec("keydoor"), harness()
+    spec, chat = registry.get_spec("keydoor"), harness()
     theirs = Peer(python, model, updates + 1)
     said = theirs.answer()
     learned, tokenizer = checkpoint.load_model(model)
-    observation, _ = load.make("keydoor").reset(seed=0, options={"split": "train", "task": 0})
+    observation, _ = registry.make("keydoor").reset(seed=0, options={"split": "train", "task": 0})
     prompt = ChatTemplate(tokenizer).render(chat.messages(spec, [], observation), chat.tools(spec))
     assert prompt == said["prompt"], f"the prompts differ:\n{prompt}\n--- TRL:\n{said['prompt']}"
     print(f"TRL {said['trl']}; the prompt has {len(ChatTemplate(tokenizer).encode(prompt))} tokens")
@@ -258,7 +258,7 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
     }  # fmt: skip
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("keydoor"))
+        return LocalSession(registry.make("keydoor"))
 
     folder = Path(tempfile.mkdtemp())
     trainer = build(Config.model_validate(tree), folder, spec, open_session, learned, learned, tokenizer)

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentgym import load
-from agentgym.policy import Episode
+from agentgym import registry
+from agentgym.evaluation.stats import wilson
+from agentgym.rollouts.policy import Episode
 from agentgym.session import LocalSession, Step
-from agentgym.stats import wilson
 from agentgym_trainers import run
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.world import open_world
+from agentgym_trainers.rollout.environment import open_world
 
 CLAIM, SAME = 1.7, 5.0
 """Times faster; points of success that the two may differ by."""
@@ -53,7 +53,7 @@ class Delayed(LocalSession):
 
 
 async def open_delayed() -> Delayed:
-    return Delayed(load.make("keydoor"))
+    return Delayed(registry.make("keydoor"))
 
 
 async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[float, float, dict[str, float]]:

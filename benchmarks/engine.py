@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from agentgym_trainers import tiny
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.engines.options import Vllm
-from agentgym_trainers.engines.vllm import VllmEngine
+from agentgym_trainers.engines.vllm.engine import VllmEngine
+from agentgym_trainers.nn import tiny
 
 CLAIM = 3.0
 SYSTEM, FIRST, OBSERVATION = 60, 20, (15, 25)

@@ -43,14 +43,14 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
 
 def register() -> None:
     """Register the checkout's environments where it is not installed."""
-    from agentgym import load
+    from agentgym import registry
 
-    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][load.GROUP]
+    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][registry.GROUP]
     points = importlib.metadata.EntryPoints(
-        importlib.metadata.EntryPoint(name, value, load.GROUP) for name, value in group.items()
+        importlib.metadata.EntryPoint(name, value, registry.GROUP) for name, value in group.items()
     )
-    if not importlib.metadata.entry_points(group=load.GROUP):
-        load.entry_points = lambda group: points
+    if not importlib.metadata.entry_points(group=registry.GROUP):
+        registry.entry_points = lambda group: points
 
 
 def device() -> str:
@@ -60,7 +60,7 @@ def device() -> str:
 
 
 def tiny_model(hidden: int, layers: int, length: int) -> tuple[Any, Any]:
-    from agentgym_trainers import tiny
+    from agentgym_trainers.nn import tiny
 
     shape = tiny.TinyModel(
         hidden_size=hidden, layers=layers, heads=hidden // 32, intermediate_size=3 * hidden, max_length=length
@@ -110,7 +110,7 @@ def sampled(model: Any, tokenizer: Any, dtype: Any, count: int, tokens: int) -> 
 
     from agentgym_trainers.engines.base import Sampling
     from agentgym_trainers.engines.inprocess import InProcessEngine
-    from agentgym_trainers.precision import cast
+    from agentgym_trainers.nn.precision import cast
 
     rng = np.random.default_rng(0)
     shared = rng.integers(3, len(tokenizer), 24).tolist()
@@ -138,10 +138,10 @@ def learned(model: Any, dtype: Any, prompts: list[list[int]], replies: list[Any]
     import numpy as np
     import torch
 
-    from agentgym_trainers.attention import use_packed_attention
-    from agentgym_trainers.forward import pack, token_logprobs
-    from agentgym_trainers.precision import autocast
-    from agentgym_trainers.rows import Row
+    from agentgym_trainers.data.sequences import Row
+    from agentgym_trainers.nn.attention import use_packed_attention
+    from agentgym_trainers.nn.forward import pack, token_logprobs
+    from agentgym_trainers.nn.precision import autocast
 
     rows, done = [], 0
     for m, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
@@ -185,8 +185,8 @@ def attention(small: bool) -> list[dict[str, Any]]:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    from agentgym_trainers.attention import Blocks
-    from agentgym_trainers.tree import tree_of
+    from agentgym_trainers.nn.attention import Blocks
+    from agentgym_trainers.nn.prefix_tree import tree_of
 
     rng, where = np.random.default_rng(0), device()
     trunk = rng.integers(0, 99, 20 if small else 700)

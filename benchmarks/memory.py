@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgym_trainers import adapters
-from agentgym_trainers.adapters import LoraOptions
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.precision import Dtype, cast
-from agentgym_trainers.recompute import use_recompute
-from agentgym_trainers.rows import Row
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import lora as adapters
+from agentgym_trainers.nn.gradient_checkpointing import use_recompute
+from agentgym_trainers.nn.lora import LoraOptions
+from agentgym_trainers.nn.precision import Dtype, cast
 
 SEQUENCES, LENGTH, SAMPLED, VOCABULARY = 4, 256, 32, 2048
 

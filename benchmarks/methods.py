@@ -209,12 +209,12 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
 
     import torch
 
-    from agentgym.policy import Episode
+    from agentgym.rollouts.policy import Episode
     from agentgym_trainers import run
-    from agentgym_trainers.metrics import MetricsLog
+    from agentgym_trainers.monitoring.metrics import MetricsLog
     from agentgym_trainers.recipe import resolve
+    from agentgym_trainers.rollout.environment import open_world
     from agentgym_trainers.train import success_rate
-    from agentgym_trainers.world import open_world
 
     torch.set_num_threads(1)
     started, place, warm = process_time(), WORLDS[world], method == "warm-up"
@@ -296,7 +296,7 @@ def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
 
 
 def table(curves: dict[str, list], rates: dict[str, float], world: World) -> None:
-    from agentgym.stats import iqm, probability_of_improvement, stratified_bootstrap
+    from agentgym.evaluation.stats import iqm, probability_of_improvement, stratified_bootstrap
 
     final = {m: np.array([[100 * curve[-1][1]] for curve in c]) for m, c in curves.items()}
     until = {

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from agentgym.evaluation import compare
+from agentgym.evaluation.evaluate import compare
 
 SEEDS = (0, 1, 2, 3, 4)
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
-from agentgym.client import EnvClient, server_process
+from agentgym.clients.client import EnvClient, server_process
 from agentgym.session import Session
 
 WORLD = "agentgym.testing:ChaosEnv"

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentgym_trainers import forward, tiny
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
-from agentgym_trainers.tree import Chunk, Tree, tree_of
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import forward, tiny
+from agentgym_trainers.nn.prefix_tree import Chunk, Tree, tree_of
 
 CLAIM = 0.5
 """Of the limit."""

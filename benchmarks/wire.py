@@ -169,7 +169,7 @@ def main() -> None:
         parser.error("--openenv-python is needed; `make interop` makes one")
     room = str(2 * MOST + 64)
     paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    environment = [sys.executable, "-m", "agentgym_servers.environment", "wire_servers:Parrot"]
+    environment = [sys.executable, "-m", "agentgym_servers.env_server.app", "wire_servers:Parrot"]
     with (
         serving([*environment, "--port", "0", "--max-sessions", room], PYTHONPATH=paths) as ours,
         serving([options.openenv_python, str(OPENENV_SERVER), "0", room]) as theirs,

@@ -283,7 +283,7 @@ async def openenv_churn(clock: Clock, url: str, sessions: int) -> None:
 
 async def ours(clock: Clock, url: str, sessions: int, **options: Any) -> None:
     """Our client, one for each session."""
-    from agentgym.client import EnvClient
+    from agentgym.clients.client import EnvClient
 
     async def play() -> None:
         async with EnvClient(url, **options) as client:
@@ -296,7 +296,7 @@ async def ours(clock: Clock, url: str, sessions: int, **options: Any) -> None:
 
 async def ours_together(clock: Clock, url: str, sessions: int, **options: Any) -> None:
     """Our client, one for all sessions: what is asked for at the same moment travels together."""
-    from agentgym.client import EnvClient
+    from agentgym.clients.client import EnvClient
 
     async def play(client: EnvClient) -> None:
         session = client.session()
@@ -309,7 +309,7 @@ async def ours_together(clock: Clock, url: str, sessions: int, **options: Any) -
 
 
 async def ours_churn(clock: Clock, url: str, sessions: int) -> None:
-    from agentgym.client import EnvClient
+    from agentgym.clients.client import EnvClient
 
     async def once() -> None:
         async with EnvClient(url) as client:
@@ -321,7 +321,7 @@ async def ours_churn(clock: Clock, url: str, sessions: int) -> None:
 
 
 async def ours_sessions(clock: Clock, url: str, sessions: int) -> None:
-    from agentgym.client import EnvClient
+    from agentgym.clients.client import EnvClient
 
     client = EnvClient(url)
     await client.fetch_spec()

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from agentgym import load
-from agentgym.client import EnvClient, server_process
+from agentgym import registry
+from agentgym.clients.client import EnvClient, server_process
 from agentgym.env import Action, Env
 from agentgym.errors import AgentGymError, MissingDependency
 from agentgym.session import Step
@@ -83,7 +83,7 @@ def main() -> None:
         "| world | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB "
         "| original, steps/s | overhead |\n|---|---|---|---|---|---|---|---|---|"
     )
-    slow = [name for name in options.worlds or load.names() if not measure(name, options.seconds)]
+    slow = [name for name in options.worlds or registry.names() if not measure(name, options.seconds)]
     if slow:
         sys.exit(f"more than {100 * MOST_OVERHEAD:.0f} % over the original: {', '.join(slow)}")
 
@@ -91,7 +91,7 @@ def main() -> None:
 def measure(name: str, seconds: float) -> bool:
     """Prints a world's line; False when its overhead is too great."""
     try:
-        env = load.make(name)
+        env = registry.make(name)
     except MissingDependency as error:
         print(f"| {name} | left out: {error} |", flush=True)
         return True
@@ -156,7 +156,7 @@ def race(name: str, original: Callable[[Any], Begin], played: list[list[Action]]
     sides: tuple[list[Pace], list[Pace]] = ([], [])
     enough = next((i for i, n in enumerate(np.cumsum(list(map(len, played))), 1) if n >= RACE_STEPS), len(played))
     for number in range(ROUNDS):
-        env = load.make(name)
+        env = registry.make(name)
         ways = [(own(env), Pace([], []), sides[0]), (original(env), Pace([], []), sides[1])]
         for options, actions in zip(tasks(env), played[:enough], strict=False):
             for begin, pace, _ in ways if (number + len(ways[0][1].steps)) % 2 else reversed(ways):

@@ -3,7 +3,7 @@
 import asyncio
 
 from agentgym import Episode, Harness, Limits, LocalSession, Trajectory, make, rollout
-from agentgym.policy import Ask, ExpertPolicy, Policy, ScriptedPolicy
+from agentgym.rollouts.policy import Ask, ExpertPolicy, Policy, ScriptedPolicy
 
 
 def follow_the_key(ask: Ask) -> str:

@@ -5,8 +5,8 @@ import asyncio
 from guess_number import GuessNumber
 
 from agentgym import connect
-from agentgym.check import check_env
-from agentgym.launch import server_process
+from agentgym.clients.server_process import server_process
+from agentgym.conformance.run import check_env
 
 
 async def play_over_http() -> None:

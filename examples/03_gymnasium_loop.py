@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from agentgym.launch import server_process
-from agentgym.remote import RemoteEnv, RemoteVectorEnv
+from agentgym.clients.gym import RemoteEnv, RemoteVectorEnv
+from agentgym.clients.server_process import server_process
 
 
 def one(url: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 import agentgym
-from agentgym.cli import main as command_line
+from agentgym.cli.main import main as command_line
 
 SMALL = [
     "world.name=oracle",  # three decisions; chance wins 3 of 16 episodes

@@ -71,8 +71,8 @@ def test_its_python_runs_and_prints_what_is_shown(path, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_its_toml_parses(path, tmp_path):
     """A block with [credit] is a recipe, one with [[world]] is a suite, one with max_turns is an EnvSpec."""
+    from agentgym.evaluation.suite import load_suite
     from agentgym.spec import EnvSpec
-    from agentgym.suite import load_suite
     from agentgym_trainers.recipe import resolve
 
     for block in blocks(path.read_text(encoding="utf-8")):
@@ -118,10 +118,10 @@ def test_the_files_it_names_are_there(path):
 
 
 def test_the_table_of_worlds_is_complete():
-    from agentgym import load
+    from agentgym import registry
 
     told = (ROOT / "docs" / "worlds.md").read_text(encoding="utf-8")
-    for name, target in load.names().items():
+    for name, target in registry.names().items():
         if target.startswith("agentgym_environments."):
             assert f"| `{name}` |" in told
 

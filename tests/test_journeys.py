@@ -11,9 +11,9 @@ from typing import NamedTuple
 import click
 import pytest
 
-from agentgym import load
-from agentgym.cli import main, verbs
-from agentgym.suite import load_suite
+from agentgym import registry
+from agentgym.cli.main import main, verbs
+from agentgym.evaluation.suite import load_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -91,7 +91,7 @@ def test_command_is_understood_and_what_it_names_exists(line):
 
     context = parsed(line.words)
     for name in named_environments(context):
-        assert "://" in name or ":" in name or name in OF_THE_READER or load.get_spec(name), name
+        assert "://" in name or ":" in name or name in OF_THE_READER or registry.get_spec(name), name
     if context.command_path == "agentgym eval":
         load_suite(context.params["suite"] or "smoke")
     for recipe, step in CHECKPOINT.findall(" ".join(line.words)):
@@ -112,7 +112,7 @@ def test_command_trains_by_a_recipe_and_options_that_exist(line):
     overrides += [f"scale.kind={line.words[at + 1]}" for at, word in enumerate(line.words) if word == "--scale"]
     config = resolve(recipe, [word for word in overrides if word not in taken and word not in OF_THE_READER])
     name = config.world.name
-    assert "://" in name or ":" in name or name in OF_THE_READER or load.get_spec(name)
+    assert "://" in name or ":" in name or name in OF_THE_READER or registry.get_spec(name)
 
 
 @pytest.mark.parametrize("command", CHEAP)

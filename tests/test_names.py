@@ -47,5 +47,5 @@ def test_the_distribution_and_its_extras_have_one_name():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [need for needs in project["optional-dependencies"].values() for need in needs]
     assert project["name"] == "turngym"
-    assert project["scripts"] == {"agentgym": "agentgym.cli:main"}
+    assert project["scripts"] == {"agentgym": "agentgym.cli.main:main"}
     assert not [need for need in extras if need.startswith("agentgym")]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentgym.commands.recipes import shipped
-from agentgym_trainers.axes import pieces
+from agentgym.cli.recipes import shipped
+from agentgym_trainers.describe import pieces
 from agentgym_trainers.recipe import resolve
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "recipes.md"

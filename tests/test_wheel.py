@@ -23,7 +23,7 @@ PLAY = """
 import asyncio, sys
 import agentgym, agentgym_environments, agentgym_servers, agentgym_trainers
 from agentgym import load
-from agentgym.policy import ExpertPolicy
+from agentgym.rollouts.policy import ExpertPolicy
 
 for package in (agentgym, agentgym_environments, agentgym_servers, agentgym_trainers):
     assert package.__file__.startswith(sys.argv[1]), package.__file__

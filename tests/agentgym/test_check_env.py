@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
-from agentgym import load
-from agentgym.check import RULES, Finding, check_env, check_session
+from agentgym import registry
+from agentgym.conformance.run import RULES, Finding, check_env, check_session
 from agentgym.env import Env
 from agentgym.errors import BadRequest
 from agentgym.session import LocalSession
@@ -19,11 +19,11 @@ from agentgym.spec import EnvSpec
 
 SHIPPED = [
     name
-    for name, target in load.names().items()
-    if target.startswith("agentgym_environments.") and load.get_spec(name).inline
+    for name, target in registry.names().items()
+    if target.startswith("agentgym_environments.") and registry.get_spec(name).inline
 ]
 """The others, which have browsers, sandboxes or engines, are checked by `make worlds`."""
-ONE_OF_A_CLASS = {load.names()[name]: name for name in reversed(SHIPPED)}.values()
+ONE_OF_A_CLASS = {registry.names()[name]: name for name in reversed(SHIPPED)}.values()
 
 GOOD = EnvSpec(
     id="hill",
@@ -231,9 +231,9 @@ def by_rule(findings: list[Finding]) -> dict[str, Finding]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_world_keeps_the_contract(name):
-    findings = check_env(lambda: load.make(name), tasks=12 if name in ONE_OF_A_CLASS else 4)
+    findings = check_env(lambda: registry.make(name), tasks=12 if name in ONE_OF_A_CLASS else 4)
     assert [str(finding) for finding in findings if not finding.ok] == []
-    gymnasium_check(load.make(name), skip_render_check=True)
+    gymnasium_check(registry.make(name), skip_render_check=True)
 
 
 def test_a_good_env_passes_and_findings_state_the_rule():

@@ -18,11 +18,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agentgym import load
-from agentgym.cli import main
-from agentgym.commands.recipes import Recipe
-from agentgym.commands.terminal import note_if_open
-from agentgym.remote import RemoteEnv
+from agentgym import registry
+from agentgym.cli.main import main
+from agentgym.cli.recipes import Recipe
+from agentgym.cli.terminal import note_if_open
+from agentgym.clients.gym import RemoteEnv
 
 VERBS = [
     "quickstart",
@@ -129,7 +129,7 @@ def test_envs_list_and_show(say):
     assert status == 0
     for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
         assert re.search(rf"^{name}  +\w", out, re.MULTILINE)
-    assert len(out.splitlines()) == len(load.names()), "one line an environment"
+    assert len(out.splitlines()) == len(registry.names()), "one line an environment"
     assert [line.split()[0] for line in say("envs", "list", "MEADOW")[1].splitlines()] == ["keydoor-meadow"]
     specs = json.loads(say("envs", "list", "--family", "games", "--json")[1])
     assert {spec["family"] for spec in specs.values()} == {"games"}
@@ -437,7 +437,7 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
-        patch.setattr("agentgym.openai.httpx.AsyncClient", client)
+        patch.setattr("agentgym.rollouts.openai_policy.httpx.AsyncClient", client)
         words = ("eval", "http://models.test/v1", "--env", "oracle", "--split", "train", "--tasks", "1", "--model")
         assert say(*words, "typo")[0] == 2
         assert [say(*words, name)[0] for name in ("one", "org/two")] == [0, 0]
@@ -541,7 +541,7 @@ class Blocker:
         if name.partition(".")[0] in sys.argv[1].split(","):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
-from agentgym.cli import main
+from agentgym.cli.main import main
 main(sys.argv[2:])
 """
 

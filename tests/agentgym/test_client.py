@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentgym.client import EnvClient, connect
+from agentgym.clients.client import EnvClient, connect
 from agentgym.errors import (
     AtCapacity,
     BadRequest,
@@ -27,7 +27,7 @@ from agentgym.errors import (
 )
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv, FaultyTransport
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 
 ECHO = "agentgym.testing:EchoEnv"
 URL = "http://world"

@@ -11,8 +11,8 @@ import pytest
 from fastapi import Body, FastAPI, HTTPException
 from fastapi.responses import PlainTextResponse
 
-from agentgym.client import EnvClient, connect
-from agentgym.dialect_table import DIALECTS
+from agentgym.clients.agentenv_table import DIALECTS
+from agentgym.clients.client import EnvClient, connect
 from agentgym.errors import (
     AtCapacity,
     BadRequest,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentgym import channel
-from agentgym.calls import Calls
+from agentgym.clients.transports import websocket
+from agentgym.clients.transports.http import Calls
+from agentgym.clients.transports.http_batching import Ask, Lane
 from agentgym.errors import AtCapacity, EnvironmentFailure
-from agentgym.lanes import Ask, Lane
 
 
 class Odd(Exception):
@@ -53,11 +53,11 @@ def channel_failures(error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[
     async def broken(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(channel.WebSocket, "open", broken)
+    monkeypatch.setattr(websocket.WebSocket, "open", broken)
 
     async def main() -> list[Any]:
         calls = Calls("http://127.0.0.1:9", transport=None, timeout_s=1.0, retries=0, capacity_wait_s=0.0)
-        socket = channel.Channel(calls)
+        socket = websocket.Channel(calls)
         steps = [socket.step(b"{}") for _ in range(3)]
         async with asyncio.timeout(5):
             raised = await asyncio.gather(*steps, return_exceptions=True)

@@ -17,19 +17,19 @@ import pytest
 from rich.console import Console
 
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.evaluation import (
+from agentgym.evaluation.evaluate import (
     Progress,
     compare,
     evaluate,
     summarise,
 )
-from agentgym.harness import Harness
-from agentgym.policy import ExpertPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.runner import Limits
-from agentgym.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
-from agentgym.suite import Row, Suite, key_of, open_folder, read_attempts
-from agentgym.tables import comparison_table, summary_table
-from agentgym.trajectory import StopReason, read_jsonl
+from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
+from agentgym.evaluation.suite import Row, Suite, key_of, open_folder, read_attempts
+from agentgym.evaluation.tables import comparison_table, summary_table
+from agentgym.rollouts.policy import ExpertPolicy, Reply, ScriptedPolicy, TextActor
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits
+from agentgym.rollouts.trajectory import StopReason, read_jsonl
 
 ECHO = "agentgym.testing:EchoEnv"
 METRICS = ["success", "score", "pass@2", "pass^2", "turns", "invalid", "truncated"]
@@ -39,7 +39,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_evaluate import Coin, slow_suite
-from agentgym.evaluation import evaluate
+from agentgym.evaluation.evaluate import evaluate
 asyncio.run(evaluate(slow_suite(), Coin(), Path({out!r}), identity="coin", concurrency=4, keep_trajectories=True))
 """
 

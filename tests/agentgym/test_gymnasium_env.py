@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agentgym import GymnasiumEnv, load
-from agentgym.check import check_env
+from agentgym import GymnasiumEnv, registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, UnknownEnvironment
 from agentgym.gymnasium_env import plain
 
@@ -35,7 +35,7 @@ def counting(**fields):
 
 
 def test_a_plain_environment_keeps_the_rules():
-    for make in (counting, lambda: load.make("gymnasium:CartPole-v1:max_turns=30")):
+    for make in (counting, lambda: registry.make("gymnasium:CartPole-v1:max_turns=30")):
         assert not [str(finding) for finding in check_env(make, tasks=5) if not finding.ok]
 
 
@@ -63,7 +63,7 @@ def test_text_actions_are_handed_on():
 
 
 def test_success_is_the_threshold_of_the_registration():
-    env = load.make("gymnasium:FrozenLake-v1")
+    env = registry.make("gymnasium:FrozenLake-v1")
     assert env.env_spec.info_keys == ("valid_action", "success")
     env.reset(seed=0)
     env.inner.unwrapped.s = 14  # one step before the goal
@@ -91,7 +91,7 @@ def test_what_cannot_be_adapted_is_refused(make, told):
 
 def test_a_plain_gymnasium_environment_is_told_the_adapter():
     with pytest.raises(UnknownEnvironment, match=r"is a gymnasium\.Env.*name a subclass of agentgym\.GymnasiumEnv"):
-        load.make("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+        registry.make("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
 
 
 def test_spec_of_an_adapted_class_is_read_from_an_instance(monkeypatch, tmp_path):
@@ -100,8 +100,8 @@ def test_spec_of_an_adapted_class_is_read_from_an_instance(monkeypatch, tmp_path
         '        super().__init__("CartPole-v1", actions=["left", "right"])\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert load.get_spec("ag_poles:Pole").actions == ("left", "right")
-    assert load.get_spec("gymnasium:CartPole-v1").max_turns == 500
+    assert registry.get_spec("ag_poles:Pole").actions == ("left", "right")
+    assert registry.get_spec("gymnasium:CartPole-v1").max_turns == 500
 
 
 def test_observations_become_text():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentgym.harness import ACT, Harness, content, render_call, text_of
+from agentgym.rollouts.prompt_format import ACT, Harness, content, render_call, text_of
 from agentgym.spec import EnvSpec, ToolSpec
 
 SPEC = EnvSpec(id="w", description="d", instructions="Walk.\n", max_turns=3)

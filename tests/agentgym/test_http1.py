@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
+from agentgym.clients.transports.http11 import KeepAlive, Reply
 from agentgym.errors import Unreachable
-from agentgym.http1 import KeepAlive, Reply
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

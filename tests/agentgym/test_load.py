@@ -7,7 +7,7 @@ import sys
 import gymnasium
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.testing import EchoEnv
 
@@ -46,35 +46,35 @@ def package(tmp_path, monkeypatch):
     (folder / "tiny-world.toml").write_text(SPEC.format(id="tiny-world"))
     (folder / "wrong.toml").write_text(SPEC.format(id="wrong") + "sise = 1\n[more]\nx = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(load, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
     yield "ag_load_pkg"
     for name in [name for name in sys.modules if name.startswith("ag_load_pkg")]:
         del sys.modules[name]
 
 
 def test_an_id_reads_its_toml_and_imports_nothing(package):
-    load.register("tiny-world", f"{package}.env:World")
-    assert load.names()["tiny-world"] == f"{package}.env:World"
-    assert load.get_spec("tiny-world").max_turns == 3
+    registry.register("tiny-world", f"{package}.env:World")
+    assert registry.names()["tiny-world"] == f"{package}.env:World"
+    assert registry.get_spec("tiny-world").max_turns == 3
     assert f"{package}.env" not in sys.modules
-    world = load.make("tiny-world")
+    world = registry.make("tiny-world")
     assert (world.size, world.env_spec.id) == (5, "tiny-world")
-    assert load.make("tiny-world", size=7).size == 7
+    assert registry.make("tiny-world", size=7).size == 7
 
 
 def test_a_class_by_its_path(package):
-    assert load.make(f"{package}.env:World").size == 1
-    assert load.make(f"{package}.env:World", size=2).size == 2
-    assert load.get_spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
-    assert isinstance(load.make("agentgym.testing:EchoEnv"), EchoEnv)
+    assert registry.make(f"{package}.env:World").size == 1
+    assert registry.make(f"{package}.env:World", size=2).size == 2
+    assert registry.get_spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
+    assert isinstance(registry.make("agentgym.testing:EchoEnv"), EchoEnv)
 
 
 def test_a_near_miss_is_guessed(package):
-    load.register("tiny-world", f"{package}.env:World")
+    registry.register("tiny-world", f"{package}.env:World")
     with pytest.raises(UnknownEnvironment, match=r"no world is called 'tiny-wrold'\. Did you mean tiny-world"):
-        load.get_spec("tiny-wrold")
+        registry.get_spec("tiny-wrold")
     with pytest.raises(UnknownEnvironment, match=r"'qqqq'\. `agentgym envs list` shows"):
-        load.make("qqqq")
+        registry.make("qqqq")
 
 
 @pytest.mark.parametrize(
@@ -94,58 +94,58 @@ def test_a_near_miss_is_guessed(package):
 )
 def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
     with pytest.raises(error, match=told):
-        load.make(name)
+        registry.make(name)
     with pytest.raises(error, match=told):
-        load.get_spec(name)
+        registry.get_spec(name)
 
 
 def test_a_class_without_a_spec_is_told_to_have_one(package):
     with pytest.raises(UnknownEnvironment, match="has no EnvSpec: set `env_spec"):
-        load.get_spec(f"{package}.env:World")
+        registry.get_spec(f"{package}.env:World")
 
 
 def test_arguments_that_a_world_does_not_take_are_named(package):
     with pytest.raises(ConfigError, match="sise"):
-        load.make(f"{package}.env:World", sise=3)
+        registry.make(f"{package}.env:World", sise=3)
 
 
 def test_a_broken_spec_file_is_named_with_its_field(package):
-    load.register("wrong", f"{package}.env:World")
+    registry.register("wrong", f"{package}.env:World")
     with pytest.raises(ConfigError, match=r"(?s)wrong\.toml is not a valid environment spec.*more"):
-        load.get_spec("wrong")
+        registry.get_spec("wrong")
 
 
 def test_register_wants_a_path(package):
     with pytest.raises(UnknownEnvironment, match=r'named as "package\.module:Class", not'):
-        load.register("x", "package.module.Class")
+        registry.register("x", "package.module.Class")
 
 
 def test_a_name_may_carry_arguments_of_the_class(package):
-    load.register("tiny-world", f"{package}.env:World")
-    assert load.make("tiny-world:size=7").size == 7
-    assert load.make(f"{package}.env:World:size=8").size == 8
-    assert load.get_spec("tiny-world:size=7").id == "tiny-world"
-    assert load.target("tiny-world:size=7") == f"{package}.env:World"
-    assert load.split_arguments("w:page=click-test,strict=true,size=3") == (
+    registry.register("tiny-world", f"{package}.env:World")
+    assert registry.make("tiny-world:size=7").size == 7
+    assert registry.make(f"{package}.env:World:size=8").size == 8
+    assert registry.get_spec("tiny-world:size=7").id == "tiny-world"
+    assert registry.target("tiny-world:size=7") == f"{package}.env:World"
+    assert registry.split_arguments("w:page=click-test,strict=true,size=3") == (
         "w",
         {"page": "click-test", "strict": True, "size": 3},
     )
-    assert load.split_arguments("m.x:W:user=http://h:8/v1,n=2") == ("m.x:W", {"user": "http://h:8/v1", "n": 2})
-    assert load.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
+    assert registry.split_arguments("m.x:W:user=http://h:8/v1,n=2") == ("m.x:W", {"user": "http://h:8/v1", "n": 2})
+    assert registry.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
 
 
 def test_a_wrong_argument_in_a_name_is_told(package):
-    load.register("tiny-world", f"{package}.env:World")
+    registry.register("tiny-world", f"{package}.env:World")
     with pytest.raises(ConfigError, match="cannot be made with"):
-        load.make("tiny-world:siez=7")
+        registry.make("tiny-world:siez=7")
     with pytest.raises(UnknownEnvironment, match="write NAME:key=value"):
-        load.make("tiny-world:size=7,9")
+        registry.make("tiny-world:size=7,9")
 
 
 def test_gymnasium_makes_installed_environments():
     world = gymnasium.make("agentgym/keydoor-v0")
     observation, _ = world.reset(seed=0, options={"split": "test", "task": 1})
-    assert observation == load.make("keydoor").reset(seed=0, options={"split": "test", "task": 1})[0]
+    assert observation == registry.make("keydoor").reset(seed=0, options={"split": "test", "task": 1})[0]
     assert world.step("go north")[1] == 0.0
     assert world.spec.id == "agentgym/keydoor-v0"
     assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != world.reset(seed=0)[0]

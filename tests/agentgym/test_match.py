@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentgym import connect, load
+from agentgym import connect, registry
+from agentgym.clients.server_process import server_process
 from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
-from agentgym.harness import Harness
-from agentgym.launch import server_process
-from agentgym.match import match
-from agentgym.policy import Ask, ContextFull, Episode, ExpertPolicy, RandomPolicy, Reply, TextActor
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Ask, ContextFull, Episode, ExpertPolicy, RandomPolicy, Reply, TextActor
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import StopReason, Trajectory
+from agentgym.rollouts.two_player import match
 from agentgym.session import LocalSession
-from agentgym.trajectory import StopReason, Trajectory
 
 
 def episodes(name: str, task: int = 0) -> list[Episode]:
@@ -36,7 +36,7 @@ class Says(TextActor):
 
 
 def play(name: str, first: TextActor, second: TextActor, task: int = 0, **limits) -> tuple[Trajectory, Trajectory]:
-    session = LocalSession(load.make(name))
+    session = LocalSession(registry.make(name))
     return asyncio.run(match(session, (first, second), Harness(), episodes(name, task), Limits(**limits)))
 
 
@@ -110,7 +110,7 @@ def test_a_failed_side_fails_both_and_a_bug_stops_all() -> None:
             raise EnvironmentCrashed("fell")
 
     names = episodes("kuhn-poker-self")
-    session = Falls(load.make("kuhn-poker-self"))
+    session = Falls(registry.make("kuhn-poker-self"))
     played = asyncio.run(match(session, [RandomPolicy().actor(e) for e in names], Harness(), names, Limits()))
     assert all(trajectory.stop is StopReason.ENVIRONMENT_FAILED for trajectory in played)
 
@@ -141,7 +141,7 @@ def test_over_http_it_is_the_same_match() -> None:
 def test_one_actor_at_both_roles_is_not_shown_the_others_cards() -> None:
     """An ordinary rollout of a two-player world: a person, or one model, plays both."""
     actor = Says(lambda turn: ["pass", "bet", "bet"][turn])
-    session = LocalSession(load.make("kuhn-poker-self:hands=1"))
+    session = LocalSession(registry.make("kuhn-poker-self:hands=1"))
     played = asyncio.run(rollout(session, actor, Harness(), episodes("kuhn-poker-self")[0], Limits()))
     assert [turn.role for turn in played.turns] == [0, 1, 0]
     assert [seen.count("card J") for seen in actor.seen] == [1, 0, 2]

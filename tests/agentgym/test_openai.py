@@ -12,14 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from agentgym.errors import PolicyFailure, UsageError
-from agentgym.harness import Harness
-from agentgym.openai import OpenAIPolicy, parse_reply, retry_after_s
-from agentgym.policy import Ask, ContextFull, Episode
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.openai_policy import OpenAIPolicy, parse_reply, retry_after_s
+from agentgym.rollouts.policy import Ask, ContextFull, Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession, Step
 from agentgym.spec import ToolSpec
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import StopReason
 
 EPISODE = Episode("echo", "test", 0)
 CLICK = ToolSpec(name="click", description="Click.", parameters={"type": "object", "properties": {"x": {}}})

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request, WebSocket, WebSocketDisconnect
 
-from agentgym.client import EnvClient, connect
+from agentgym.clients.client import EnvClient, connect
+from agentgym.clients.gym import RemoteEnv
+from agentgym.clients.schema_mapping import Actions, read_observation
 from agentgym.errors import (
     AtCapacity,
     BadRequest,
@@ -24,9 +26,7 @@ from agentgym.errors import (
     SessionBusy,
     Unreachable,
 )
-from agentgym.foreign import Actions, read_observation
-from agentgym.remote import RemoteEnv
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.web.run import serve_in_thread
 
 TEXT = {"type": "object", "properties": {"metadata": {"type": "object"}, "message": {"type": "string"}}}
 TEXT_SCHEMA = {**TEXT, "required": ["message"], "additionalProperties": False}
@@ -276,7 +276,7 @@ def test_a_session_that_owned_its_socket_is_lost_with_it():
 
 
 def test_a_session_that_the_server_forgot_is_lost(monkeypatch):
-    monkeypatch.setattr("agentgym.openenv.ATTACHING_S", 0.1)
+    monkeypatch.setattr("agentgym.clients.openenv.ATTACHING_S", 0.1)
 
     async def script(world: Any) -> None:
         session = world.session()
@@ -294,7 +294,7 @@ def test_a_session_that_the_server_forgot_is_lost(monkeypatch):
 
 @pytest.mark.parametrize("resumable", [True, False])
 def test_a_server_without_room_is_waited_for(resumable, monkeypatch):
-    monkeypatch.setattr("agentgym.openenv.ROOM_S", 0.1)
+    monkeypatch.setattr("agentgym.clients.openenv.ROOM_S", 0.1)
 
     async def main(url: str) -> None:
         async with EnvClient(url) as client, EnvClient(url, capacity_wait_s=0.15) as impatient:

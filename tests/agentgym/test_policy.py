@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from agentgym.errors import UsageError
-from agentgym.harness import Harness
-from agentgym.policy import (
+from agentgym.rollouts.policy import (
     Ask,
     Episode,
     ExpertPolicy,
@@ -18,7 +17,8 @@ from agentgym.policy import (
     TextActor,
     Tokens,
 )
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.testing import EchoEnv
 

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 
-from agentgym.cli import main
-from agentgym.client import connect
+from agentgym.cli.main import main
+from agentgym.clients.client import connect
 from agentgym.env import Env
-from agentgym.rates import any_value, forms, rates
+from agentgym.evaluation.baselines import any_value, forms, rates
 from agentgym.spec import EnvSpec, ToolSpec
 
 

@@ -9,11 +9,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from agentgym.clients.gym import BackgroundLoop, RemoteEnv, RemoteVectorEnv
 from agentgym.errors import BadRequest, EnvironmentCrashed, EpisodeLost, Unreachable, UsageError
-from agentgym.remote import BackgroundLoop, RemoteEnv, RemoteVectorEnv
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym import report
 from agentgym.errors import CheckpointError
-from agentgym.report import write_report
-from agentgym.trajectory import Branch, Span, StopReason, Trajectory, Turn
+from agentgym.rollouts.trajectory import Branch, Span, StopReason, Trajectory, Turn
+from agentgym_trainers.monitoring import report
+from agentgym_trainers.monitoring.report import write_report
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "headless_shell")
 SEEN = [

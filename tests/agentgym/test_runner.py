@@ -13,12 +13,12 @@ import pytest
 
 from agentgym.env import Env
 from agentgym.errors import AtCapacity, EnvironmentCrashed, PolicyFailure, UsageError
-from agentgym.harness import Harness
-from agentgym.policy import ContextFull, Episode, RandomPolicy, Reply, TextActor, Tokens
-from agentgym.runner import Limits, Runner, rollout
+from agentgym.rollouts.policy import ContextFull, Episode, RandomPolicy, Reply, TextActor, Tokens
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner, rollout
+from agentgym.rollouts.trajectory import Branch, StopReason
 from agentgym.session import LocalSession, Step
 from agentgym.spec import EnvSpec
-from agentgym.trajectory import Branch, StopReason
 
 EPISODE = Episode("count", "train", 0, seed=3, attempt=1)
 

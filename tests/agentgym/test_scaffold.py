@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agentgym import load
-from agentgym.check import check_server
-from agentgym.cli import main, verbs
+from agentgym import registry
+from agentgym.cli.main import main, verbs
+from agentgym.cli.new_env import new_world
+from agentgym.clients.server_process import server_process
+from agentgym.conformance.run import check_server
 from agentgym.errors import UsageError
-from agentgym.launch import server_process
-from agentgym.scaffold import new_world
 from agentgym.spec import EnvSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,9 @@ def test_its_server_is_where_openenv_looks_for_it(project, site):
     splits = EnvSpec.load(project / "row_sort" / "row-sort.toml").splits
     for line in ("spec_version: 1", "app: server.app:app", "port: 8000", *(f"{k}: {v}" for k, v in splits.items())):
         assert line in declared
-    assert "row-sort" in tomllib.loads((project / "pyproject.toml").read_text())["project"]["entry-points"][load.GROUP]
+    assert (
+        "row-sort" in tomllib.loads((project / "pyproject.toml").read_text())["project"]["entry-points"][registry.GROUP]
+    )
 
 
 @pytest.mark.parametrize("name", ["Row", "row sort", "1row", "row--sort", "class", "", "../row", "row.sort"])

@@ -13,8 +13,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from agentgym import channel
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
+from agentgym.clients.transports import websocket
 from agentgym.errors import BadRequest, EnvironmentCrashed, EpisodeLost, Unreachable
 from agentgym.testing import EchoEnv
 
@@ -263,7 +263,7 @@ def test_a_server_that_falls_silent_is_asked_again_and_given_up(silent_sockets):
 
 def test_a_socket_that_is_dead_without_saying_so_is_found_out(monkeypatch):
     """The first connection swallows everything, pings too, as a network that lost its way does."""
-    monkeypatch.setattr(channel, "PING_S", 0.1)
+    monkeypatch.setattr(websocket, "PING_S", 0.1)
     script: Scripted
 
     async def numb(socket: ServerConnection) -> None:

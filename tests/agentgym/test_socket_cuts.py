@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.errors import AtCapacity, EpisodeLost, Unreachable
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 
 class Counted(EchoEnv):

@@ -1,4 +1,4 @@
-"""agentgym.stats against exact values, hand computation, scipy, and rliable's own code."""
+"""agentgym.evaluation.stats against exact values, hand computation, scipy, and rliable's own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym import stats
+from agentgym.evaluation import stats
 
 unit = st.floats(0, 1, allow_subnormal=False)
 by_task = st.dictionaries(st.text(max_size=3), st.lists(unit, min_size=1, max_size=4), min_size=1, max_size=8)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym.harness import Harness
-from agentgym.policy import Episode
-from agentgym.runner import Limits
-from agentgym.suite import Suite, load_suite, shipped_suites
+from agentgym.evaluation.suite import Suite, load_suite, shipped_suites
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits
 from agentgym.testing import EchoEnv
 
 MINE = """
@@ -65,7 +65,7 @@ def test_every_shipped_suite_fits_its_worlds(name):
     assert suite.name == name
     assert suite.description
     for world in suite.worlds:
-        world.check(load.get_spec(world.name))
+        world.check(registry.get_spec(world.name))
 
 
 def test_the_shipped_suites_are_these():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.errors import CheckpointError
-from agentgym.trajectory import Branch, Group, Span, StopReason, Trajectory, Turn, read_jsonl, write_jsonl
+from agentgym.rollouts.trajectory import Branch, Group, Span, StopReason, Trajectory, Turn, read_jsonl, write_jsonl
 
 text = st.text(st.characters(categories=["L", "N", "P", "Z", "C", "S"]), max_size=10)  # half surrogate pairs too
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from chaos.worlds import WORDS, Ledger
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.errors import EnvironmentFailure
 from agentgym.session import Session, Step
 

@@ -91,7 +91,11 @@ class Server:
 
     def workers(self) -> list[int]:
         """The ids of its worker processes."""
-        return [pid for pid in marked(self.mark) if "agentgym_servers.child" in command_of(pid) and leads(pid)]
+        return [
+            pid
+            for pid in marked(self.mark)
+            if "agentgym_servers.env_server.workers.worker_main" in command_of(pid) and leads(pid)
+        ]
 
     def left_behind(self) -> list[str]:
         """The command lines of processes that it, or one before it, has started and that still run."""

@@ -47,7 +47,7 @@ def test_a_gateway_killed_and_started_again(tmp_path, chaos):
             )
 
     with (
-        chaos.server("agentgym_servers.environment", LEDGER, "--lease-s", "15") as server,
+        chaos.server("agentgym_servers.env_server.app", LEDGER, "--lease-s", "15") as server,
         chaos.server("agentgym", "gateway", "--database", f"sqlite:///{tmp_path / 'gateway.db'}") as gateway,
     ):
         register(gateway, 201, name="given", url=server.url)
@@ -70,7 +70,7 @@ def test_a_full_disk_under_the_gateways_database(tmp_path, chaos):
     within = ("unshare", "-rm", "sh", "-c", mounting, str(disk))
     database = f"sqlite:///{disk / 'gateway.db'}"
     with (
-        chaos.server("agentgym_servers.environment", "chaos.worlds:InlineLedger", "--lease-s", "4") as server,
+        chaos.server("agentgym_servers.env_server.app", "chaos.worlds:InlineLedger", "--lease-s", "4") as server,
         chaos.server("agentgym", "gateway", "--database", database, within=within) as gateway,
     ):
         register(gateway, 201, name="given", url=server.url)

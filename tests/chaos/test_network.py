@@ -9,11 +9,11 @@ import pytest
 from chaos.ledger import play_by_both_wires
 from chaos.proxy import Proxy, Weather, http_message
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.errors import EnvironmentCrashed
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 
 def test_a_bad_network(tmp_path, chaos):
@@ -26,7 +26,7 @@ def test_a_bad_network(tmp_path, chaos):
             )
 
     worlds = ("chaos.worlds:InlineLedger", "chaos.worlds:Ledger")
-    with chaos.server("agentgym_servers.environment", *worlds, "--lease-s", "6") as server:
+    with chaos.server("agentgym_servers.env_server.app", *worlds, "--lease-s", "6") as server:
         seen, tally = asyncio.run(main())
         chaos.settled(server, tally)
     for fate in ("lose", "delay", "twice", "cut"):

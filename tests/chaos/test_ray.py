@@ -21,7 +21,7 @@ import pytest
 from chaos.processes import MARK, command_of, kill, marked, wait_for
 from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings, victims
 
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
 from agentgym_trainers.recipe import to_toml
 
 pytestmark = [
@@ -73,7 +73,7 @@ class Nodes:
         return [pid for pid in children if command_of(pid).startswith(f"ray::{name}")]
 
     def worlds(self) -> list[int]:
-        return [pid for pid in marked(self.mark) if "agentgym_servers.environment" in command_of(pid)]
+        return [pid for pid in marked(self.mark) if "agentgym_servers.env_server.app" in command_of(pid)]
 
     def kill_one(self, chance: random.Random, whom: str) -> bool:
         """Whether there was one to kill."""

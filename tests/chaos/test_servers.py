@@ -8,7 +8,7 @@ import random
 from chaos.ledger import now_and_then, play_by_both_wires
 from chaos.processes import wait_for
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 
 
 def spawning(chance: random.Random) -> str | None:
@@ -30,7 +30,7 @@ def test_a_server_killed_and_started_again(tmp_path, chaos):
             )
 
     options = ("--lease-s", "3", "--workers", "2")
-    with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
     assert tally.failed["EPISODE_LOST"] + tally.failed["UNREACHABLE"] > 0, tally  # the latter where it starts slowly
@@ -52,6 +52,6 @@ def test_a_killed_server_takes_along_worlds_that_hang_and_what_they_started(tmp_
             server.kill()
             step.cancel()
 
-    with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", "--workers", "1") as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", "--workers", "1") as server:
         asyncio.run(main())
         wait_for(lambda: not server.left_behind(), 20, lambda: f"no processes: {server.left_behind()}")

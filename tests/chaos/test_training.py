@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from chaos.trainings import Deed, Trainings, check, steps_of, trainings, victims
 
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
 from agentgym_trainers.recipe import to_toml
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(900)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from chaos.trainings import Deed, Trainings, check, steps_of, trainings, victims
 
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
 from agentgym_trainers.recipe import to_toml
 
 pytestmark = [

@@ -30,7 +30,7 @@ def trouble(chance: random.Random) -> str | None:
 
 def test_worlds_that_misbehave(tmp_path, chaos):
     options = ("--lease-s", "3", "--workers", "2", "--worker-memory-mb", "512")
-    with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
         tally = asyncio.run(play_by_both_wires([server.url], chaos.seeds(48), tmp_path / "ledger", trouble=trouble))
         chaos.settled(server, tally)
     assert tally.failed["ENVIRONMENT_CRASHED"] > 0, tally
@@ -49,7 +49,7 @@ def test_workers_killed(tmp_path, chaos):
             return await play_by_both_wires([server.url], chaos.seeds(48), ledger, pace_s=0.02)
 
     options = ("--lease-s", "3", "--workers", "2")
-    with chaos.server("agentgym_servers.environment", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
     # During a call the world has crashed; between two the episode is lost, and says why.

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from chaos.processes import MARK, command_of, kill, marked, wait_for
 
-from agentgym_trainers.journal import Journal
+from agentgym_trainers.rollout.journal import Journal
 
 DEADLINE_S = 300.0
 """A training that takes longer hangs: alone on the machine none needs a tenth of it, unless vLLM starts in it."""
@@ -33,7 +33,7 @@ GONE_S = 20.0
 PARENT = f"""
 import json, os, sys, traceback
 import agentgym_trainers.run
-from agentgym.cli import main
+from agentgym.cli.main import main
 for line in sys.stdin:
     mark, log, arguments = json.loads(line)
     child = os.fork()
@@ -155,7 +155,7 @@ def _done(deed: Deed, child: int, mark: str) -> bool:
     if deed.what == "trainer":
         kill(child)
     elif deed.what == "world":
-        servers = [pid for pid in marked(mark) if "agentgym_servers.environment" in command_of(pid)]
+        servers = [pid for pid in marked(mark) if "agentgym_servers.env_server.app" in command_of(pid)]
         for pid in servers:
             kill(pid)
         return bool(servers)

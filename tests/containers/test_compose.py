@@ -15,7 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from agentgym.cli import verbs
+from agentgym.cli.main import verbs
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(2400)]
 

@@ -9,9 +9,9 @@ import time
 import httpx
 import pytest
 
-from agentgym.check import check_server
-from agentgym.client import connect
-from agentgym.scaffold import new_world
+from agentgym.cli.new_env import new_world
+from agentgym.clients.client import connect
+from agentgym.conformance.run import check_server
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
@@ -45,7 +45,7 @@ def test_dockers_own_health_check_sees_it(images, run, kit):
             break
         time.sleep(0.2)
     assert status == "healthy"
-    check = ("exec", container.name, "python", "-m", "agentgym_servers.health")
+    check = ("exec", container.name, "python", "-m", "agentgym_servers.web.healthcheck")
     assert kit.docker(*check) == ""
     with pytest.raises(AssertionError, match="Connection refused"):
         kit.docker(*check, "http://127.0.0.1:9/health")
@@ -55,7 +55,7 @@ def test_it_declares_port_user_and_health(images, kit):
     for image in (images("base"), images("worlds")):
         assert kit.inspect(image, "{{json .Config.ExposedPorts}}") == '{"8000/tcp":{}}'
         assert kit.inspect(image, "{{.Config.User}}") == "agentgym"
-        assert "agentgym_servers.health" in kit.inspect(image, "{{json .Config.Healthcheck.Test}}")
+        assert "agentgym_servers.web.healthcheck" in kit.inspect(image, "{{json .Config.Healthcheck.Test}}")
 
 
 @pytest.mark.parametrize("init", [(), ("--init",)], ids=["as PID 1", "under an init"])

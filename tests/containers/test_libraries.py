@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentgym.client import connect
+from agentgym.clients.client import connect
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import load
-from agentgym.client import connect
+from agentgym import registry
+from agentgym.clients.client import connect
 from agentgym_environments.sandbox import Sandbox, backends
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
@@ -58,7 +58,7 @@ def test_nothing_gets_out_of_a_container_that_is_a_sandbox(tmp_path, kit):
 
 
 def test_a_bug_is_mended_in_containers(kit):
-    world = load.make("swe", sandbox="docker")
+    world = registry.make("swe", sandbox="docker")
     world.reset(seed=0, options={"split": "test", "task": 0})
     assert world.box.backend == "docker"
     assert "passed" in world.step("run echo 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]

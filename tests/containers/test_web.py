@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 

@@ -18,24 +18,24 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Harness
-from agentgym.openai import OpenAIPolicy
-from agentgym.policy import Episode
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.openai_policy import OpenAIPolicy
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import StopReason, Trajectory, read_jsonl
 from agentgym.session import LocalSession
-from agentgym.trajectory import StopReason, Trajectory, read_jsonl
 from agentgym_servers.inference.app import create_inference_app
-from agentgym_servers.serving import serve_in_thread
-from agentgym_trainers import tiny
+from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.recording.recorder import Recorder
-from agentgym_trainers.serving import ServedModel
+from agentgym_trainers.load import ServedModel
+from agentgym_trainers.nn import tiny
+from agentgym_trainers.rollout.external.recorder import Recorder
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tokens import ChatTemplate
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "trainers" / "templates"
 LENGTH = 640
@@ -45,7 +45,7 @@ TOOLS = [{"type": "function", "function": {"name": "act", "description": "", "pa
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.get_spec("keydoor")
+    spec = registry.get_spec("keydoor")
     corpus = [
         Harness().instructions(spec),
         *spec.actions,
@@ -145,7 +145,7 @@ def engine_of(model: Any) -> InProcessEngine:
 
 
 async def play(policy: Any, episode: Episode, turns: int = 3) -> Trajectory:
-    session = LocalSession(load.make(episode.env))
+    session = LocalSession(registry.make(episode.env))
     return await rollout(session, policy.actor(episode), Harness(), episode, Limits(turns))
 
 

@@ -21,22 +21,22 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentgym import load
-from agentgym.cli import main
+from agentgym import registry
+from agentgym.cli.main import main
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Harness
-from agentgym.openai import OpenAIPolicy
-from agentgym.policy import Episode
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.openai_policy import OpenAIPolicy
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import StopReason, read_jsonl
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import StopReason, read_jsonl
 from agentgym_servers.inference.app import create_inference_app
-from agentgym_servers.serving import serve_in_thread
-from agentgym_trainers import checkpoint, tiny
+from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.serving import ServedModel
-from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.load import ServedModel
+from agentgym_trainers.nn import checkpoint, tiny
+from agentgym_trainers.rollout.tokens import ChatTemplate
 
 HELLO = [{"role": "user", "content": "hello"}]
 LENGTH = 256
@@ -44,7 +44,7 @@ LENGTH = 256
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.get_spec("keydoor")
+    spec = registry.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, LENGTH)
 
 
@@ -463,7 +463,7 @@ def test_with_a_key_nobody_else_is_answered(tokenizer):
 
 def test_our_client_plays_and_prompts_may_grow_too_long(url):
     async def play(world: str, turns: int) -> Any:
-        session = LocalSession(EchoEnv() if world == "echo" else load.make(world))
+        session = LocalSession(EchoEnv() if world == "echo" else registry.make(world))
         episode = Episode(world, "test", 0)
         async with OpenAIPolicy(f"{url}/v1", "tiny", temperature=1.0, extra_body={"seed": 1}) as policy:
             return await rollout(session, policy.actor(episode), Harness(), episode, Limits(turns))

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from agentgym.client import EnvClient, connect, server_process
+from agentgym.clients.client import EnvClient, connect, server_process
 from agentgym.errors import DeadlineExceeded, EnvironmentFailure, EpisodeLost, Unreachable
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv, FaultyTransport
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 ECHO = "agentgym.testing:EchoEnv"
 

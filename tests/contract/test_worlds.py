@@ -14,13 +14,13 @@ import httpx
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
-from agentgym import load
-from agentgym.check import check_server, check_world
-from agentgym.launch import server_process
-from agentgym.remote import RemoteEnv
+from agentgym import registry
+from agentgym.clients.gym import RemoteEnv
+from agentgym.clients.server_process import server_process
+from agentgym.conformance.run import check_server, check_world
 
-SHIPPED = [name for name, target in load.names().items() if target.startswith("agentgym_environments.")]
-QUICK = [name for name in SHIPPED if load.get_spec(name).inline]
+SHIPPED = [name for name, target in registry.names().items() if target.startswith("agentgym_environments.")]
+QUICK = [name for name in SHIPPED if registry.get_spec(name).inline]
 """Checked in their own process by tests/agentgym/test_check_env.py."""
 WORLDS = ["blackjack", "frozenlake", "keydoor-delayed", "kuhn-poker-self", "oracle", "shop", "tools", "wordle"]
 """Of the quick ones: without a solver, of Gymnasium, of two roles, with a graph, with hints, with tools."""
@@ -28,9 +28,9 @@ NETHACK = ["nle", "nle-descend", "nle-gold"]
 HEAVY = [name for name in SHIPPED if name not in (*QUICK, *NETHACK)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""
 INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
-ONE_OF_A_KIND = {load.names()[name]: name for name in reversed(HEAVY)}.values()
+ONE_OF_A_KIND = {registry.names()[name]: name for name in reversed(HEAVY)}.values()
 ONE_OF_A_FAMILY = list(
-    {load.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
+    {registry.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
 )
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
@@ -76,7 +76,7 @@ def test_gymnasiums_own_checker_passes(url, world):
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_conformance_suite_passes_by_url(url, world):
-    tasks = 3 if load.get_spec(world).max_turns <= 24 else 2
+    tasks = 3 if registry.get_spec(world).max_turns <= 24 else 2
     findings = asyncio.run(check_server(f"{url}/envs/{world}", tasks=tasks))
     assert [str(finding) for finding in findings if not finding.ok] == []
 
@@ -108,8 +108,8 @@ def test_nethack_keeps_the_contract_in_an_environment_of_its_own():
         pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
     code = f"""
 import asyncio
-from agentgym.check import check_server, check_world
-from agentgym.launch import server_process
+from agentgym.conformance.run import check_server, check_world
+from agentgym.clients.server_process import server_process
 
 with server_process({NETHACK}, startup_s=240) as url:
     for name in {NETHACK}:

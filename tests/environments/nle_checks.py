@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import agentgym_environments.adapters.nle.env as nle
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.adapters.nle.explorer import STEPS
 
@@ -34,7 +34,7 @@ ARGUMENTS = {
 
 
 def check_the_explorer_finds_staircases():
-    world = load.make("nle")
+    world = registry.make("nle")
     assert {split: len(draws) for split, draws in nle.staircases().items()} == world.env_spec.splits
     for split in world.env_spec.splits:
         for task in range(8):
@@ -49,7 +49,7 @@ def check_the_explorer_finds_staircases():
 
 
 def check_the_game_does_what_is_said_and_only_that():
-    world = load.make("nle")
+    world = registry.make("nle")
     observation, info = world.reset(options={"task": 0})
     assert "Agent the Candidate" in observation
     assert "St:" in observation
@@ -67,7 +67,7 @@ def check_the_game_does_what_is_said_and_only_that():
 
 
 def check_every_word_is_a_key():
-    world = load.make("nle-descend")
+    world = registry.make("nle-descend")
     assert set(world.env_spec.actions) == set(nle.KEYS)
     for word in nle.KEYS:
         world.reset(options={"task": 1})
@@ -76,7 +76,7 @@ def check_every_word_is_a_key():
 
 
 def check_same_actions_same_bytes_and_snapshots():
-    world, copy = load.make("nle-gold"), load.make("nle-gold")
+    world, copy = registry.make("nle-gold"), registry.make("nle-gold")
     for task in range(3):
         assert world.reset(seed=0, options={"task": task}) == copy.reset(seed=0, options={"task": task})
         chance = random.Random(task)
@@ -90,12 +90,12 @@ def check_same_actions_same_bytes_and_snapshots():
             assert json.dumps(copy.step(action)) == json.dumps(step), (task, turn)
             if world.over:
                 break
-    other = load.make("nle-gold:goal=40,character=val-dwa-law-fem")
+    other = registry.make("nle-gold:goal=40,character=val-dwa-law-fem")
     assert "other arguments" in refusal(BadRequest, lambda: other.restore(world.snapshot()))
 
 
 def check_gold_pays_by_the_piece():
-    world = load.make("nle-gold:goal=1")
+    world = registry.make("nle-gold:goal=1")
     assert "expert" not in world.env_spec.capabilities
     chance, paid = random.Random(0), 0
     for task in range(40):
@@ -114,7 +114,7 @@ def check_gold_pays_by_the_piece():
 
 def check_going_down_is_success_where_that_is_the_task():
     """The explorer's way to the staircase, and down."""
-    world = load.make("nle-descend")
+    world = registry.make("nle-descend")
     won = 0
     for task in nle.staircases()["train"][:12]:
         world.reset(options={"split": "train", "task": task})
@@ -131,12 +131,12 @@ def check_going_down_is_success_where_that_is_the_task():
 
 def check_arguments_that_mean_nothing_are_refused():
     for arguments, said in ARGUMENTS.items():
-        assert said in refusal(ConfigError, lambda: load.make(f"nle:{arguments}"))  # noqa: B023
+        assert said in refusal(ConfigError, lambda: registry.make(f"nle:{arguments}"))  # noqa: B023
 
 
 def check_another_character_has_levels_of_its_own_and_no_expert():
-    world = load.make("nle:character=val-dwa-law-fem")
-    assert world.env_spec.splits == load.get_spec("nle").splits
+    world = registry.make("nle:character=val-dwa-law-fem")
+    assert world.env_spec.splits == registry.get_spec("nle").splits
     assert "expert" not in world.env_spec.capabilities
     observation, _ = world.reset(options={"task": 0})
     assert "Valkyrie" in observation
@@ -145,7 +145,7 @@ def check_another_character_has_levels_of_its_own_and_no_expert():
 
 def check_splits_are_disjoint():
     for name in ("nle", "nle-descend"):
-        world = load.make(name)
+        world = registry.make(name)
         keys = [
             world.reset(options={"split": split, "task": task})[1]["state_key"]
             for split in world.env_spec.splits
@@ -160,7 +160,7 @@ def check_the_episode_in_the_readme():
     found = re.search(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", text, re.DOTALL)
     assert found is not None
     name, split, task, printed = found.groups()
-    world = load.make(name)
+    world = registry.make(name)
     observation, _ = world.reset(seed=0, options={"split": split, "task": int(task)})
     lines, total = [observation], 0.0
     while not world.over:

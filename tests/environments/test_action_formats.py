@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.env import Action, Env
-from agentgym.harness import Harness
-from agentgym.policy import Ask, Episode, Reply, TextActor
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Ask, Episode, Reply, TextActor
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
 from agentgym.session import LocalSession
 
-SOLVED = {name: load.get_spec(name) for name in load.names() if "expert" in load.get_spec(name).capabilities}
+SOLVED = {
+    name: registry.get_spec(name) for name in registry.names() if "expert" in registry.get_spec(name).capabilities
+}
 HEAVY_TURNS = 8
 """Turns that are played of an environment that has a browser, a sandbox or an engine."""
 
@@ -23,8 +25,8 @@ def cases() -> list[Any]:
     """Every environment that has a scripted solver. Of heavy ones a class's further variants are for `make worlds`."""
     found, classes = [], set()
     for name, spec in SOLVED.items():
-        again = not spec.inline and load.target(name) in classes
-        classes.add(load.target(name))
+        again = not spec.inline and registry.target(name) in classes
+        classes.add(registry.target(name))
         found.append(pytest.param(name, marks=pytest.mark.worlds if again else ()))
     return found
 
@@ -54,7 +56,7 @@ def played_directly(env: Env, split: str) -> Any:
 )  # a package of reasoning-gym, when it is compiled
 @pytest.mark.parametrize("name", cases())
 def test_solver_plays_through_its_action_format(name):
-    env = load.make(name)
+    env = registry.make(name)
     try:
         spec, solver = env.env_spec, Solver()
         split = next(iter(spec.splits))
@@ -75,12 +77,12 @@ def test_solver_plays_through_its_action_format(name):
 
 def test_an_edit_of_several_lines_is_one_action():
     edit = "edit src/markupsafe/__init__.py 58-58\n    if s is None:"
-    spec = load.get_spec("swe")
+    spec = registry.get_spec("swe")
     assert Harness().parse(f"The test is wrong.\n<action>{edit}</action>", spec).action == edit
     assert Harness().instructions(spec).endswith("Reply with one action as <action>...</action>.")
 
 
 @pytest.mark.parametrize("name", ["tools", "tools-one", "tools-long", "tools-dialogue"])
 def test_tools_are_offered_as_tools(name):
-    spec = load.get_spec(name)
+    spec = registry.get_spec(name)
     assert Harness().tools(spec) == spec.tools

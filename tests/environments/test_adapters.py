@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import agentgym_environments.adapters
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
-from agentgym.harness import Harness
-from agentgym.policy import Episode, ExpertPolicy
-from agentgym.runner import Limits, Runner
+from agentgym.rollouts.policy import Episode, ExpertPolicy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym_environments.adapters import engine
 from agentgym_environments.adapters.engine import COMPILED, EngineEnv
@@ -25,7 +25,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
 ROOT = Path(agentgym_environments.adapters.__file__).parent
-IDS = [name for name, target in load.names().items() if ".adapters." in target]
+IDS = [name for name, target in registry.names().items() if ".adapters." in target]
 NETHACK = ("nle", "nle-descend", "nle-gold")
 """They run in an interpreter of their own: test_adapters_nle.py."""
 
@@ -79,18 +79,18 @@ def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependency) as caught:
-        load.make(world)
+        registry.make(world)
     compiler = "apt-get install cmake g++ make python3-dev, then " if extra in COMPILED else ""
     assert str(caught.value) == (
         f"this world needs the package {package!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
     )
-    assert load.get_spec(world).id == world  # what it says of itself is there all the same
+    assert registry.get_spec(world).id == world  # what it says of itself is there all the same
 
 
 def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match=r"Java, which is not installed: apt-get install default-jre-headless$"):
-        load.make("scienceworld")
+        registry.make("scienceworld")
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
 )
 def test_arguments_that_mean_nothing_are_refused(name, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
-        load.make(name)
+        registry.make(name)
 
 
 @pytest.mark.parametrize("name", [name for name in IDS if name not in (*NETHACK, "scienceworld")])
 def test_the_spec_says_what_the_class_does(name):
-    world = load.make(name)
+    world = registry.make(name)
     assert isinstance(world, EngineEnv)
-    assert world.env_spec == load.get_spec(name)
+    assert world.env_spec == registry.get_spec(name)
     assert not world.env_spec.inline
     world.close()
 
@@ -141,7 +141,7 @@ def test_the_spec_says_what_the_class_does(name):
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
     name = named(name, games)
-    world, copy = load.make(name), load.make(name)
+    world, copy = registry.make(name), registry.make(name)
     world.reset(seed=1, options={"split": "train", "task": 0})
     turn = 0
     while not world.over and turn < 10:
@@ -160,7 +160,7 @@ def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
 
 def test_a_snapshot_of_another_env_is_refused():
     """All share an id, and differ by arguments."""
-    world, other = load.make("textarena"), load.make("textarena:game=FrozenLake-v0-hardcore")
+    world, other = registry.make("textarena"), registry.make("textarena:game=FrozenLake-v0-hardcore")
     world.reset(options={"task": 0})
     world.step(world.expert())
     with pytest.raises(BadRequest, match=r"comes out otherwise .* other arguments"):
@@ -170,7 +170,7 @@ def test_a_snapshot_of_another_env_is_refused():
 @pytest.mark.parametrize(("split", "task"), [("nowhere", 0), ("train", 10**6), ("train", -1), ("train", "0")])
 def test_a_snapshot_of_no_task_is_refused(split, task):
     """A world that draws until a task belongs to its split would look for this one for ever."""
-    world = load.make("babyai")
+    world = registry.make("babyai")
     world.reset(options={"task": 0})
     state = json.loads(world.snapshot())
     state["state"]["opening"] = [split, task]
@@ -187,7 +187,7 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
     name = named(name, games)
 
     async def opened() -> LocalSession:
-        return LocalSession(load.make(name))
+        return LocalSession(registry.make(name))
 
     episodes = [Episode(name, "train", task) for task in range(4)]
     played = asyncio.run(Runner(opened, Harness(), Limits(), 4).run(ExpertPolicy(), episodes))
@@ -240,7 +240,7 @@ def test_a_recipe_trains_on_a_served_nethack(tmp_path):
     """The trainer's interpreter has no NLE: the server's has."""
     if not os.environ.get("AGENTGYM_NLE_PYTHON"):
         pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
-    command = ["-m", "agentgym_servers.environment", "nle", "--port", "0", "--die-with-stdin"]
+    command = ["-m", "agentgym_servers.env_server.app", "nle", "--port", "0", "--die-with-stdin"]
     with subprocess.Popen(
         [os.environ["AGENTGYM_NLE_PYTHON"], *command],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 from solving import solve
 
-from agentgym import load
+from agentgym import registry
 from agentgym_environments.adapters.babyai.env import NO_EXPERT as NO_BOT
 from agentgym_environments.adapters.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
 from agentgym_environments.adapters.textarena.experts import EXPERTS
@@ -40,7 +40,7 @@ def disjoint(found):
 @pytest.mark.parametrize("name", ["babyai", "babyai-pickup", "babyai-boss", "babyai:level=UnlockLocal"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_babyais_bot_fulfils_the_mission(name, split):
-    world = load.make(name)
+    world = registry.make(name)
     for task in range(5):
         total, info = solve(world, split, task)
         assert (total, info["success"]) == (1.0, True), task
@@ -49,12 +49,12 @@ def test_babyais_bot_fulfils_the_mission(name, split):
 @pytest.mark.worlds
 def test_babyais_bot_on_every_level():
     """Of those that it is said to solve."""
-    load.make("babyai").close()  # which registers the levels
+    registry.make("babyai").close()  # which registers the levels
     levels = sorted({name.split("-")[1] for name in gymnasium.registry if name.startswith("BabyAI-")})
     assert len(levels) > 50
     lost = []
     for level in levels:
-        world = load.make("babyai-boss", level=level)
+        world = registry.make("babyai-boss", level=level)
         if level in NO_BOT:
             assert "expert" not in world.env_spec.capabilities
             continue
@@ -63,7 +63,7 @@ def test_babyais_bot_on_every_level():
 
 
 def test_babyais_engine_does_what_is_said_and_only_that():
-    world = load.make("babyai")
+    world = registry.make("babyai")
     observation, info = world.reset(options={"task": 0})
     assert observation.splitlines()[0] == world.inner.mission
     heading = world.inner.agent_dir
@@ -80,7 +80,7 @@ def test_babyais_engine_does_what_is_said_and_only_that():
 
 
 def test_babyai_ends_by_turns_and_says_no_success():
-    world = load.make("babyai")
+    world = registry.make("babyai")
     world.reset(options={"task": 0})
     steps = [world.step("turn left") for _ in range(world.env_spec.max_turns)]
     assert [step[3] for step in steps] == [False] * (len(steps) - 1) + [True]
@@ -89,7 +89,7 @@ def test_babyai_ends_by_turns_and_says_no_success():
 
 def test_babyais_bot_need_not_be_obeyed():
     """After steps of chance it begins anew from what is there."""
-    world = load.make("babyai")
+    world = registry.make("babyai")
     chance = random.Random(0)
     for task in range(8):
         world.reset(options={"split": "test", "task": task})
@@ -100,8 +100,8 @@ def test_babyais_bot_need_not_be_obeyed():
 
 
 def test_babyai_prints_nothing_and_its_splits_are_disjoint(capfd):
-    assert disjoint(openings(load.make("babyai:level=GoToLocalS5N2"), 60))
-    assert disjoint(openings(load.make("babyai-boss"), 8))
+    assert disjoint(openings(registry.make("babyai:level=GoToLocalS5N2"), 60))
+    assert disjoint(openings(registry.make("babyai-boss"), 8))
     assert capfd.readouterr() == ("", "")
 
 
@@ -113,7 +113,7 @@ DATASETS = "chain_sum", "countdown", "maze", "letter_counting", "syllogism", "qu
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
-    world = load.make(f"reasoning-gym:dataset={dataset}")
+    world = registry.make(f"reasoning-gym:dataset={dataset}")
     for split in SPLITS:
         total, info = solve(world, split, 3)
         assert (total, info["success"], info["progress"]) == (1.0, True, pytest.approx(1.0))
@@ -126,7 +126,7 @@ def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
 
 def test_an_answer_is_taken_as_it_was_said():
     """With its capitals and lines: some verifiers want them."""
-    world = load.make("reasoning-gym:dataset=ab")
+    world = registry.make("reasoning-gym:dataset=ab")
     world.reset(options={"task": 1})
     answer = world.expert()
     assert answer != answer.lower()
@@ -136,7 +136,7 @@ def test_an_answer_is_taken_as_it_was_said():
 
 
 def test_no_answer_is_no_action():
-    world = load.make("reasoning-gym")
+    world = registry.make("reasoning-gym")
     observation, _ = world.reset(options={"task": 0})
     told, reward, ended, cut, info = world.step("  ")
     assert told == f"no answer\n{observation}"
@@ -146,7 +146,7 @@ def test_no_answer_is_no_action():
 def test_partial_pays_what_the_verifier_gives():
     """A sum of countdown that is another number is worth something to its verifier, and is no success."""
     for partial in (False, True):
-        world = load.make("reasoning-gym:dataset=countdown", partial=partial)
+        world = registry.make("reasoning-gym:dataset=countdown", partial=partial)
         world.reset(options={"task": 0})
         _, reward, *_, info = world.step("1 + 1")
         assert info["success"] is False
@@ -156,26 +156,26 @@ def test_partial_pays_what_the_verifier_gives():
 
 def test_levels_make_it_harder():
     def terms(level):
-        world = load.make(f"reasoning-gym:level={level}")
+        world = registry.make(f"reasoning-gym:level={level}")
         return sum(world.reset(options={"task": task})[0].count(" + ") for task in range(10))
 
     assert terms(0) < terms(3) < terms(10)
 
 
 def test_questions_belong_to_one_split():
-    assert disjoint(openings(load.make("reasoning-gym"), 100))
+    assert disjoint(openings(registry.make("reasoning-gym"), 100))
 
 
 @pytest.mark.parametrize("dataset", sorted(UNSTEADY))
 def test_an_unsteady_data_set_says_that_it_is(dataset):
-    spec = load.get_spec(f"reasoning-gym:dataset={dataset}")
+    spec = registry.get_spec(f"reasoning-gym:dataset={dataset}")
     assert not spec.deterministic
     assert spec.notes.startswith(f"{dataset}: another process has other questions")
 
 
 @pytest.mark.parametrize("dataset", sorted(NO_EXPERT))
 def test_a_data_set_without_right_answers_has_no_expert(dataset):
-    world = load.make(f"reasoning-gym:dataset={dataset}")
+    world = registry.make(f"reasoning-gym:dataset={dataset}")
     assert world.env_spec.capabilities == ("snapshot",)
     world.reset(options={"task": 0})
     with pytest.raises(NotImplementedError, match="no expert"):
@@ -213,7 +213,7 @@ def test_every_data_set_is_a_world():
     assert len(names()) > 95
     assert not set(names()) & set(LEFT_OUT)
     for dataset in names():
-        world = load.make(f"reasoning-gym:dataset={dataset}")
+        world = registry.make(f"reasoning-gym:dataset={dataset}")
         if dataset not in NO_EXPERT:
             assert solve(world)[1]["success"], dataset
         world.reset(options={"task": 0})
@@ -228,7 +228,7 @@ GAMES_HERE = [*QUICK, *(pytest.param(game, marks=pytest.mark.worlds) for game in
 
 @pytest.mark.parametrize("game", GAMES_HERE)
 def test_a_game_is_played_alike_and_its_splits_are_disjoint(game):
-    world, copy = load.make(f"textarena:game={game}"), load.make(f"textarena:game={game}")
+    world, copy = registry.make(f"textarena:game={game}"), registry.make(f"textarena:game={game}")
     assert list(world.env_spec.splits) == (["train"] if game.startswith(SINGLE) else list(SPLITS))
     assert disjoint(openings(world, 2 if "Guess" in game else 3)) or "Guess" in game
     chance = random.Random(0)
@@ -241,7 +241,7 @@ def test_a_game_is_played_alike_and_its_splits_are_disjoint(game):
 
 @pytest.mark.parametrize("game", EXPERTS)
 def test_an_expert_solves_its_game(game):
-    world = load.make(f"textarena:game={game}")
+    world = registry.make(f"textarena:game={game}")
     for split in world.env_spec.splits:
         for task in range(min(4, world.env_spec.splits[split])):
             total, info = solve(world, split, task)
@@ -252,7 +252,7 @@ def test_an_expert_solves_its_game(game):
 def test_guessed_numbers_of_one_split_are_of_no_other():
     for game, tasks in (("GuessTheNumber-v0", 60), ("GuessTheNumber-v0-hardcore", 100)):
         found = {split: set() for split in SPLITS}
-        world = load.make(f"textarena:game={game}")
+        world = registry.make(f"textarena:game={game}")
         for split in SPLITS:
             for task in range(tasks):
                 world.reset(options={"split": split, "task": task})
@@ -262,7 +262,7 @@ def test_guessed_numbers_of_one_split_are_of_no_other():
 
 
 def test_textarenas_engine_does_what_is_said_and_only_that():
-    world = load.make("textarena")
+    world = registry.make("textarena")
     observation, info = world.reset(options={"task": 0})
     assert observation.startswith("Welcome to Frozen Lake!")
     right = world.expert()
@@ -278,7 +278,7 @@ def test_textarenas_engine_does_what_is_said_and_only_that():
 
 
 def test_a_move_against_the_rules_costs_a_turn_and_ends_nothing():
-    world = load.make("textarena-hanoi")
+    world = registry.make("textarena-hanoi")
     _, before = world.reset(options={"task": 0})
     for turn in range(5):
         told, reward, ended, cut, info = world.step("[C A]")  # there is no disk on C
@@ -290,7 +290,7 @@ def test_a_move_against_the_rules_costs_a_turn_and_ends_nothing():
 def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
     scores = []
     for partial in (False, True):
-        world = load.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)
+        world = registry.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)
         world.reset(options={"task": 0})
         chance, total, info = random.Random(1), 0.0, {}
         while not world.over:
@@ -303,9 +303,9 @@ def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
 
 
 def test_turns_are_the_games_own_or_fewer():
-    assert load.make("textarena-guess").env_spec.max_turns == 10
-    assert load.make("textarena-guess:turns=4").env_spec.max_turns == 4
-    world = load.make("textarena:turns=2")
+    assert registry.make("textarena-guess").env_spec.max_turns == 10
+    assert registry.make("textarena-guess:turns=4").env_spec.max_turns == 4
+    world = registry.make("textarena:turns=2")
     world.reset(options={"task": 0})
     assert [world.step("dance")[3] for _ in range(2)] == [False, True]
 
@@ -317,7 +317,7 @@ def test_pythons_chance_is_left_as_it_was_and_nothing_is_fetched(monkeypatch):
     monkeypatch.setattr(nltk, "download", lambda *given: pytest.fail("a game fetched a list of words"))
     random.seed(7)
     before = random.getstate()
-    world = load.make("textarena:game=2048-v0")
+    world = registry.make("textarena:game=2048-v0")
     world.reset(options={"task": 0})
     world.step("[up]")
     assert random.getstate() == before

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from solving import solve
 
-from agentgym import load
+from agentgym import registry
 from agentgym.env import Env
 from agentgym.errors import ConfigError
 from agentgym_environments.adapters.alfworld.kitchens import KINDS, PLACES, chore
@@ -33,7 +33,7 @@ def science() -> Iterator[Env]:
     """One Java engine for all tests that need no other arguments."""
     if shutil.which("java") is None:
         pytest.skip("ScienceWorld runs in Java, which is not installed: apt-get install default-jre-headless")
-    world = load.make("scienceworld:offer=false")
+    world = registry.make("scienceworld:offer=false")
     yield world
     world.close()
 
@@ -54,7 +54,7 @@ def science() -> Iterator[Env]:
     ],
 )
 def test_alfworlds_planner_does_the_chore(name, split):
-    world = load.make(name)
+    world = registry.make(name)
     total, info = solve(world, split, 1)
     assert (total, info["success"], info["available_actions"]) == (1.0, True, [])
     assert world.state.won
@@ -62,7 +62,7 @@ def test_alfworlds_planner_does_the_chore(name, split):
 
 
 def test_alfworlds_engine_does_what_is_said_and_only_that():
-    world = load.make("alfworld")
+    world = registry.make("alfworld")
     observation, info = world.reset(options={"task": 0})
     assert observation.splitlines()[-1].startswith("Your task is to: put a")
     assert "help" not in info["available_actions"]
@@ -85,7 +85,7 @@ def test_alfworlds_engine_does_what_is_said_and_only_that():
 def test_alfworld_cached_commands_answer_as_before():
     """`_remember_commands` keeps what the engine's grammar made of a command: after a hundred steps of chance, what is
     possible is what an engine that parses everything anew calls possible."""
-    world, plain = load.make("alfworld"), load.make("alfworld")
+    world, plain = registry.make("alfworld"), registry.make("alfworld")
     chance = random.Random(0)
     for one in (world, plain):
         one.reset(options={"split": "test", "task": 2})
@@ -132,7 +132,7 @@ def test_alfworlds_chores_are_not_done_and_can_be(kind, size):
     ],
 )
 def test_textworlds_own_commands_win(name, split, games):
-    world = load.make(f"{name}{',' if ':' in name else ':'}cache={games}")
+    world = registry.make(f"{name}{',' if ':' in name else ':'}cache={games}")
     total, info = solve(world, split)
     assert total == pytest.approx(1.0)
     assert (info["success"], info["progress"], info["available_actions"]) == (True, 1.0, [])
@@ -141,7 +141,7 @@ def test_textworlds_own_commands_win(name, split, games):
 
 
 def test_textworlds_engine_does_what_is_said_and_only_that(games):
-    world = load.make(f"textworld:cache={games}")
+    world = registry.make(f"textworld:cache={games}")
     observation, info = world.reset(options={"task": 0})
     assert observation.startswith(world.state.objective)
     assert "inventory" in info["available_actions"]
@@ -158,11 +158,11 @@ def test_textworlds_engine_does_what_is_said_and_only_that(games):
 
 
 def test_textworlds_games_are_compiled_once(games):
-    world = load.make(f"textworld:cache={games}")
+    world = registry.make(f"textworld:cache={games}")
     world.reset(options={"task": 0})
     before = {path: os.stat(os.path.join(games, path)).st_mtime_ns for path in os.listdir(games)}
     assert {os.path.splitext(path)[1] for path in before} == {".z8", ".json"}  # and no folder of a half-made one
-    other = load.make(f"textworld:cache={games}")
+    other = registry.make(f"textworld:cache={games}")
     assert other.reset(options={"task": 0}) == world.reset(options={"task": 0})
     assert {path: os.stat(os.path.join(games, path)).st_mtime_ns for path in os.listdir(games)} == before
     world.close()
@@ -171,7 +171,7 @@ def test_textworlds_games_are_compiled_once(games):
 
 def test_textworld_says_where_games_cannot_be_kept(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    world = load.make(f"textworld:cache={tmp_path / 'file'}")
+    world = registry.make(f"textworld:cache={tmp_path / 'file'}")
     with pytest.raises(ConfigError, match=r"compiled games are kept in .*file"):
         world.reset(options={"task": 0})
 
@@ -203,7 +203,7 @@ def test_scienceworlds_own_solution_solves_a_variation(science, split):
 
 def test_scienceworlds_variations_are_the_engines_and_disjoint(science):
     found = science.variations
-    assert {split: len(ones) for split, ones in found.items()} == load.get_spec("scienceworld").splits
+    assert {split: len(ones) for split, ones in found.items()} == registry.get_spec("scienceworld").splits
     whole = [one for ones in found.values() for one in ones]
     assert len(set(whole)) == len(whole)
 
@@ -262,19 +262,19 @@ def test_scienceworlds_chance_is_the_tasks(science):
 @pytest.mark.parametrize("simplifications", ["easy,openDoor"])
 def test_scienceworlds_simplifications_are_the_engines(simplifications):
     with pytest.raises(ConfigError, match=r"no simplification '(nothing|openDoor)'; it has easy, noElectricalAction"):
-        load.make("scienceworld", simplifications=simplifications)
+        registry.make("scienceworld", simplifications=simplifications)
 
 
 @pytest.mark.worlds
 def test_an_unknown_experiment_ends_its_engine():
     with pytest.raises(ConfigError, match="no task 'cold-fusion'; it has boil, "):
-        load.make("scienceworld:task=cold-fusion")
+        registry.make("scienceworld:task=cold-fusion")
 
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("task", ["boil", "power-component"])
 def test_scienceworlds_other_experiments(task):
-    world = load.make(f"scienceworld:task={task},offer=false")
+    world = registry.make(f"scienceworld:task={task},offer=false")
     total, info = solve(world, "train", 0)
     world.close()
     assert (info["success"], total) == (True, pytest.approx(1.0))
@@ -282,8 +282,8 @@ def test_scienceworlds_other_experiments(task):
 
 @pytest.mark.worlds
 def test_scienceworld_offers_possible_actions_of_its_spec():
-    world = load.make("scienceworld")
-    assert world.env_spec == load.get_spec("scienceworld")
+    world = registry.make("scienceworld")
+    assert world.env_spec == registry.get_spec("scienceworld")
     _, info = world.reset(options={"task": 0})
     assert "teleport to kitchen" in info["available_actions"]
     assert world.step("teleport to kitchen")[4]["valid_action"]

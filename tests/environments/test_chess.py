@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
 from agentgym_environments.text.chess.engine import Engine, program
 
@@ -32,7 +32,7 @@ def make():
     made = []
 
     def world(name, **kwargs):
-        made.append(load.make(name, **kwargs))
+        made.append(registry.make(name, **kwargs))
         return made[-1]
 
     yield world
@@ -55,7 +55,7 @@ def set_up(env, fen, white=True):
 @pytest.mark.worlds
 def test_it_keeps_the_contract(name):
     """With an expert that hardly looks, which is quick and need not win; two other tests see to the real one."""
-    findings = check_env(lambda: load.make(name, strong=50), tasks=1)
+    findings = check_env(lambda: registry.make(name, strong=50), tasks=1)
     assert [finding for finding in findings if not finding.ok and finding.rule != "expert_wins"] == []
 
 
@@ -126,7 +126,7 @@ def test_endgames_are_won_quiet_and_of_every_kind_asked_for(make):
     assert kinds == {"BBK", "KP", "KQ"}
     for bad, said in (({"pieces": "KNNK"}, "pieces is some of KQK"), ({"nodes": 0}, "nodes and strong")):
         with pytest.raises(ConfigError, match=said):
-            load.make("chess-endgames", **bad)
+            registry.make("chess-endgames", **bad)
 
 
 def test_slips_follow_the_seed_and_everything_is_the_same_again(make):
@@ -190,7 +190,7 @@ def running(pid):
 
 
 def test_the_engine_starts_lazily_and_ends_with_its_env():
-    env = load.make("chess-endgames")
+    env = registry.make("chess-endgames")
     begin(env)
     assert env.engine.process is None
     env.expert()
@@ -241,7 +241,7 @@ def test_a_killed_process_leaves_no_engine():
 
 def test_a_missing_engine_is_reported_with_the_command():
     with pytest.raises(MissingDependency, match="apt-get install stockfish"):
-        load.make("chess", engine="no-such-engine")
+        registry.make("chess", engine="no-such-engine")
     code = (
         "import sys; sys.modules['chess'] = None\nfrom agentgym import load\nload.get_spec('chess')\nload.make('chess')"
     )

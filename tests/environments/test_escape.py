@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym_environments.sandbox import Sandbox, SandboxLost
 
 here = importlib.util.spec_from_file_location("escapes", Path(__file__).with_name("escapes.py"))
@@ -67,7 +67,7 @@ CHEATS = {
 
 @pytest.fixture
 def world():
-    env = load.make("swe", sandbox="bubblewrap")
+    env = registry.make("swe", sandbox="bubblewrap")
     yield env
     env.close()
 

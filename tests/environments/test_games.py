@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import agentgym_environments.games
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.games import connectfour, kuhn, negotiation, tictactoe
 from agentgym_environments.games.bitboard import WIN, Position, rated, search
@@ -29,7 +29,7 @@ from agentgym_environments.games.exploitability import (
     views,
 )
 
-GAMES = [name for name, target in load.names().items() if target.split(".")[1] == "games"]
+GAMES = [name for name, target in registry.names().items() if target.split(".")[1] == "games"]
 SELF = [name for name in GAMES if name.endswith("-self")]
 ALONE = [name for name in GAMES if name not in SELF]
 README = Path(agentgym_environments.games.__file__).with_name("README.md")
@@ -37,7 +37,7 @@ README = Path(agentgym_environments.games.__file__).with_name("README.md")
 
 def make(name: str) -> Any:
     """With Connect Four's expert made quick."""
-    return load.make(name, **({"depth": 1} if name.startswith("connect-four") else {}))
+    return registry.make(name, **({"depth": 1} if name.startswith("connect-four") else {}))
 
 
 def finish(env, seed=0, options=None, choose=None) -> list[Any]:
@@ -53,7 +53,7 @@ def finish(env, seed=0, options=None, choose=None) -> list[Any]:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_the_spec_says_what_the_class_does(name):
-    spec, env = load.get_spec(name), load.make(name)
+    spec, env = registry.get_spec(name), registry.make(name)
     assert env.env_spec == spec
     assert spec.id == name
     assert spec.family == "games"
@@ -72,7 +72,7 @@ def test_connect_four_keeps_the_contract(name):
 
 @pytest.mark.worlds
 def test_the_conformance_rules_are_kept_by_connect_four_as_it_is():
-    findings = check_env(lambda: load.make("connect-four"), tasks=10)
+    findings = check_env(lambda: registry.make("connect-four"), tasks=10)
     assert [finding.rule for finding in findings if not finding.ok] == []
 
 
@@ -82,7 +82,7 @@ def test_the_conformance_rules_are_kept_by_connect_four_as_it_is():
      ("negotiation:opponent=random", 60), pytest.param("connect-four", 60, marks=pytest.mark.worlds)],
 )  # fmt: skip
 def test_the_expert_succeeds(name, tasks):
-    env = load.make(name)
+    env = registry.make(name)
     won = [
         finish(env, task, {"split": "test", "task": task}, lambda _: env.expert())[-1][4]["success"]
         for task in range(tasks)
@@ -120,7 +120,7 @@ def test_against_an_opponent_reward_counts_its_reply(name):
         assert env.success == said[-1][4]["successes"][role]
     assert roles == {0, 1}
     for side in (0, 1):
-        env = load.make(name, side=side)
+        env = registry.make(name, side=side)
         assert {env.reset(options={"task": task})[1]["role"] for task in range(4)} == {side}
 
 
@@ -139,7 +139,7 @@ def test_whoever_makes_too_many_illegal_moves_loses(name):
     assert info["success"] is False
     assert reward == (0 if name.startswith("negotiation") else info["rewards"][role])
     if not name.startswith("negotiation"):
-        assert info["rewards"][role] == load.get_spec(name).reward_range[0]  # nothing worse could have come
+        assert info["rewards"][role] == registry.get_spec(name).reward_range[0]  # nothing worse could have come
 
 
 def test_arguments_that_make_no_sense_are_refused():
@@ -151,12 +151,12 @@ def test_arguments_that_make_no_sense_are_refused():
         ("connect-four:rows=3", "columns and rows are 4 to 9"),
     ):
         with pytest.raises(ConfigError, match=words):
-            load.make(name)
-    world = load.make("kuhn-poker:opponent=self,hands=1")
+            registry.make(name)
+    world = registry.make("kuhn-poker:opponent=self,hands=1")
     assert world.env_spec.splits == {"train": 12}
     assert "two_player" in world.env_spec.capabilities
     with pytest.raises(BadRequest, match="call reset"):
-        load.make("kuhn-poker").step("pass")
+        registry.make("kuhn-poker").step("pass")
 
 
 # Tic-tac-toe
@@ -166,7 +166,7 @@ def test_openings_are_draws_and_reflections_share_a_split():
     splits = tictactoe.openings(None)
     classes = [{tictactoe.canonical(board) for board in boards} for boards in splits.values()]
     assert not any(one & other for one, other in itertools.combinations(classes, 2))
-    assert {split: len(boards) for split, boards in splits.items()} == load.get_spec("tic-tac-toe").splits
+    assert {split: len(boards) for split, boards in splits.items()} == registry.get_spec("tic-tac-toe").splits
     assert all(tictactoe.value(board) == 0 for boards in splits.values() for board in boards)
     assert tictactoe.canonical("x........") == tictactoe.canonical("........x") != tictactoe.canonical("....x....")
 
@@ -188,7 +188,7 @@ def test_pay():
 
 
 def test_a_role_sees_its_own_card_alone():
-    env = load.make("kuhn-poker-self")
+    env = registry.make("kuhn-poker-self")
     for task in range(30):
         observation, info = env.reset(options={"task": task})
         for action in ("pass", "bet", "bet"):
@@ -199,7 +199,7 @@ def test_a_role_sees_its_own_card_alone():
 
 
 def test_forfeiting_costs_every_hand_that_is_left():
-    env = load.make("kuhn-poker-self")
+    env = registry.make("kuhn-poker-self")
     env.reset(options={"task": 0})
     env.step("bet")
     env.step("pass")
@@ -381,7 +381,7 @@ def test_tasks_are_fair_and_the_fairest_deal_is_one_for_both():
 
 
 def test_a_deal_gives_each_role_its_own_points():
-    env = load.make("negotiation-self")
+    env = registry.make("negotiation-self")
     env.reset(options={"task": 3})
     table = env.state
     keep = negotiation.demand(table, 0)
@@ -395,7 +395,7 @@ def test_a_deal_gives_each_role_its_own_points():
 
 
 def test_the_tough_opponent_gives_in_and_never_below_half():
-    env = load.make("negotiation")
+    env = registry.make("negotiation")
     for task in range(0, 40, 2):
         env.reset(seed=task, options={"task": task})
         over = False

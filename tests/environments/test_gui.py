@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
 from agentgym_environments.gui import calculations, desktop, tasks
 from agentgym_environments.gui.actions import Act, parse
@@ -26,7 +26,7 @@ from agentgym_environments.gui.setup import COMMANDS
 from agentgym_environments.gui.tree import Numbers
 from agentgym_environments.turns import split_of
 
-WORLDS = [name for name in load.names() if name == "gui" or name.startswith("gui-")]
+WORLDS = [name for name in registry.names() if name == "gui" or name.startswith("gui-")]
 
 
 def missing() -> str:
@@ -45,7 +45,7 @@ real = pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.fixture(scope="module")
 def world():
     """One session for many tests: a reset makes the desktop anew."""
-    env = load.make("gui-long")  # for its turns
+    env = registry.make("gui-long")  # for its turns
     yield env
     env.close()
 
@@ -70,7 +70,7 @@ def play(env: Gui):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_tasks_are_many_and_each_is_in_one_split(name):
-    spec = load.get_spec(name)
+    spec = registry.get_spec(name)
     app, level = spec.kwargs["app"], spec.kwargs["level"]
     seen = {
         split: [tasks.make_task(app, level, split, index) for index in range(min(size, 40))]
@@ -85,22 +85,22 @@ def test_tasks_are_many_and_each_is_in_one_split(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec = load.get_spec(name)
-    env = load.make(name)
+    spec = registry.get_spec(name)
+    env = registry.make(name)
     assert env.env_spec == spec
     assert (spec.family, list(spec.splits)) == ("gui", ["train", "validation", "test"])
-    assert Gui().env_spec == load.get_spec("gui")
+    assert Gui().env_spec == registry.get_spec("gui")
 
 
 def test_arguments_change_what_the_spec_says():
-    seen = load.get_spec("gui-files:observation=both")
+    seen = registry.get_spec("gui-files:observation=both")
     assert seen.observations == ("text", "image")
     assert "image" in seen.capabilities
     assert not seen.deterministic
     with pytest.raises(ConfigError, match='observation is "text", "image" or "both"'):
-        load.make("gui:observation=smell")
+        registry.make("gui:observation=smell")
     with pytest.raises(ConfigError, match="there are no easy tasks of long; there are editor easy"):
-        load.make("gui:app=long,level=easy")
+        registry.make("gui:app=long,level=easy")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_expert_does_a_long_task_in_two_applications(world):
 def test_the_same_actions_show_the_same(world):
     """Dialogs, menus and the clipboard too; the display and the home are others."""
     said = ["press ctrl+a", "press ctrl+c", "click 2", "press escape", "type xyz", "press ctrl+shift+s", "press escape"]
-    other = load.make("gui-editor")
+    other = registry.make("gui-editor")
     try:
         episodes = []
         for env in (world, other, world):
@@ -340,7 +340,7 @@ def test_the_mouse_drags_scrolls_and_opens_menus(world):
 
 @real
 def test_a_screenshot_shows_what_is_typed():
-    env = load.make("gui-editor:observation=both")
+    env = registry.make("gui-editor:observation=both")
     try:
         seen, _ = env.reset(seed=0, options={"task": 0})
         image = seen["image"]
@@ -396,7 +396,7 @@ def gone(folder: Path) -> bool:
 
 @real
 def test_closing_leaves_nothing_and_reset_starts_again():
-    env = load.make("gui-calculator")
+    env = registry.make("gui-calculator")
     env.reset(seed=0)
     folder, number = env.desktop.home.parent, env.desktop._display.get_display_name().rpartition(":")[2]
     assert Path(f"/tmp/.X11-unix/X{number}").exists()
@@ -412,7 +412,7 @@ def test_closing_leaves_nothing_and_reset_starts_again():
 
 @real
 def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
-    env = load.make("gui-calculator")
+    env = registry.make("gui-calculator")
     try:
         env.reset(seed=0)
         folder = env.desktop.home.parent
@@ -461,7 +461,7 @@ def test_a_worker_that_is_killed_takes_its_desktop_along(tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["gui", "gui-long"])
 def test_the_conformance_suite_passes(name):
-    findings = check_env(load.maker(name), tasks=2)
+    findings = check_env(registry.maker(name), tasks=2)
     assert [str(finding) for finding in findings if not finding.ok] == []
 
 
@@ -473,7 +473,7 @@ def test_the_conformance_suite_passes(name):
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_expert_does_every_kind_of_task(name, stride):
     """Each kind in one split of `stride`, the next kind in the next split."""
-    env = load.make(name)
+    env = registry.make(name)
     try:
         kinds = len(tasks.makers(env.app, env.level))
         lost = []

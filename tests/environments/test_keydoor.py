@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym_environments.keydoor.corridor import Corridor
 from agentgym_environments.keydoor.grid import Grid, GridState
@@ -37,7 +37,7 @@ def test_the_door_stays_shut_without_the_key():
 
 
 def test_small_rooms_are_distinct_and_solvable_in_ten_turns():
-    env = load.make("keydoor")
+    env = registry.make("keydoor")
     starts = set()
     for split, size in env.env_spec.splits.items():
         for task in range(size):
@@ -53,7 +53,7 @@ def test_small_rooms_are_distinct_and_solvable_in_ten_turns():
 
 def test_a_room_without_enough_layouts_is_refused():
     with pytest.raises(ConfigError, match="48 layouts"):
-        load.make("keydoor", size=2)
+        registry.make("keydoor", size=2)
 
 
 def finish(env, key: str) -> tuple[list[str], float, bool]:
@@ -67,7 +67,7 @@ def finish(env, key: str) -> tuple[list[str], float, bool]:
 
 @pytest.mark.parametrize(("name", "turns"), [("keydoor-delayed", 12), ("keydoor-delayed-long", 30)])
 def test_only_the_right_key_opens_and_only_the_last_turn_tells(name, turns):
-    env = load.make(name)
+    env = registry.make(name)
     assert env.env_spec.max_turns == turns + 4
     for task in range(10):
         walks = {}
@@ -85,7 +85,7 @@ def test_only_the_right_key_opens_and_only_the_last_turn_tells(name, turns):
 
 def test_a_random_key_succeeds_one_time_in_colours():
     for colours in (2, 3, 5):
-        env = load.make("keydoor-delayed", colours=colours)
+        env = registry.make("keydoor-delayed", colours=colours)
         keys = [action.split()[1] for action in env.env_spec.actions if action.startswith("take")]
         assert len(keys) == colours
         for task in range(5):
@@ -111,7 +111,7 @@ def test_a_key_cannot_be_changed_and_a_wrong_way_costs_a_turn():
 
 
 def test_the_corridor_hides_the_doors_colour_and_notes_lie():
-    env = load.make("keydoor-delayed")
+    env = registry.make("keydoor-delayed")
     notes, right = 0, 0
     for task in range(200):
         colour = env.reset(options={"task": task})[0].split()[-1]
@@ -124,7 +124,7 @@ def test_the_corridor_hides_the_doors_colour_and_notes_lie():
 
 
 def test_one_hidden_colour_opens_every_untold_door():
-    env = load.make("keydoor-untold")
+    env = registry.make("keydoor-untold")
     for task in range(20):
         won = []
         for key in ("red", "blue", "green"):
@@ -135,7 +135,7 @@ def test_one_hidden_colour_opens_every_untold_door():
 
 
 def test_on_the_meadow_only_the_key_decides():
-    env = load.make("keydoor-meadow")
+    env = registry.make("keydoor-meadow")
     for way in ("north", "south", "east", "west"):
         for key in ("red", "blue", "green"):
             env.reset(options={"task": 3})
@@ -145,7 +145,7 @@ def test_on_the_meadow_only_the_key_decides():
 
 
 def test_more_corridor_means_more_turns():
-    env = load.make("keydoor-delayed", corridor=40, distractors=0.0)
+    env = registry.make("keydoor-delayed", corridor=40, distractors=0.0)
     assert env.env_spec.max_turns == 46
     with pytest.raises(ConfigError, match="2 to 6"):
-        load.make("keydoor-delayed", colours=7)
+        registry.make("keydoor-delayed", colours=7)

@@ -11,8 +11,8 @@ import signal
 
 import pytest
 
-from agentgym import load
-from agentgym.client import EnvClient, server_process
+from agentgym import registry
+from agentgym.clients.client import EnvClient, server_process
 from agentgym.env import Env
 from agentgym.errors import BadRequest, ConfigError, EpisodeLost
 from agentgym_environments.web.actions import NotPossible, parse
@@ -37,7 +37,7 @@ def make():
     made: list[Env] = []
 
     def make(name: str, **arguments) -> Env:
-        made.append(load.make(name, **arguments))
+        made.append(registry.make(name, **arguments))
         return made[-1]
 
     yield make
@@ -60,7 +60,7 @@ def play(world: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = load.get_spec(name), load.make(name)
+    spec, world = registry.get_spec(name), registry.make(name)
     assert world.env_spec == spec
     assert spec.family == "web"
     assert list(spec.splits) == ["train", "validation", "test"]
@@ -89,11 +89,11 @@ def test_arguments_choose_pages_and_what_is_seen(make):
         r'Task: Click the button\.\n[^]*<button[^>]* ref="\d+">Click Me!</button>'.replace("[^]", "(?s:.)"), observation
     )
     assert info["page"] == "click-test"
-    assert load.get_spec("miniwob:page=hot-cold").splits == {"train": 20}
-    assert "expert" not in load.get_spec("miniwob:page=hot-cold").capabilities
+    assert registry.get_spec("miniwob:page=hot-cold").splits == {"train": 20}
+    assert "expert" not in registry.get_spec("miniwob:page=hot-cold").capabilities
     for wrong in ("page=no-such", "group=no-such", "observation=smell", "pace_ms=0"):
         with pytest.raises(ConfigError):
-            load.make(f"miniwob:{wrong}")
+            registry.make(f"miniwob:{wrong}")
 
 
 def test_a_screenshot_is_an_image_that_can_be_pointed_at(make):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, GRADIENT, VALUE
 
 
@@ -51,7 +51,7 @@ def enumerate_values(env, state, reached, table):
 
 
 def test_values_advantages_and_gradient_are_the_closed_form():
-    env = load.make("oracle")
+    env = registry.make("oracle")
     env.reset(seed=0)
     table = {}
     enumerate_values(env, env.snapshot(), 1.0, table)
@@ -62,7 +62,7 @@ def test_values_advantages_and_gradient_are_the_closed_form():
 
 
 def test_the_birch_room_is_a_fair_coin_that_follows_the_seed():
-    env = load.make("oracle")
+    env = registry.make("oracle")
     rooms = []
     for seed in range(400):
         env.reset(seed=seed)
@@ -73,7 +73,7 @@ def test_the_birch_room_is_a_fair_coin_that_follows_the_seed():
 
 
 def test_episodes_have_three_turns_and_refuse_other_rooms_words():
-    env = load.make("oracle")
+    env = registry.make("oracle")
     env.reset(seed=0)
     observation, reward, *_, info = env.step("gold")
     assert observation == "not an action here; you are at the fork: left or right"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import load
-from agentgym.rates import rates
+from agentgym import registry
+from agentgym.evaluation.baselines import rates
 from agentgym.session import LocalSession, Session
 
 FOLDER = Path(__file__).parents[2] / "environments" / "agentgym_environments"
@@ -37,12 +37,12 @@ TOLD = tables()
 @pytest.mark.parametrize("name", [name for name in TOLD if not name.startswith(SLOW)])
 def test_the_readme_says_what_is_measured(name):
     async def open_session() -> Session:
-        return LocalSession(load.make(name))
+        return LocalSession(registry.make(name))
 
     async def measured() -> dict[str, dict[str, str]]:
         episodes = max(int(cells[0]) for cells in TOLD[name].values())
         found: dict[str, dict[str, str]] = {}
-        async for rate in rates(open_session, load.get_spec(name), episodes=episodes):
+        async for rate in rates(open_session, registry.get_spec(name), episodes=episodes):
             assert not rate.failed, rate.error
             found.setdefault(rate.split, {})[rate.policy] = rate.cell()
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import agentgym_environments
-from agentgym import load
+from agentgym import registry
 
 ROOT = Path(agentgym_environments.__file__).parent
 EPISODE = re.compile(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", re.DOTALL)
@@ -41,7 +41,7 @@ def without_trailing_spaces(text: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "split", "task", "printed"), EPISODES)
 def test_the_episode_in_a_readme_is_what_the_solver_plays(name, split, task, printed, tmp_path):
-    env = load.make(f"{name}:cache={tmp_path}" if name == "textworld" else name)
+    env = registry.make(f"{name}:cache={tmp_path}" if name == "textworld" else name)
     try:
         lines, rewards = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
         while not env.over:
@@ -56,6 +56,6 @@ def test_the_episode_in_a_readme_is_what_the_solver_plays(name, split, task, pri
 
 
 def test_every_class_of_environments_has_an_episode_in_a_readme():
-    classes = load.names()
+    classes = registry.names()
     printed = {classes[name.partition(":")[0]] for _, found in FOUND for name, *_ in found}
     assert set(classes.values()) - printed == WITHOUT

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from solving import play
 
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, MissingDependency
 from agentgym_environments.research import env as research
 from agentgym_environments.research.judge import MOST_FILES, numbers
@@ -73,20 +73,20 @@ def test_hints_tell_each_thing_that_is_to_be_found():
 
 @pytest.fixture(scope="module")
 def env():
-    env = load.make("research")
+    env = registry.make("research")
     yield env
     env.close()
 
 
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_the_spec_says_what_the_class_does(name):
-    assert load.make(name).env_spec == load.get_spec(name)
-    assert load.get_spec(name).splits == SIZES
+    assert registry.make(name).env_spec == registry.get_spec(name)
+    assert registry.get_spec(name).splits == SIZES
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("research:hard=true", (0, 1)), ("research:interface=tools", (1,))])
 def test_the_expert_looks_writes_and_submits(name, numbers):
-    other = load.make(name)
+    other = registry.make(name)
     for number in numbers:
         *_, wrote, submitted = play(other, "validation", number)
         assert "CLUES" in wrote[0]
@@ -103,7 +103,7 @@ def test_the_expert_looks_writes_and_submits(name, numbers):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_the_expert_solves_its_tasks(name, stride):
-    env = load.make(name)
+    env = registry.make(name)
     for split, size in SIZES.items():
         for number in range(0, size, stride):
             assert play(env, split, number)[-1][1] >= research.SOLVED, (split, number)
@@ -114,7 +114,7 @@ def test_the_expert_solves_its_tasks(name, stride):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_it_keeps_the_contract(name):
-    assert [str(finding) for finding in check_env(load.maker(name), tasks=3) if not finding.ok] == []
+    assert [str(finding) for finding in check_env(registry.maker(name), tasks=3) if not finding.ok] == []
 
 
 def test_part_of_the_way_is_part_of_the_reward(env):
@@ -134,10 +134,10 @@ def test_a_snapshot_goes_on_elsewhere(env):
     env.reset(seed=1, options={"split": "train", "task": 3})
     for _ in range(3):
         env.step(env.expert())
-    other = load.make("research")
+    other = registry.make("research")
     other.restore(env.snapshot())
     assert other.step(other.expert())[1] == env.step(env.expert())[1] == 1.0
-    hard = load.make("research:hard=true")
+    hard = registry.make("research:hard=true")
     with pytest.raises(BadRequest, match="this snapshot is of research"):
         hard.restore(env.snapshot())
     other.close()

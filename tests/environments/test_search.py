@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.search.atlas import distance_km, fold, read_atlas
 from agentgym_environments.search.chains import within
@@ -147,21 +147,21 @@ def test_no_answer_is_worth_guessing(hops):
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = load.get_spec(name), load.make(name)
+    spec, world = registry.get_spec(name), registry.make(name)
     assert world.env_spec == spec
     assert (spec.family, spec.splits, spec.deterministic) == ("search", SIZES, True)
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_expert_answers(name):
-    world = load.make(name)
+    world = registry.make(name)
     solved = [play(world, split, task, lambda _: world.expert())[1]["success"] for split in SIZES for task in range(60)]
     assert sum(solved) >= 0.95 * len(solved)
 
 
 def test_the_expert_uses_nothing_before_it_was_shown():
     """Every word of a query is the question's, or was on the screen, or is one of the solver's own."""
-    world = load.make("search-3hop")
+    world = registry.make("search-3hop")
     own = set(fold("airport serving iata icao elevation feet coordinates population time zone").split())
     own |= set(fold("capital currency calling code area").split())
     for task in range(40):
@@ -178,7 +178,7 @@ def test_the_expert_uses_nothing_before_it_was_shown():
 
 
 def test_same_actions_give_the_same_bytes_and_a_snapshot_goes_on():
-    world, other = load.make("search-3hop:judge=true"), load.make("search-3hop:judge=true")
+    world, other = registry.make("search-3hop:judge=true"), registry.make("search-3hop:judge=true")
     for task in range(3):
         assert json.dumps(play(world, "test", task, lambda _: world.expert())) == json.dumps(
             play(other, "test", task, lambda _: other.expert())
@@ -199,7 +199,7 @@ def test_same_actions_give_the_same_bytes_and_a_snapshot_goes_on():
 
 
 def test_searching_opening_finding():
-    world = load.make("search:results=3,page=2")
+    world = registry.make("search:results=3,page=2")
     world.reset(options={"split": "test", "task": 0})
     observation, *_, info = world.step("search Lisbon Portugal")
     lines = observation.splitlines()
@@ -229,7 +229,7 @@ def test_searching_opening_finding():
 
 
 def test_full_results_are_documents_as_in_search_r1():
-    world = load.make("search:full=true")
+    world = registry.make("search:full=true")
     world.reset(options={"split": "test", "task": 0})
     world.step(world.expert())
     first = world.document(world.view[2][0])
@@ -249,7 +249,7 @@ def test_full_results_are_documents_as_in_search_r1():
     ],
 )
 def test_what_an_answer_pays(reward, said, paid, success):
-    world = load.make(f"search:reward={reward}")
+    world = registry.make(f"search:reward={reward}")
     task = next(i for i, one in enumerate(questions(15000, 2, "test", 200)) if one.answers[0].isalnum())
     world.reset(options={"split": "test", "task": task})
     observation, got, ended, _, info = world.step("answer " + said.format(world.chain.answers[0]))
@@ -260,7 +260,7 @@ def test_what_an_answer_pays(reward, said, paid, success):
 
 def test_nothing_shown_to_the_agent_says_what_is_gold():
     """Two tasks with different gold documents show the same for the same actions."""
-    world = load.make("search")
+    world = registry.make("search")
     shown = []
     for task in (0, 1):
         world.reset(options={"split": "test", "task": task})
@@ -272,7 +272,7 @@ def test_nothing_shown_to_the_agent_says_what_is_gold():
 
 
 def test_progress_counts_documents_whose_facts_were_shown():
-    world = load.make("search-3hop")
+    world = registry.make("search-3hop")
     _, info = world.reset(options={"split": "train", "task": 3})
     seen = [info["progress"]]
     while not world.over:
@@ -285,7 +285,7 @@ def test_progress_counts_documents_whose_facts_were_shown():
 
 
 def test_hints_name_only_what_was_read_and_lead_to_the_answer():
-    world = load.make("search")
+    world = registry.make("search")
     observation, _ = world.reset(options={"split": "train", "task": 7})
     read = fold(observation)
     while not world.over:
@@ -298,7 +298,7 @@ def test_hints_name_only_what_was_read_and_lead_to_the_answer():
 
 def test_a_policy_that_knows_only_the_form_gets_nothing():
     """Answers that were right in training, said without reading."""
-    world = load.make("search")
+    world = registry.make("search")
     for task, chain in enumerate(questions(15000, 2, "train", 2000)[:200]):
         world.reset(options={"split": "test", "task": task})
         assert world.step(f"answer {chain.answers[0]}")[1] == 0
@@ -315,7 +315,7 @@ def test_a_policy_that_knows_only_the_form_gets_nothing():
 )
 def test_arguments_that_mean_nothing_are_refused(arguments, said):
     with pytest.raises(ConfigError, match=said):
-        load.make(f"search:{arguments}")
+        registry.make(f"search:{arguments}")
 
 
 # Scores.

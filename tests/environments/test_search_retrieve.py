@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import EnvironmentFailure, Unreachable
 from agentgym_environments.search.index import Bm25
 from agentgym_environments.search.judge import (
@@ -85,7 +85,7 @@ def test_retrieve_takes_topk_and_refuses_invalid_requests():
 
 
 def test_a_world_with_a_remote_retriever_plays_as_with_its_own(served):
-    own, remote = load.make("search"), load.make("search", retriever=served)
+    own, remote = registry.make("search"), registry.make("search", retriever=served)
     assert own.env_spec.deterministic
     assert not remote.env_spec.deterministic
     assert served in remote.env_spec.notes
@@ -101,7 +101,7 @@ def test_a_world_with_a_remote_retriever_plays_as_with_its_own(served):
 
 
 def test_foreign_documents_can_be_read_and_kept_in_a_snapshot():
-    world, copy = load.make("search"), load.make("search")
+    world, copy = registry.make("search"), registry.make("search")
     world._remote = Bm25([Document("X9", "Rome", ("Rome is old.", "It has seven hills."))])
     world.close = lambda: None
     world.reset(options={"split": "test", "task": 0})
@@ -215,8 +215,8 @@ def test_what_is_useful():
 
 
 def test_judgements_are_rewarded_once_on_their_own_turn():
-    world = load.make("search:judge=true")
-    plain = load.make("search")
+    world = registry.make("search:judge=true")
+    plain = registry.make("search")
     assert "judge yes" in world.env_spec.instructions
     assert "judge yes" not in plain.env_spec.instructions
     assert world.env_spec.max_turns > plain.env_spec.max_turns
@@ -254,7 +254,7 @@ def test_citations_are_split_from_the_answer_and_checked():
 
 
 def test_an_answers_citations_are_in_info():
-    world = load.make("search")
+    world = registry.make("search")
     world.reset(options={"split": "test", "task": 1})
     while not (action := world.expert()).startswith("answer"):
         world.step(action)

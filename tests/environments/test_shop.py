@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.shop.catalogue import kinds, products, search, wares
 from agentgym_environments.shop.env import understand
@@ -225,7 +225,7 @@ def test_all_kinds_and_addresses_are_asked_for():
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_expert_orders_what_was_asked(name):
-    env = load.make(name)
+    env = registry.make(name)
     for split in SPLITS:
         for index in range(20):
             env.reset(options={"split": split, "task": index})
@@ -236,7 +236,7 @@ def test_the_expert_orders_what_was_asked(name):
 
 
 def test_the_expert_takes_up_what_others_began():
-    env = load.make("shop-hard")
+    env = registry.make("shop-hard")
     for index in range(10):
         env.reset(options={"task": index})
         for action in ("search blanket", f"click P{search('blanket')[1]}", "click buy now", "click home", "nonsense"):
@@ -247,7 +247,7 @@ def test_the_expert_takes_up_what_others_began():
 
 
 def test_a_nearly_right_order_gets_partial_reward_and_ends():
-    env = load.make("shop")
+    env = registry.make("shop")
     env.reset(options={"split": "test", "task": CHOOSES})
     while "choose" not in env.expert():
         env.step(env.expert())
@@ -275,7 +275,7 @@ def test_actions_ignore_case_and_brackets_and_must_be_offered():
 
 
 def test_snapshots_are_small_and_another_level_is_an_argument():
-    env, copy = load.make("shop:level=two"), load.make("shop:level=two")
+    env, copy = registry.make("shop:level=two"), registry.make("shop:level=two")
     env.reset(options={"task": 5})
     for _ in range(4):
         env.step(env.expert())
@@ -283,10 +283,10 @@ def test_snapshots_are_small_and_another_level_is_an_argument():
     assert (copy.state, copy.goal) == (env.state, env.goal)
     assert len(env.snapshot()) < 2000
     with pytest.raises(ConfigError, match="level is one of easy, one, two"):
-        load.make("shop:level=three")
+        registry.make("shop:level=three")
 
 
 def test_a_snapshot_is_json():
-    env = load.make("shop")
+    env = registry.make("shop")
     env.reset()
     assert json.loads(env.snapshot())["state"]["state"]["page"] == "home"

@@ -8,7 +8,8 @@ import json
 import httpx
 import pytest
 
-from agentgym import check, load
+from agentgym import registry
+from agentgym.conformance import run
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.shop.app import Customer, event_of, here, url_of
 from agentgym_environments.shop.catalogue import products, search
@@ -137,7 +138,7 @@ def worlds():
     made = []
 
     def make(name):
-        made.append(load.make(name))
+        made.append(registry.make(name))
         return made[-1]
 
     yield make
@@ -241,13 +242,13 @@ def test_a_page_can_be_had_as_html_or_seen(worlds, name):
     assert observation["image"].std() > 5
     assert "image" in seen.env_spec.capabilities
     with pytest.raises(ConfigError, match='observation is "tree"'):
-        load.make(f"{name}:observation=smell")
+        registry.make(f"{name}:observation=smell")
 
 
 @pytest.mark.every
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
 def test_the_conformance_suite_passes_in_the_browser(name):
-    assert [finding for finding in check.check_env(load.maker(name), tasks=3) if not finding.ok] == []
+    assert [finding for finding in run.check_env(registry.maker(name), tasks=3) if not finding.ok] == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym_environments.sokoban.level import Level
 from agentgym_environments.sokoban.solver import solve
 from agentgym_environments.sokoban.tasks import level
@@ -69,7 +69,7 @@ def test_levels_are_of_the_size_asked_for_and_solved_in_time(size, boxes, longes
 
 
 def test_progress_and_available_actions():
-    env = load.make("sokoban-6x6")
+    env = registry.make("sokoban-6x6")
     env.reset(options={"task": 0})
     env.level = Level.parse(ROOM)
     info = env.step("right")[4]
@@ -78,7 +78,7 @@ def test_progress_and_available_actions():
 
 
 def test_the_solver_acts_from_any_state_even_if_lost():
-    env = load.make("sokoban")
+    env = registry.make("sokoban")
     env.reset(options={"task": 1})
     first = env.expert()
     env.step(next(way for way in env.describe()["available_actions"] if way != first))

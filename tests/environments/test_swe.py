@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from solving import play
 
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.sandbox import actions
 from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
@@ -93,7 +93,7 @@ def test_every_package_is_verified_both_ways(name, stride):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
 def test_the_expert_solves_tasks_and_submitting_at_once_none(name, stride):
-    env = load.make(name)
+    env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(0, size, stride):
             assert play(env, split, task)[-1][4]["success"], (split, task)
@@ -209,7 +209,7 @@ def test_an_archive_that_is_not_the_one_meant_is_refused(tmp_path, monkeypatch):
 def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    env = load.make("swe", cache=str(tmp_path))
+    env = registry.make("swe", cache=str(tmp_path))
     with pytest.raises(MissingDependency, match=r"need its source distribution, once, from PyPI: `pip download"):
         env.reset(seed=0)
 
@@ -219,13 +219,13 @@ def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
 def test_the_spec_says_what_the_class_does(name):
-    assert load.make(name).env_spec == load.get_spec(name)
-    assert load.get_spec("swe:bugs=2").splits == load.get_spec("swe-hard").splits
+    assert registry.make(name).env_spec == registry.get_spec(name)
+    assert registry.get_spec("swe:bugs=2").splits == registry.get_spec("swe-hard").splits
 
 
 @pytest.fixture(scope="module")
 def env():
-    env = load.make("swe")
+    env = registry.make("swe")
     yield env
     env.close()
 
@@ -290,11 +290,11 @@ def test_a_snapshot_holds_files_shell_and_hints(env):
     env.step("run x=7; cd /tmp; echo hi > f")
     env.hint()
     state = env.snapshot()
-    other = load.make("swe")
+    other = registry.make("swe")
     other.restore(state)
     assert [one.step("run echo $x; cat f")[0] for one in (env, other)] == ["7\nhi"] * 2
     assert env.hint() == other.hint()
-    hard = load.make("swe-hard")
+    hard = registry.make("swe-hard")
     for bad in (b"", b"[]", b'{"id": "swe", "bugs": 1}'):
         with pytest.raises(BadRequest, match="not a snapshot"):
             other.restore(bad)
@@ -304,7 +304,7 @@ def test_a_snapshot_holds_files_shell_and_hints(env):
 
 
 def test_tools_are_the_same_actions(env):
-    tools = load.make("swe:interface=tools")
+    tools = registry.make("swe:interface=tools")
     assert [tool.name for tool in tools.env_spec.tools] == ["run", "view", "edit", "submit"]
     tools.reset(options={"split": "test", "task": 0})
     call = tools.expert()
@@ -315,14 +315,14 @@ def test_tools_are_the_same_actions(env):
     assert step[1] == 1.0
     tools.close()
     with pytest.raises(ConfigError, match="text or tools"):
-        load.make("swe:interface=voice")
+        registry.make("swe:interface=voice")
 
 
 @pytest.mark.worlds
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
 def test_it_keeps_the_contract(name):
-    assert [str(finding) for finding in check_env(load.maker(name), tasks=3) if not finding.ok] == []
+    assert [str(finding) for finding in check_env(registry.maker(name), tasks=3) if not finding.ok] == []
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap")
@@ -332,7 +332,7 @@ def test_generated_tasks_are_loaded_and_solved(tmp_path, monkeypatch):
     options = ["--out", str(tmp_path), "--split", "validation", "--singles", "2", "--pairs", "0", "--seed", "7"]
     result = CliRunner().invoke(maker.main, ["markupsafe", *options], catch_exceptions=False)
     assert result.exit_code == 0
-    env = load.make(f"swe:tasks={tmp_path}", sandbox="bubblewrap")
+    env = registry.make(f"swe:tasks={tmp_path}", sandbox="bubblewrap")
     assert env.env_spec.splits == {"validation": 2}
     opening, _ = env.reset(options={"split": "validation", "task": 1})
     assert opening.startswith("markupsafe 3.0.4 in /work.")
@@ -342,9 +342,9 @@ def test_generated_tasks_are_loaded_and_solved(tmp_path, monkeypatch):
     assert info["success"]
     env.close()
     with pytest.raises(ConfigError, match="has no task with 2 bugs: make some with --pairs"):
-        load.make(f"swe-hard:tasks={tmp_path}")
+        registry.make(f"swe-hard:tasks={tmp_path}")
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"make some with `python -m agentgym_environments\.swe\.make PACKAGE --out "):
-        load.make("swe", tasks=str(tmp_path))
+        registry.make("swe", tasks=str(tmp_path))

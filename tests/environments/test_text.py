@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentgym_environments
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym_environments.text.car_dealer.deal import PERSONAS
 from agentgym_environments.text.guess_city import atlas
@@ -21,7 +21,7 @@ HERE = Path(agentgym_environments.__file__).parent / "text"
 
 
 def begin(name, task=0, split="train", **kwargs):
-    env = load.make(name, **kwargs)
+    env = registry.make(name, **kwargs)
     env.reset(seed=0, options={"split": split, "task": task})
     return env
 
@@ -76,7 +76,7 @@ def test_mazes_of_other_sizes_give_time_enough():
     assert len(walk(plan(4, 0, "ways", 30, "train", 0), False, 99)) <= 30
     for bad in ({"size": 2}, {"view": "sky"}):
         with pytest.raises(ConfigError, match="maze: size is 3 to 20"):
-            load.make("maze", **bad)
+            registry.make("maze", **bad)
 
 
 # Navigation
@@ -107,7 +107,7 @@ def test_a_house_of_any_size_is_tidied_up_even_after_wrong_turns():
             env.turn = 0
             assert env.over or play(env)[1] == 1
     with pytest.raises(ConfigError, match="rooms is 2 to 9"):
-        load.make("navigation", rooms=10)
+        registry.make("navigation", rooms=10)
 
 
 # Guessing
@@ -159,14 +159,14 @@ def test_the_order_of_questions_does_not_change_the_state():
 def test_instructions_name_every_question_and_attribute():
     assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:
-        env, told = load.make(name), load.get_spec(name).instructions.replace("\n", " ")
+        env, told = registry.make(name), registry.get_spec(name).instructions.replace("\n", " ")
         for question in env.table.offered:
             words = question.split()
             heads = [" ".join(words[:cut]) + ": " for cut in range(1, len(words))]
             assert any(head in told and question[len(head) - 1 :] in told for head in heads), question
     for name in ("twenty-questions-mini", "guess-city-mini"):
-        told = load.get_spec(name).instructions.replace("\n", " ")
-        assert all(one in told for one in load.make(name).table.names)
+        told = registry.get_spec(name).instructions.replace("\n", " ")
+        assert all(one in told for one in registry.make(name).table.names)
 
 
 def test_facts_about_cities():
@@ -243,20 +243,20 @@ def test_manners_of_buyers():
             before = dreamer.limit(car)
             assert "love" in dreamer.step(f"praise {car.name} {wish}")[0]
             assert dreamer.limit(car) >= before
-    assert load.make("car-dealer", personas="frank+coy").personas == ("frank", "coy")
+    assert registry.make("car-dealer", personas="frank+coy").personas == ("frank", "coy")
     with pytest.raises(ConfigError, match="personas some of frank"):
-        load.make("car-dealer", personas="nobody")
+        registry.make("car-dealer", personas="nobody")
 
 
 # All of them
 
-PURE = [name for name, target in load.names().items() if ".text." in target and "chess" not in target]
+PURE = [name for name, target in registry.names().items() if ".text." in target and "chess" not in target]
 
 
 @pytest.mark.parametrize("name", PURE)
 def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
     for task in range(3):
-        env, copy = begin(name, task), load.make(name)
+        env, copy = begin(name, task), registry.make(name)
         for _ in range(2):
             if not env.over:
                 env.step(env.expert())
@@ -273,7 +273,7 @@ def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
 )
 @pytest.mark.parametrize("name", PURE)
 def test_the_expert_wins_hundreds_of_tasks(name, tasks):
-    env = load.make(name)
+    env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         won = 0
         for task in range(min(size, tasks)):

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from mcp.types import Tool
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
-from agentgym.harness import Harness
+from agentgym.rollouts.prompt_format import Harness
 from agentgym.spec import EnvSpec
 from agentgym_environments.tools.database import Change, Database, changes
 from agentgym_environments.tools.env import Tools
@@ -21,15 +21,15 @@ from agentgym_environments.tools.goals import ANY, Goal, Says, match, numbers_in
 from agentgym_environments.tools.registry import render
 from agentgym_environments.tools.tasks import KINDS, ONE_APP, SEVERAL
 from agentgym_environments.tools.write_specs import specs
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 IDS = ("tools-one", "tools", "tools-long", "tools-dialogue")
 ERRANDS = IDS[:3]
 
 
 def world(kind: str = "", task: int = 0, split: str = "train", name: str = "tools") -> Any:
-    env = load.make(name, **({"kind": kind} if kind else {}))
+    env = registry.make(name, **({"kind": kind} if kind else {}))
     env.reset(seed=0, options={"split": split, "task": task})
     return env
 
@@ -94,7 +94,7 @@ def test_the_toml_files_are_those_of_the_code():
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_matches_the_class_and_tools_have_schemas(name):
-    spec, env = load.get_spec(name), load.make(name)
+    spec, env = registry.get_spec(name), registry.make(name)
     assert env.env_spec == spec
     assert (spec.id, spec.family, spec.inline) == (name, "tools", True)
     assert {tool.name for tool in spec.tools} == {*env.tools, *env.world_tools}
@@ -106,7 +106,7 @@ def test_the_spec_matches_the_class_and_tools_have_schemas(name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_expert_wins_in_every_split(name):
-    env = load.make(name)
+    env = registry.make(name)
     for split in env.env_spec.splits:
         for task in range(15):
             env.reset(seed=task, options={"split": split, "task": task})
@@ -119,7 +119,7 @@ def test_the_expert_wins_in_every_split(name):
 )
 @pytest.mark.parametrize("name", IDS)
 def test_the_expert_wins_hundreds(name, tasks):
-    env = load.make(name)
+    env = registry.make(name)
     for split in env.env_spec.splits:
         for task in range(tasks):
             env.reset(seed=task, options={"split": split, "task": task})
@@ -128,7 +128,7 @@ def test_the_expert_wins_hundreds(name, tasks):
 
 @pytest.mark.parametrize("name", IDS)
 def test_well_formed_calls_without_reading_win_nothing(name):
-    env, understood = load.make(name), 0
+    env, understood = registry.make(name), 0
     for task in range(15):
         env.reset(seed=task, options={"task": task})
         chance = random.Random(task)
@@ -141,7 +141,7 @@ def test_well_formed_calls_without_reading_win_nothing(name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_nobody_is_in_two_splits(name):
-    env, people = load.make(name), {}
+    env, people = registry.make(name), {}
     for split in env.env_spec.splits:
         for task in range(20):
             env.reset(options={"split": split, "task": task})
@@ -151,7 +151,7 @@ def test_nobody_is_in_two_splits(name):
 
 @pytest.mark.parametrize("name", IDS)
 def test_random_legal_calls_are_valid_and_rarely_win(name):
-    env, chance, won = load.make(name), random.Random(0), 0
+    env, chance, won = registry.make(name), random.Random(0), 0
     for task in range(15):
         _, info = env.reset(options={"task": task})
         while not env.over:
@@ -410,7 +410,7 @@ def test_the_key_names_the_state_not_the_way_to_it():
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_snapshot_of_any_moment_goes_on_as_the_episode_did(name):
-    env, copy = load.make(name), load.make(name)
+    env, copy = registry.make(name), registry.make(name)
     env.reset(seed=3, options={"split": "test", "task": 7})
     while not env.over:
         state, action = env.snapshot(), env.expert()
@@ -429,10 +429,10 @@ def test_a_snapshot_of_any_moment_goes_on_as_the_episode_did(name):
 
 def test_arguments_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match="level is one of one, several, long"):
-        load.make("tools", level="huge")
+        registry.make("tools", level="huge")
     with pytest.raises(ConfigError, match="kind is one of reply_mail"):
-        load.make("tools:kind=nap")
-    assert load.get_spec("tools:kind=sick_day").id == "tools"
+        registry.make("tools:kind=nap")
+    assert registry.get_spec("tools:kind=sick_day").id == "tools"
 
 
 # MCP.
@@ -441,7 +441,7 @@ def test_arguments_that_do_not_exist_are_refused():
 @pytest.mark.parametrize("name", ["tools-one", "tools-dialogue"])
 def test_a_whole_task_over_mcp(name):
     """A session of the server is reset to a task over HTTP and then driven by tools/call alone."""
-    env = load.make(name)
+    env = registry.make(name)
     with serve_in_thread(create_app([name], max_sessions=4)) as url:
 
         def rpc(method: str, **params: Any) -> Any:
@@ -476,5 +476,5 @@ def test_an_agent_that_has_only_mcp_can_ask_for_its_task():
 
 def test_the_tools_are_what_the_mcp_package_takes_for_tools():
     for name in IDS:
-        for tool in load.get_spec(name).tools:
+        for tool in registry.get_spec(name).tools:
             Tool.model_validate({"name": tool.name, "inputSchema": tool.parameters})

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError, EnvironmentCrashed, UsageError
-from agentgym.harness import Harness
-from agentgym.policy import Episode, ScriptedPolicy
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Episode, ScriptedPolicy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
-from agentgym.trajectory import StopReason
 from agentgym_environments.tools.dialogue.cases import KINDS
 from agentgym_environments.tools.dialogue.users import PERSONAS
 
 
 def desk(kind: str, persona: str = "brisk", task: int = 0, **arguments: Any) -> Any:
-    env = load.make("tools-dialogue", kind=kind, persona=persona, **arguments)
+    env = registry.make("tools-dialogue", kind=kind, persona=persona, **arguments)
     env.reset(seed=0, options={"task": task})
     return env
 
@@ -104,7 +104,7 @@ def test_the_customer_agrees_only_to_what_was_wanted():
 
 def test_the_second_wish_is_told_when_the_first_is_settled():
     for task in range(30):
-        env = load.make("tools-dialogue", persona="brisk")
+        env = registry.make("tools-dialogue", persona="brisk")
         env.reset(options={"task": task})
         _, *rest = env.case.caller.wishes
         if rest:
@@ -288,14 +288,14 @@ def test_an_episode_whose_customer_fails_is_not_scored():
 
 def test_arguments_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match="persona is one of brisk"):
-        load.make("tools-dialogue", persona="rude")
+        registry.make("tools-dialogue", persona="rude")
     with pytest.raises(UsageError, match="begins with http"):
-        load.make("tools-dialogue", user="localhost")
+        registry.make("tools-dialogue", user="localhost")
 
 
 def test_the_new_address_is_another():
     """Drawn anew where chance gives the order's own: nothing could be changed (validation 217 was such a task)."""
-    env = load.make("tools-dialogue")
+    env = registry.make("tools-dialogue")
     env.reset(seed=0, options={"split": "validation", "task": 217})
     over, info = False, {}
     while not over:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym_environments.tools.dialogue.acts import acts
 
 _spec = importlib.util.spec_from_file_location("wordings", Path(__file__).with_name("wordings.py"))
@@ -161,7 +161,7 @@ def reworded(text: str, way: int) -> str:
 
 def replayed(task: int, words: Callable[[str], str]) -> bool:
     """Play the shipped plan once, without planning again."""
-    env = load.make("tools-dialogue")
+    env = registry.make("tools-dialogue")
     env.reset(seed=0, options={"split": "test", "task": task})
     for step in env.job.plan:
         arguments = {"text": words(step.arguments["text"])} if step.name == "say" else step.arguments

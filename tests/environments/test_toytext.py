@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.toytext.env import ToyText
@@ -21,7 +21,7 @@ def test_a_rendering_drops_escapes_and_keeps_the_agent():
 
 
 def test_frozenlake_gives_a_new_map_each_task_and_does_not_slip():
-    env = load.make("frozenlake")
+    env = registry.make("frozenlake")
     maps = {env.reset(seed=0, options={"task": task})[0] for task in range(200)}
     assert len(maps) == 200
     assert all(text.startswith("@") and text.endswith("G") for text in maps)
@@ -30,7 +30,7 @@ def test_frozenlake_gives_a_new_map_each_task_and_does_not_slip():
 
 
 def test_falling_in_is_no_success():
-    env = load.make("frozenlake")
+    env = registry.make("frozenlake")
     for task in range(700):
         observation, _ = env.reset(options={"task": task})
         if observation[1] == "H":
@@ -40,7 +40,7 @@ def test_falling_in_is_no_success():
 
 
 def test_chance_follows_the_seed_and_not_the_task():
-    env = load.make("frozenlake", make_kwargs={"is_slippery": True})
+    env = registry.make("frozenlake", make_kwargs={"is_slippery": True})
     walks = []
     for seed in (0, 0, 1, 2, 3):
         env.reset(seed=seed, options={"task": 5})
@@ -50,7 +50,7 @@ def test_chance_follows_the_seed_and_not_the_task():
 
 
 def test_taxi_says_where_everything_is_and_starts_everywhere():
-    env = load.make("taxi")
+    env = registry.make("taxi")
     seen = set()
     for split, size in env.env_spec.splits.items():
         seen |= {env.reset(options={"split": split, "task": task})[0].splitlines()[-1] for task in range(size)}
@@ -63,13 +63,13 @@ def test_taxi_says_where_everything_is_and_starts_everywhere():
 
 def test_nonsense_costs_what_a_move_costs_where_moves_cost():
     for name in ("taxi", "cliffwalking"):
-        env = load.make(name)
+        env = registry.make(name)
         env.reset(seed=0)
         assert env.step("fly")[1] == -1.0
 
 
 def test_the_cliff():
-    env = load.make("cliffwalking")
+    env = registry.make("cliffwalking")
     observation, _ = env.reset(options={"task": 0})
     assert observation.splitlines()[-1].startswith("x  C")  # the usual start
     _, reward, terminated, _, info = env.step("right")
@@ -82,7 +82,7 @@ def test_the_cliff():
 
 
 def test_blackjack_by_its_numbers():
-    env = load.make("blackjack")
+    env = registry.make("blackjack")
     observation, info = env.reset(seed=0, options={"task": 0})
     assert observation.startswith("your sum ")
     assert "dealer" in info["state_key"]

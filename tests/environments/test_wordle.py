@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym_environments.wordle.feedback import feedback, patterns
 from agentgym_environments.wordle.solver import letters
@@ -52,7 +52,7 @@ def test_the_lists(name, length, count):
 
 
 def test_a_game():
-    env = load.make("wordle")
+    env = registry.make("wordle")
     task = shuffled("answers5").index("moody") - 1900
     observation, _ = env.reset(options={"split": "test", "task": task})
     assert observation == "a word of 5 letters, 6 guesses left"
@@ -68,7 +68,7 @@ def test_a_game():
 
 
 def test_the_last_guess_is_a_loss_and_shows_the_word():
-    env = load.make("wordle-mini")
+    env = registry.make("wordle-mini")
     env.reset(seed=0)
     wrong = next(word for word in words("answers4") if word != env.answer)
     steps = [env.step(wrong) for _ in range(6)]
@@ -77,7 +77,7 @@ def test_the_last_guess_is_a_loss_and_shows_the_word():
 
 
 def test_the_expert_wins_nearly_always_and_is_quick():
-    env = load.make("wordle")
+    env = registry.make("wordle")
     won, slowest = 0, 0.0
     tasks = range(0, 1700, 40)
     for task in tasks:
@@ -95,6 +95,6 @@ def test_the_expert_wins_nearly_always_and_is_quick():
 
 
 def test_more_tasks_than_words_are_refused():
-    spec = load.get_spec("wordle-mini")
+    spec = registry.get_spec("wordle-mini")
     with pytest.raises(ConfigError, match="more tasks than the 269 words"):
-        type(load.make("wordle-mini"))(spec.model_copy(update={"splits": {"train": 300}}), answers="answers4")
+        type(registry.make("wordle-mini"))(spec.model_copy(update={"splits": {"train": 300}}), answers="answers4")

@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import BadRequest
 from agentgym_environments.turns import TurnEnv
 
 TEXT = ("maze", "navigation", "twenty_questions", "guess_city", "car_dealer")
 FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext", *(f"text/{name}" for name in TEXT))
-WORLDS = [name for name, target in load.names().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
-EXPERTS = [name for name in WORLDS if "expert" in load.get_spec(name).capabilities]
+WORLDS = [name for name, target in registry.names().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
+EXPERTS = [name for name in WORLDS if "expert" in registry.get_spec(name).capabilities]
 
 
 def play(env, seed, options, choose):
@@ -44,7 +44,7 @@ def test_every_id_of_the_entry_points_is_here():
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, env = load.get_spec(name), load.make(name)
+    spec, env = registry.get_spec(name), registry.make(name)
     assert env.env_spec == spec  # nothing in the class contradicts the TOML
     assert spec.id == name
     assert spec.inline
@@ -56,25 +56,25 @@ def test_the_spec_says_what_the_class_does(name):
     "name", ["oracle", "keydoor", "wordle", "sokoban", "frozenlake", "maze", "navigation", "car-dealer"]
 )
 def test_a_class_without_a_spec_loads_its_default(name):
-    cls = type(load.make(name))
-    assert cls().env_spec == load.get_spec(name)
+    cls = type(registry.make(name))
+    assert cls().env_spec == registry.get_spec(name)
     cls().reset(seed=0)
 
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_same_task_seed_and_actions_give_the_same_bytes(name):
-    for task in range(min(5, load.get_spec(name).splits["train"])):
+    for task in range(min(5, registry.get_spec(name).splits["train"])):
         texts = set()
         for _ in range(2):
             random = np.random.default_rng(task)
-            words = load.get_spec(name).actions or ("crane", "xxxxx", "lion", "tale")
-            texts.add(play(load.make(name), task, {"task": task}, lambda info: str(random.choice(words)))[0])  # noqa: B023
+            words = registry.get_spec(name).actions or ("crane", "xxxxx", "lion", "tale")
+            texts.add(play(registry.make(name), task, {"task": task}, lambda info: str(random.choice(words)))[0])  # noqa: B023
         assert len(texts) == 1
 
 
 @pytest.mark.parametrize("name", EXPERTS)
 def test_the_expert_wins_every_task_it_is_given(name):
-    env = load.make(name)
+    env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(min(size, 30)):
             _, info = play(env, task, {"split": split, "task": task}, lambda info: env.expert())
@@ -83,7 +83,7 @@ def test_the_expert_wins_every_task_it_is_given(name):
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name != "oracle"])
 def test_no_opening_is_in_two_splits(name):
-    env = load.make(name)
+    env = registry.make(name)
     keys = {
         split: {env.reset(options={"split": split, "task": task})[1]["state_key"] for task in range(min(size, 120))}
         for split, size in env.env_spec.splits.items()
@@ -96,7 +96,7 @@ def test_no_opening_is_in_two_splits(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
-    env = load.make(name)
+    env = registry.make(name)
     _, before = env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step("  dance!  ")
     assert (terminated, truncated, info["valid_action"], info["success"]) == (False, False, False, False)
@@ -110,7 +110,7 @@ def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_capitals_and_spaces_are_forgiven(name):
-    env = load.make(name)
+    env = registry.make(name)
     _, info = env.reset(seed=0)
     action = (info.get("available_actions") or ["lion" if name == "wordle-mini" else "crane"])[0]
     assert env.step(f"  {action.upper().replace(' ', '   ')}\n")[4]["valid_action"] is True
@@ -118,7 +118,7 @@ def test_capitals_and_spaces_are_forgiven(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_steps_outside_an_episode_are_refused_in_words(name):
-    env = load.make(name)
+    env = registry.make(name)
     for act in (lambda: env.step("up"), env.snapshot):
         with pytest.raises(BadRequest, match="call reset before"):
             act()
@@ -132,7 +132,7 @@ def test_steps_outside_an_episode_are_refused_in_words(name):
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_snapshot_of_any_moment_is_json_and_restores_it(name):
-    env, copy = load.make(name), load.make(name)
+    env, copy = registry.make(name), registry.make(name)
     env.reset(seed=3)
     random = np.random.default_rng(0)
     words, over = env.env_spec.actions or ("crane", "lion"), False
@@ -151,8 +151,8 @@ def test_a_snapshot_of_any_moment_is_json_and_restores_it(name):
 
 
 def test_a_snapshot_that_is_none_or_anothers_is_refused():
-    env = load.make("keydoor")
-    other = load.make("oracle")
+    env = registry.make("keydoor")
+    other = registry.make("oracle")
     other.reset(seed=0)
     with pytest.raises(BadRequest, match="is of oracle, not of keydoor"):
         env.restore(other.snapshot())
@@ -162,7 +162,7 @@ def test_a_snapshot_that_is_none_or_anothers_is_refused():
 
 
 def test_reset_without_a_task_draws_one_from_the_seed():
-    env = load.make("keydoor-5x5")
+    env = registry.make("keydoor-5x5")
     one, other = [[env.reset(seed=5)[1]["state_key"], *(env.reset()[1]["state_key"] for _ in range(4))] for _ in "ab"]
     assert one == other
     assert len(set(one)) == 5
@@ -172,7 +172,7 @@ def test_reset_without_a_task_draws_one_from_the_seed():
 def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
     """One state, many futures: the same seed the same one, and a snapshot taken after a reseed keeps it."""
     options = {"make_kwargs": {"is_slippery": True}} if name == "frozenlake" else {}
-    env, copy = load.make(name, **options), load.make(name, **options)
+    env, copy = registry.make(name, **options), registry.make(name, **options)
     env.reset(seed=0)
     if name == "oracle":
         env.step("right")
@@ -193,4 +193,4 @@ def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
 
 
 def test_every_shipped_world_of_turns_is_a_turn_env():
-    assert all(isinstance(load.make(name), TurnEnv) for name in WORLDS)
+    assert all(isinstance(registry.make(name), TurnEnv) for name in WORLDS)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 HERE = Path(__file__).parent
 VARIABLE = "AGENTGYM_INTEROP_PYTHON"

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from agentgym import load
-from agentgym.check import check_env
+from agentgym import registry
+from agentgym.conformance.run import check_env
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym_environments.web.browser import find_program
 
@@ -31,8 +31,8 @@ def python() -> str:
 
 def test_without_browsergym_one_sentence_says_how_to_get_it():
     with pytest.raises(MissingDependency, match=r"pip install browsergym-core.*, then browsergym:python="):
-        load.make("browsergym", python="/bin/false")
-    assert load.get_spec("browsergym").family == "web"
+        registry.make("browsergym", python="/bin/false")
+    assert registry.get_spec("browsergym").family == "web"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_without_browsergym_one_sentence_says_how_to_get_it():
 )
 def test_a_missing_package_is_that_of_the_task(task, packages):
     with pytest.raises(MissingDependency, match=f"the task {task} needs browsergym-core, .*pip install {packages}"):
-        load.make("browsergym", python="/bin/false", task=task)
+        registry.make("browsergym", python="/bin/false", task=task)
 
 
 def test_a_task_of_another_benchmark_names_its_package(tmp_path):
@@ -58,12 +58,12 @@ def test_a_task_of_another_benchmark_names_its_package(tmp_path):
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}" exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     with pytest.raises(MissingDependency, match=r"the task webarena\.12 needs browsergym-webarena, which"):
-        load.make("browsergym", python=str(python), task="webarena.12")
-    load.make("browsergym", python=str(python), task="openended").close()
+        registry.make("browsergym", python=str(python), task="webarena.12")
+    registry.make("browsergym", python=str(python), task="openended").close()
 
 
 def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
-    world = load.make("browsergym", python=python, task="miniwob.click-button")
+    world = registry.make("browsergym", python=python, task="miniwob.click-button")
     first, info = world.reset(seed=0, options={"split": "test", "task": 4})
     goal = re.findall(r'Task: Click on the "(.*)" button', first)[0]
     wrong, _, terminated, _, info = world.step("click('no such')")
@@ -81,13 +81,13 @@ def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
 
 
 def test_it_keeps_the_rules_of_worlds(python):
-    short = load.get_spec("browsergym").model_copy(update={"max_turns": 3})
-    findings = check_env(lambda: load.make("browsergym", spec=short, python=python), tasks=2)
+    short = registry.get_spec("browsergym").model_copy(update={"max_turns": 3})
+    findings = check_env(lambda: registry.make("browsergym", spec=short, python=python), tasks=2)
     assert not [str(finding) for finding in findings if not finding.ok]
 
 
 def test_closing_ends_its_processes(python):
-    world = load.make("browsergym", python=python)
+    world = registry.make("browsergym", python=python)
     world.reset(seed=0)
     pid = world._child.pid  # type: ignore[attr-defined]
     world.close()

@@ -8,8 +8,8 @@ from typing import Any
 from agentgym.env import Action, Env
 from agentgym.spec import EnvSpec, ToolSpec
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 
 class Counter(Env):

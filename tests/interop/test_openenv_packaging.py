@@ -6,7 +6,7 @@ import json
 import subprocess
 
 from agentgym import EnvSpec
-from agentgym.scaffold import new_world
+from agentgym.cli.new_env import new_world
 
 READ = """
 import sys

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 
 @pytest.mark.parametrize("mode", ["simulation", "production"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentgym.client import connect
+from agentgym.clients.client import connect
+from agentgym.clients.gym import RemoteVectorEnv
 from agentgym.errors import EnvironmentCrashed, EpisodeLost
-from agentgym.remote import RemoteVectorEnv
 
 
 def test_episodes_cuts_and_failures(openenv_server):

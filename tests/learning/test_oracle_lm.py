@@ -15,20 +15,21 @@ from typing import Any
 import pytest
 import torch
 
-from agentgym import load
-from agentgym.harness import Harness
-from agentgym.runner import Limits, Runner
+from agentgym import registry
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
-from agentgym_trainers import sft, tiny
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config, SFTOptions
+from agentgym_trainers.config.sections import Config, SFTOptions
 from agentgym_trainers.credit import ASSIGNERS
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.learner import sft
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import tiny
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer, success_rate
 
-SPEC = load.get_spec("oracle")
+SPEC = registry.get_spec("oracle")
 SHAPE = tiny.TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=64, max_length=256)
 WARM_UP = SFTOptions(demonstrations=128, noise=0.9, lr=5e-3, batch=16, max_steps=60)
 START, REACHED = 0.4, 0.7
@@ -45,7 +46,7 @@ LEARN_ALONE = [name for name, a in ASSIGNERS.items() if a.needs <= BY_ITSELF and
 
 
 async def open_session() -> LocalSession:
-    return LocalSession(load.make("oracle"))
+    return LocalSession(registry.make("oracle"))
 
 
 def config(assigner: str, seed: int) -> Config:

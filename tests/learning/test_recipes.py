@@ -6,8 +6,8 @@ import json
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentgym.cli import main
-from agentgym.launch import server_process
+from agentgym.cli.main import main
+from agentgym.clients.server_process import server_process
 from agentgym_trainers.recipe import recipe_names, resolve, to_toml
 from agentgym_trainers.run import run
 

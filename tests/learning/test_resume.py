@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_trainers import checkpoint
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import to_toml
 
 CONFIG = {

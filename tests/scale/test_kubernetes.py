@@ -140,12 +140,12 @@ def test_what_they_name_of_each_other_is_there() -> None:
 
 
 def test_every_world_is_one_that_there_is() -> None:
-    from agentgym import load
+    from agentgym import registry
 
     for deployment in of_kind("Deployment"):
         if deployment["metadata"]["labels"].get("part") == "world":
             (container,) = deployment["spec"]["template"]["spec"]["containers"]
-            assert set(container["args"]) <= load.names().keys()
+            assert set(container["args"]) <= registry.names().keys()
 
 
 def test_the_run_resolves_and_its_machines_have_room_for_it() -> None:

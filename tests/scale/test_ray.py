@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError, LearnerLost
-from agentgym.harness import Harness
-from agentgym.policy import Episode
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
-from agentgym.trajectory import Group, Trajectory
-from agentgym_trainers import checkpoint, tiny
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.scale.spread import PublishingEngine
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.distributed.build import PublishingEngine
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.train import Lesson, Trainer
 
 pytestmark = [
@@ -65,7 +65,7 @@ def nodes() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.get_spec(WORLD)
+    spec = registry.get_spec(WORLD)
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 
@@ -92,10 +92,10 @@ SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 240.0}
 
 def trainer_of(chosen: Config, tokenizer: Any, folder: Path, model: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(load.make(WORLD))
+        return LocalSession(registry.make(WORLD))
 
     first = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval()
-    return build(chosen, folder, load.get_spec(WORLD), local, model or first, first, tokenizer)
+    return build(chosen, folder, registry.get_spec(WORLD), local, model or first, first, tokenizer)
 
 
 def pids(actors: list[Any]) -> list[int]:

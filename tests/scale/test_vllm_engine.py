@@ -24,28 +24,28 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Harness
-from agentgym.policy import ContextFull, Episode
-from agentgym.runner import Limits, Runner
+from agentgym.rollouts.policy import ContextFull, Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
+from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
-from agentgym.trajectory import Group, Trajectory
-from agentgym_trainers import checkpoint, tiny
-from agentgym_trainers.config import OptimOptions
-from agentgym_trainers.engines import vllm
+from agentgym_trainers.config.sections import OptimOptions
+from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.engines.options import Vllm, cache_bytes
-from agentgym_trainers.engines.vllm import VllmEngine
-from agentgym_trainers.engines.vllm_client import VllmClient
-from agentgym_trainers.engines.vllm_server import ServerFlags, VllmServer
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.engines.vllm import engine as vllm
+from agentgym_trainers.engines.vllm.client import VllmClient
+from agentgym_trainers.engines.vllm.engine import VllmEngine
+from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rows import collate
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
-from agentgym_trainers.tokens import ChatTemplate
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`"),
@@ -66,7 +66,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = load.get_spec("keydoor")
+    spec = registry.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 
@@ -144,7 +144,7 @@ async def play(engine: Engine, tokenizer: Any, temperature: float) -> list[Traje
     policy = TokenPolicy(engine, template, Sampling(temperature, 6, template.stop_ids()))
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("keydoor"))
+        return LocalSession(registry.make("keydoor"))
 
     runner = Runner(open_session, Harness(), Limits(None), EPISODES)
     return await runner.run(policy, [Episode("keydoor", "train", i // 2, i // 2, i % 2) for i in range(EPISODES)])

@@ -13,9 +13,9 @@ import pytest
 
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.worker import LocalWorker
-from agentgym_servers.world import worlds_of
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.env_server.workers.env_call import worlds_of
+from agentgym_servers.env_server.workers.worker import LocalWorker
 
 ECHO = "agentgym.testing:EchoEnv"
 
@@ -153,7 +153,7 @@ def test_leases_are_swept_without_anybody_asking():
     app = create_app([ECHO], lease_s=0.2)
 
     async def main():
-        from agentgym_servers.world import worlds_of
+        from agentgym_servers.env_server.workers.env_call import worlds_of
 
         async with app.router.lifespan_context(app):
             app.state.sessions.open(worlds_of([ECHO])["echo"])
@@ -533,7 +533,7 @@ def test_worlds_that_cannot_be_served(monkeypatch):
         create_app([])
     with pytest.raises(ConfigError, match="'echo'"):
         create_app([ECHO, ECHO])
-    monkeypatch.setattr("agentgym.load.get_spec", lambda name: EchoEnv.env_spec)
+    monkeypatch.setattr("agentgym.registry.get_spec", lambda name: EchoEnv.env_spec)
     with pytest.raises(MissingDependency, match="no_such_package"):
         create_app(["no_such_package:World"])
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 
 ACTIONS = ("apple", "no", "brook", "", "what?", "cloud")
 PARTS = ("observation", "reward", "terminated", "truncated", "info", "step")

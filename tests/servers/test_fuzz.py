@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from websockets.sync.client import connect
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 SCALARS = st.one_of(
     st.none(),

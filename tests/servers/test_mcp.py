@@ -13,8 +13,8 @@ from agentgym.env import Action, Env
 from agentgym.errors import BadRequest
 from agentgym.spec import EnvSpec, ToolSpec
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 ADD = {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]}
 

@@ -12,8 +12,8 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.metrics import BOUNDS_S, Latencies
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.metrics import BOUNDS_S, Latencies
 
 ECHO = "agentgym.testing:EchoEnv"
 
@@ -116,7 +116,7 @@ def test_a_histogram_counts_each_value_once_in_its_bucket():
 
 def test_logs_are_json_lines_and_show_no_whole_session_id():
     world = "agentgym.testing:ChaosEnv"
-    command = [sys.executable, "-m", "agentgym_servers.environment", world, "--port", "0", "--log-format", "json"]
+    command = [sys.executable, "-m", "agentgym_servers.env_server.app", world, "--port", "0", "--log-format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().split()[-1]
         session_id = httpx.post(f"{url}/reset").json()["session_id"]

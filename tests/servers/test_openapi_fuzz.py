@@ -16,11 +16,11 @@ from schemathesis import GenerationMode
 
 from agentgym.errors import AgentGymError
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway.app import create_gateway
-from agentgym_servers.gateway.keys import SCOPES, new_key
-from agentgym_servers.gateway.registry import Registry
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.gateway.auth import SCOPES, new_key
+from agentgym_servers.gateway.database import Registry
+from agentgym_servers.web.run import serve_in_thread
 
 EXAMPLES = 10
 """Of each operation."""

@@ -12,8 +12,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 GATE = threading.Event()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 
 ECHO = "agentgym.testing:EchoEnv"
 
@@ -115,7 +115,7 @@ def test_a_server_that_stops_sends_those_who_wait_away():
 
     async def main() -> None:
         from agentgym.errors import AtCapacity
-        from agentgym_servers.world import worlds_of
+        from agentgym_servers.env_server.workers.env_call import worlds_of
 
         async with app.router.lifespan_context(app):
             (world,) = worlds_of([ECHO]).values()

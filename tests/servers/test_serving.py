@@ -10,14 +10,14 @@ import threading
 import httpx
 import pytest
 
-from agentgym.client import server_process
+from agentgym.clients.client import server_process
+from agentgym.clients.server_process import _not_started
 from agentgym.errors import MissingDependency, UsageError
-from agentgym.launch import _not_started
-from agentgym_servers.environment import main
-from agentgym_servers.serving import run_server
+from agentgym_servers.env_server.app import main
+from agentgym_servers.web.run import run_server
 
 ECHO = "agentgym.testing:EchoEnv"
-COMMAND = [sys.executable, "-m", "agentgym_servers.environment", ECHO, "--port", "0"]
+COMMAND = [sys.executable, "-m", "agentgym_servers.env_server.app", ECHO, "--port", "0"]
 
 
 def test_a_server_process_answers_and_ends_with_the_block():
@@ -45,7 +45,7 @@ def test_a_server_dies_with_its_standard_input():
 def test_a_server_whose_parent_is_killed_leaves_no_orphan():
     script = f"""
 import time
-from agentgym.client import server_process
+from agentgym.clients.client import server_process
 with server_process([{ECHO!r}]) as url:
     print(url, flush=True)
     time.sleep(60)

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import listen, serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import listen, serve_in_thread
 
 GATE = threading.Event()
 LARGEST = 100_000

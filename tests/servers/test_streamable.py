@@ -10,11 +10,11 @@ import httpx
 import pytest
 from mcp import Client, MCPError
 
-from agentgym import load
+from agentgym import registry
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
-from agentgym_servers.streamable import HEADER, VERSIONS
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.env_server.mcp import HEADER, VERSIONS
+from agentgym_servers.web.run import serve_in_thread
 
 INITIALIZE = {
     "protocolVersion": VERSIONS[1],
@@ -25,7 +25,7 @@ INITIALIZE = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    app = create_app({"tools-one": load.maker("tools-one"), "echo": EchoEnv}, max_sessions=4)
+    app = create_app({"tools-one": registry.maker("tools-one"), "echo": EchoEnv}, max_sessions=4)
     with serve_in_thread(app) as url:
         yield url
 
@@ -39,7 +39,7 @@ def sessions(url: str) -> int:
 
 
 def test_the_official_client_plays_a_task_to_the_reward(url):
-    env: Any = load.make("tools-one")
+    env: Any = registry.make("tools-one")
     opening, _ = env.reset(seed=0, options={"split": "test", "task": 5})
 
     async def play() -> None:

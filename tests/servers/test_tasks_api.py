@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 
 
 class Odd(EchoEnv):

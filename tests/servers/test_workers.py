@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 
 CHAOS = "agentgym.testing:ChaosEnv"
 ECHO = "agentgym.testing:EchoEnv"
@@ -25,7 +25,7 @@ WORLDS = '''
 import mmap, os, pathlib, sys, threading, time
 from agentgym.testing import ChaosEnv
 
-CHILD = "agentgym_servers.child" in sys.orig_argv
+CHILD = "agentgym_servers.env_server.workers.worker_main" in sys.orig_argv
 
 
 class Other(ChaosEnv):
@@ -345,7 +345,7 @@ def test_envs_are_closed_with_the_processes_they_started(play, other, tmp_path):
 
 
 def test_no_worker_outlives_a_server_that_is_killed():
-    command = [sys.executable, "-m", "agentgym_servers.environment", CHAOS, "--port", "0", "--workers", "2"]
+    command = [sys.executable, "-m", "agentgym_servers.env_server.app", CHAOS, "--port", "0", "--workers", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         url = server.stdout.readline().split()[-1]
         pids = []

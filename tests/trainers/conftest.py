@@ -25,25 +25,26 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from agentgym import load
-from agentgym.harness import Harness
-from agentgym.launch import server_process
-from agentgym.policy import Episode, ExpertPolicy
-from agentgym.runner import Limits, Runner
+from agentgym import registry
+from agentgym.clients.server_process import server_process
+from agentgym.rollouts.policy import Episode, ExpertPolicy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
+from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
-from agentgym.trajectory import Group, Trajectory
-from agentgym_trainers import sft, tiny
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import OptimOptions
+from agentgym_trainers.config.sections import OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.learner import sft
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import tiny
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rows import Row, collate
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
 from agentgym_trainers.signals import Parts, Scene
-from agentgym_trainers.tokens import ChatTemplate
 
 ARCHITECTURES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "num_key_value_heads": 2}),
@@ -116,10 +117,10 @@ def play(
     policy = TokenPolicy(engine, template, Sampling(temperature, max_new_tokens, template.stop_ids()), (salt,))
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make(world))
+        return LocalSession(registry.make(world))
 
     runner = Runner(open_session, harness or Harness(), Limits(max_turns), episodes)
-    tasks = load.get_spec(world).splits["train"]
+    tasks = registry.get_spec(world).splits["train"]
     return asyncio.run(
         runner.run(policy, [Episode(world, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
     )
@@ -130,10 +131,10 @@ def told(
 ) -> Scene:
     """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
     `model`'s, else 0."""
-    spec, template = load.get_spec(world), ChatTemplate(tokenizer)
+    spec, template = registry.get_spec(world), ChatTemplate(tokenizer)
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make(world))
+        return LocalSession(registry.make(world))
 
     tasks = spec.splits["train"]
     episodes = [Episode(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
@@ -228,7 +229,7 @@ def credit_of(batch: Batch, column: str = "value_A", seed: int = 1) -> Credit:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    spec = load.get_spec("keydoor")
+    spec = registry.get_spec("keydoor")
     return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
 
 

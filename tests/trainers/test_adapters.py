@@ -15,14 +15,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentgym.errors import CheckpointError, ConfigError
-from agentgym_trainers import adapters, checkpoint
-from agentgym_trainers.adapters import LoraOptions
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import checkpoint, lora
+from agentgym_trainers.nn.gradient_checkpointing import use_recompute
+from agentgym_trainers.nn.lora import LoraOptions
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.recompute import use_recompute
 from agentgym_trainers.run import run
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
 pytest.importorskip("peft", reason="peft is not installed: pip install 'turngym[train]'")
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
@@ -33,7 +33,7 @@ def adapted(kit: Any, name: str = "qwen2-gqa", options: LoraOptions = SMALL, **c
     """(a model with adapters, the same without)"""
     model = kit.build(name, **changes)
     plain = copy.deepcopy(model)
-    adapters.add(model, options, seed=0)
+    lora.add(model, options, seed=0)
     return model, plain
 
 
@@ -53,8 +53,8 @@ def test_only_adapters_learn_and_merged_they_say_the_same(kit, name, tied) -> No
     before = copy.deepcopy(model.state_dict())
     learner = taught(kit, model)
     after = model.state_dict()
-    assert {n for n in after if not torch.equal(after[n], before[n])} == set(adapters.state_of(after))
-    assert set(adapters.layers(model)) == {
+    assert {n for n in after if not torch.equal(after[n], before[n])} == set(lora.state_of(after))
+    assert set(lora.layers(model)) == {
         f"model.layers.{i}.{part}_proj"
         for i in range(2)
         for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
@@ -86,7 +86,7 @@ def test_the_gradient_does_not_depend_on_micro_batches(kit, trunk) -> None:
     for tokens in (10**6, 60, 1):
         model = kit.build("qwen3").double()
         value = ValueHead(model, ValueOptions(trunk=trunk)).double() if trunk else None
-        adapters.add(model, SMALL, seed=0)
+        lora.add(model, SMALL, seed=0)
         use_recompute(model)
         batch, rows = kit.episodes()
         learner = Learner(model, OptimOptions(lr=1e-2, tokens_per_micro_batch=tokens), value=value)
@@ -101,20 +101,20 @@ def test_the_gradient_does_not_depend_on_micro_batches(kit, trunk) -> None:
 
 def test_only_layers_that_are_named_have_adapters(kit) -> None:
     model, _ = adapted(kit, options=LoraOptions(rank=2, targets=("q_proj", "v_proj")))
-    assert {name.rpartition(".")[2] for name in adapters.layers(model)} == {"q_proj", "v_proj"}
+    assert {name.rpartition(".")[2] for name in lora.layers(model)} == {"q_proj", "v_proj"}
 
 
 @pytest.mark.parametrize(("target", "says"), [("nowhere", "not found"), ("embed_tokens", "is no linear layer")])
 def test_what_cannot_have_an_adapter_is_refused(kit, target, says) -> None:
     with pytest.raises(ConfigError, match=f"model.lora.targets: .*{says}"):
-        adapters.add(kit.build(), LoraOptions(targets=(target,)), seed=0)
+        lora.add(kit.build(), LoraOptions(targets=(target,)), seed=0)
 
 
 def test_adapters_of_another_rank_are_refused(kit) -> None:
     model, _ = adapted(kit)
     other, _ = adapted(kit, options=LoraOptions(rank=2))
     with pytest.raises(CheckpointError, match="are not those of"):
-        adapters.load(model, adapters.state_of(other.state_dict()))
+        lora.load(model, lora.state_of(other.state_dict()))
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

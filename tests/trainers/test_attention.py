@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_trainers.attention import Blocks, Chunks, at_least_float32, layout_of, use_packed_attention
-from agentgym_trainers.tree import Tree, tree_of
+from agentgym_trainers.nn.attention import Blocks, Chunks, at_least_float32, layout_of, use_packed_attention
+from agentgym_trainers.nn.prefix_tree import Tree, tree_of
 
 LENGTHS = (7, 1, 12, 3)
 

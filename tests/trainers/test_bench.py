@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from agentgym.cli import main
+from agentgym.cli.main import main
 from agentgym.errors import ConfigError
 from agentgym_trainers import run
-from agentgym_trainers.bench.contestants import contestants, unfit
-from agentgym_trainers.bench.picture import draw
-from agentgym_trainers.bench.report import summary, tables, to_json, write_json
-from agentgym_trainers.bench.run import BenchOptions, Result, bench
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit_bench.contestants import contestants, unfit
+from agentgym_trainers.credit_bench.picture import draw
+from agentgym_trainers.credit_bench.report import summary, tables, to_json, write_json
+from agentgym_trainers.credit_bench.run import BenchOptions, Result, bench
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.testing import toy_batch
 
@@ -196,7 +196,7 @@ def test_an_assigner_of_ones_own_is_measured_by_its_path(oracle, folder, monkeyp
 
 
 OWN = """
-from agentgym_trainers.batch import Credit
+from agentgym_trainers.data.batch import Credit
 
 
 def late(batch):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym_trainers.bench import columns
+from agentgym_trainers.credit_bench import columns
 from agentgym_trainers.signals import SIGNALS, Scene, SignalKind
 from agentgym_trainers.testing import random_batch
 

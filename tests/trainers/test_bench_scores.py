@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from agentgym_trainers import testing
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.bench.gradient import token_scores
-from agentgym_trainers.bench.scores import (
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit_bench.gradient import token_scores
+from agentgym_trainers.credit_bench.scores import (
     Truth,
     credit_of_turns,
     figure,
@@ -21,9 +21,9 @@ from agentgym_trainers.bench.scores import (
     turn_figures,
     unit_gradients,
 )
-from agentgym_trainers.credit import ASSIGNERS
-from agentgym_trainers.forward import pack, token_logprobs
-from agentgym_trainers.rows import collate
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.testing import ORACLE_ADVANTAGE, ORACLE_GRADIENT, ORACLE_VALUE, SD
 
 USE = {name: assigner.function for name, assigner in ASSIGNERS.items()}

@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym import load
-from agentgym.client import connect
+from agentgym import registry as load
+from agentgym.clients.client import connect
 from agentgym.errors import ConfigError
-from agentgym.harness import Harness
-from agentgym.policy import Ask, Episode, RandomPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.runner import Limits, Runner
+from agentgym.rollouts.policy import Ask, Episode, RandomPolicy, Reply, ScriptedPolicy, TextActor
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
+from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import LocalSession, Session
-from agentgym.trajectory import Trajectory
 from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, VALUE, Oracle
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
-from agentgym_trainers.branching import Branched, branch, estimate, require_snapshots, retrace
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.signals.branching import columns_of
+from agentgym_trainers.rollout.monte_carlo import Branched, branch, estimate, require_snapshots, retrace
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals.mc_value import columns_of
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tokens import ChatTemplate
 
 SPEC = load.get_spec("oracle")
 

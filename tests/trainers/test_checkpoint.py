@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
-from agentgym_trainers import checkpoint
-from agentgym_trainers.attention import use_packed_attention
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn.attention import use_packed_attention
 
 CHAT = [{"role": "user", "content": "where is the key"}, {"role": "assistant", "content": "here"}]
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
-from agentgym_trainers.config import Config, CreditOptions
+from agentgym_trainers.config.sections import Config, CreditOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.recipe import recipe_names, resolve, to_toml, wiring
 

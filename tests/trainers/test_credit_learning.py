@@ -12,15 +12,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalize
 from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import turn_gae
-from agentgym_trainers.credit.group import dr_grpo, reinforce, rloo
+from agentgym_trainers.credit.group_baselines import dr_grpo, reinforce, rloo
 from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
-from agentgym_trainers.credit.segments import remaining
-from agentgym_trainers.shaping import SHAPERS
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.reward_shaping import SHAPERS
+from agentgym_trainers.data.segments import remaining
 from agentgym_trainers.testing import (
     S0,
     SA,
@@ -164,7 +164,7 @@ def test_assigner_learns_the_oracle_mdp(name: str) -> None:
 
 
 def whitened(batch: Batch) -> Credit:
-    return normalise(dr_grpo(batch), batch, population="token")
+    return normalize(dr_grpo(batch), batch, population="token")
 
 
 @pytest.mark.learning

@@ -14,10 +14,10 @@ import torch
 
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym_trainers import checkpoint
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.train import Trainer
 

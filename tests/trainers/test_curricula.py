@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_trainers.curricula.uniform import UniformTasks
+from agentgym_trainers.rollout.tasks import UniformTasks
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 25])

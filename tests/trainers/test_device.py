@@ -24,10 +24,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym_trainers import models
 from agentgym_trainers.build import build
-from agentgym_trainers.device import device_of
 from agentgym_trainers.engines import inprocess
+from agentgym_trainers.learner import build
+from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.recipe import resolve
 
 DEVICE = torch.device("cpu", 1)
@@ -177,7 +177,7 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marks]:
     marks = Marks()
     entered = partial(ThreadPoolExecutor, initializer=lambda: FakeDevice(marks).__enter__())
     monkeypatch.setattr(inprocess, "ThreadPoolExecutor", entered)
-    monkeypatch.setattr(models, "device_of", lambda name: DEVICE)
+    monkeypatch.setattr(build, "device_of", lambda name: DEVICE)
     with FakeDevice(marks):
         yield marks
 
@@ -195,7 +195,7 @@ def tensors_of(part: Any) -> list[tuple[str, Tensor]]:
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_step_runs_on_the_device(recipe, marks, chatty, tokenizer, tmp_path) -> None:
     config = resolve(recipe, [*SMALL, *RECIPES[recipe]])
-    model = models.placed(config, chatty())
+    model = build.placed(config, chatty())
 
     async def open_session() -> LocalSession:
         return LocalSession(OddReplies())

@@ -14,17 +14,17 @@ from scipy.stats import chisquare
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from agentgym.errors import CheckpointError, PolicyFailure
-from agentgym.harness import Harness
-from agentgym.policy import ContextFull
-from agentgym.trajectory import StopReason
-from agentgym_trainers.attention import use_packed_attention
-from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym.rollouts.policy import ContextFull
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.trajectory import StopReason
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
-from agentgym_trainers.engines import cache
+from agentgym_trainers.data.sequences import Row, collate
+from agentgym_trainers.engines import kv_cache
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.rows import Row, collate
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn.attention import use_packed_attention
 
 SLACK = 1e-4
 BOTH = pytest.mark.parametrize("lockstep", [False, True], ids=["continuous", "lockstep"])
@@ -144,7 +144,7 @@ def test_an_episode_that_outgrows_the_context_is_cut(kit, chatty, tokenizer) -> 
 def test_any_walk_through_prompts(kit, lockstep, worth, monkeypatch) -> None:
     """Prompts that extend, repeat, shorten, diverge from or have nothing of what is cached, and often begin alike; and
     now and then new weights, which are the old ones."""
-    monkeypatch.setattr(cache, "WORTH", worth)
+    monkeypatch.setattr(kv_cache, "WORTH", worth)
     model = kit.build()
     engine = engine_of(model, 3, 128, lockstep)
 
@@ -205,7 +205,7 @@ SYSTEM = tokens(9, 30)
     ids=["equal", "first is longer", "first is shorter", "same beginning", "nothing shared"],
 )
 def test_first_prompts_share_their_beginning(kit, lockstep, prompts, computed, monkeypatch) -> None:
-    monkeypatch.setattr(cache, "WORTH", 1)
+    monkeypatch.setattr(kv_cache, "WORTH", 1)
     model = kit.build()
     engine = engine_of(model, lockstep=lockstep)
 

@@ -14,19 +14,19 @@ import httpx
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
+from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
-from agentgym.trajectory import StopReason
 from agentgym_servers.inference.app import create_inference_app, serve_episodes
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
+from agentgym_trainers.config.sections import Config
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.recording.recorder import Recorder
-from agentgym_trainers.serving import ServedModel
-from agentgym_trainers.sources.harness import use_host
-from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.load import ServedModel
+from agentgym_trainers.rollout.external.recorder import Recorder
+from agentgym_trainers.rollout.sources.external_agent import use_host
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer
 
 AGENT = """
@@ -61,9 +61,9 @@ def trainer_of(model: Any, tokenizer: Any, folder: Path, source: dict[str, Any],
     config = Config.model_validate({**base, **sections})
 
     async def local() -> LocalSession:
-        return LocalSession(load.make("oracle"))
+        return LocalSession(registry.make("oracle"))
 
-    return build(config, folder, load.get_spec("oracle"), local, model, model, tokenizer)
+    return build(config, folder, registry.get_spec("oracle"), local, model, model, tokenizer)
 
 
 def agent(tmp_path: Path, behave: str = "") -> dict[str, Any]:

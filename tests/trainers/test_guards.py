@@ -8,14 +8,14 @@ import logging
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import AgentGymError, GuardTripped
 from agentgym.session import LocalSession
-from agentgym_trainers.batch import Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.guards import PROBES, GuardOptions, Guards
-from agentgym_trainers.rows import collate
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.monitoring.guards import PROBES, GuardOptions, Guards
 from agentgym_trainers.testing import toy_batch
 
 
@@ -138,10 +138,10 @@ def test_a_step_ends_early_when_the_policy_has_run_away(kit, chatty, tokenizer, 
     )
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("oracle"))
+        return LocalSession(registry.make("oracle"))
 
     model = chatty()
-    trainer = build(config, tmp_path, load.get_spec("oracle"), open_session, model, model, tokenizer)
+    trainer = build(config, tmp_path, registry.get_spec("oracle"), open_session, model, model, tokenizer)
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, world="oracle", episodes=6)))
     done, update = [], trainer.learner.update
     trainer.learner.update = lambda *given: done.append(1) or update(*given)

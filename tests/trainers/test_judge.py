@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from agentgym import load
-from agentgym.cli import main
+from agentgym import registry
+from agentgym.cli.main import main
 from agentgym.errors import ConfigError, GuardTripped, PolicyFailure, UsageError
+from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
 from agentgym.session import LocalSession
-from agentgym.trajectory import StopReason, Trajectory, Turn
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.guards import PROBES, GuardOptions, Guards
-from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.monitoring.guards import PROBES, GuardOptions, Guards
+from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals import judge as judging
@@ -364,9 +364,9 @@ def trainer(url: str, model: Any, tokenizer: Any, folder: Any, **judge: Any) -> 
     )
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("oracle"))
+        return LocalSession(registry.make("oracle"))
 
-    return build(config, folder, load.get_spec("oracle"), open_session, model, model, tokenizer)
+    return build(config, folder, registry.get_spec("oracle"), open_session, model, model, tokenizer)
 
 
 def lines(folder: Any) -> list[dict[str, Any]]:

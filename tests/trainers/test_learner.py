@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import kl, ppo_clip, token_weights
-from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
 
 TEMPERATURE = 1.3
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean", dual_clip=3.0)

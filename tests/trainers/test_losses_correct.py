@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from agentgym_trainers.losses import ppo_clip, token_weights
-from agentgym_trainers.losses.correct import CorrectOptions, apply, correct
+from agentgym_trainers.losses.importance import CorrectOptions, apply, correct
 from agentgym_trainers.testing import random_batch, reorder, toy_batch
 
 LOG_RATIOS = np.array([0.1, 0.8, -0.3])

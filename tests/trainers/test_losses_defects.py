@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agentgym_trainers.learner.whole_batch_gradient import two_pass
 from agentgym_trainers.losses import kl, ppo_clip, token_weights
-from agentgym_trainers.losses.correct import CorrectOptions, apply
+from agentgym_trainers.losses.classification import pacs
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions, band_penalty, entropy_band
-from agentgym_trainers.losses.group import pacs
+from agentgym_trainers.losses.importance import CorrectOptions, apply
 from agentgym_trainers.losses.pairs import dpo
 from agentgym_trainers.losses.sequence import ratio_clip
 from agentgym_trainers.losses.token import cispo
 from agentgym_trainers.testing import toy_batch
-from agentgym_trainers.twopass import two_pass
 
 
 def tensor(*numbers: float, grad: bool = False) -> Tensor:

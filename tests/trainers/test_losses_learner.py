@@ -14,21 +14,21 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from agentgym import load
+from agentgym import registry
 from agentgym.session import LocalSession
-from agentgym_trainers import checkpoint
-from agentgym_trainers.attention import use_packed_attention
-from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config, LossOptions, OptimOptions
-from agentgym_trainers.forward import pack, token_logprobs
-from agentgym_trainers.learner import Learner
+from agentgym_trainers.config.sections import Config, LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import OBJECTIVES, token_weights
-from agentgym_trainers.losses.correct import correct
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions, entropy_band
-from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.losses.importance import correct
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.recipe import resolve, to_toml
-from agentgym_trainers.rows import Row
 from agentgym_trainers.train import Trainer
 
 NAMES = list(OBJECTIVES)
@@ -209,9 +209,9 @@ def config(**tables: Any) -> Config:
 
 def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, reference: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(load.make(chosen.world.name))
+        return LocalSession(registry.make(chosen.world.name))
 
-    return build(chosen, folder, load.get_spec(chosen.world.name), local, model, reference or model, tokenizer)
+    return build(chosen, folder, registry.get_spec(chosen.world.name), local, model, reference or model, tokenizer)
 
 
 def lines_of(log: MetricsLog) -> list[dict[str, float]]:

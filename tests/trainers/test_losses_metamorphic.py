@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.config import LossOptions
+from agentgym_trainers.config.sections import LossOptions
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.learner.whole_batch_gradient import two_pass
 from agentgym_trainers.losses import OBJECTIVES, token_weights
 from agentgym_trainers.testing import random_batch, reorder, toy_batch
-from agentgym_trainers.twopass import two_pass
 
 NAMES = list(OBJECTIVES)
 TOKEN = [name for name in NAMES if OBJECTIVES[name].unit == "token"]

@@ -8,8 +8,8 @@ import torch
 
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.losses import ppo_clip, token_weights
-from agentgym_trainers.losses.path import oreo
 from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, hashed, ratio_clip
+from agentgym_trainers.losses.soft_bellman import oreo
 from agentgym_trainers.losses.token import awr, cispo, loop_clip
 from agentgym_trainers.testing import toy_batch
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym_trainers.losses.group import pacs
+from agentgym_trainers.losses.classification import pacs
 from agentgym_trainers.losses.pairs import branched_pairs, dpo, pair_weights, preference_pairs, refuel
 from agentgym_trainers.testing import toy_batch
 

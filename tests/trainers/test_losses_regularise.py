@@ -15,7 +15,7 @@ from agentgym_trainers.losses.entropy_band import (
     entropy_band,
     mean_entropy,
 )
-from agentgym_trainers.losses.regularise import full_kl, on_turns
+from agentgym_trainers.losses.regularizers import full_kl, on_turns
 from agentgym_trainers.testing import toy_batch
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym.trajectory import StopReason, Trajectory, Turn
-from agentgym_trainers.batch import Credit
-from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
+from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.monitoring.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.testing import c3
 
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from agentgym.errors import ConfigError
-from agentgym_trainers.batch import Batch
 from agentgym_trainers.credit import ASSIGNERS
-from agentgym_trainers.curricula.select import SELECTORS
-from agentgym_trainers.fit import ALWAYS
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.filters import SELECTORS
+from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.shaping import SHAPERS
 from agentgym_trainers.testing import random_batch
+from agentgym_trainers.validate import ALWAYS
 
 
 def choices(annotation: Any) -> list[Any]:

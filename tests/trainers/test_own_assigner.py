@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym_trainers import testing
-from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.build import build
 from agentgym_trainers.credit import ASSIGNERS, Assigner, assigner_of, needs
-from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.testing import ORACLE_GRADIENT, random_batch, reorder, t4, toy_batch
 from agentgym_trainers.train import assign
@@ -132,10 +132,10 @@ def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokeniz
     assert assign(t4(), config).advantage_A == pytest.approx(elsewhere.function(t4(), gamma=0.5).advantage_A)
 
     async def open_session() -> LocalSession:
-        return LocalSession(load.make("oracle"))
+        return LocalSession(registry.make("oracle"))
 
     model = chatty()
-    trainer = build(config, tmp_path, load.get_spec("oracle"), open_session, model, model, tokenizer)
+    trainer = build(config, tmp_path, registry.get_spec("oracle"), open_session, model, model, tokenizer)
     asyncio.run(trainer.run(log := MetricsLog(tmp_path)))
     log.close()
     assert trainer.step == 2

@@ -16,18 +16,18 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from agentgym_trainers import losses
-from agentgym_trainers.attention import use_packed_attention
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.forward import micro_batches, pack, token_logprobs
-from agentgym_trainers.learner import Learner
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.learner.whole_batch_gradient import two_pass
 from agentgym_trainers.losses import Objective
-from agentgym_trainers.parallel import ALONE, Processes
-from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.prm import ImplicitPRM, PRMOptions
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
-from agentgym_trainers.twopass import two_pass
 
 
 def spread_of_sums(

@@ -11,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentgym_trainers import adapters, checkpoint
-from agentgym_trainers.adapters import LoraOptions
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.precision import cast
-from agentgym_trainers.recompute import use_recompute
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn import lora as adapters
+from agentgym_trainers.nn.gradient_checkpointing import use_recompute
+from agentgym_trainers.nn.lora import LoraOptions
+from agentgym_trainers.nn.precision import cast
 
 NO_PEFT = "peft is not installed: pip install 'turngym[train]'"
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentgym import load
-from agentgym.cli import main
+from agentgym import registry
+from agentgym.cli.main import main
 from agentgym.errors import CheckpointError, ConfigError, GuardTripped, MissingDependency, UsageError
-from agentgym.trajectory import StopReason
+from agentgym.rollouts.trajectory import StopReason
+from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.preflight import check_start
-from agentgym_trainers.progress import Phases
 from agentgym_trainers.recipe import resolve
+from agentgym_trainers.rollout.environment import check_spec
 from agentgym_trainers.run import locked
 from agentgym_trainers.train import check_context
-from agentgym_trainers.world import check_spec
 
 MICRO = ["world.name=oracle", "world.serve=false", "eval.split=train", "eval.tasks=1", "sft.demonstrations=4"]
 Refused = Callable[..., str]
@@ -73,7 +73,7 @@ def test_missing_ray_is_refused_at_start(monkeypatch) -> None:
 
 def test_warm_up_without_an_expert_is_refused() -> None:
     chosen = resolve("quickstart", ["world.name=oracle", "eval.split=train", "eval.tasks=1"])
-    spec = load.get_spec("oracle")
+    spec = registry.get_spec("oracle")
     bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
     with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* set sft= to train without a warm-up"):
         check_spec(chosen, bare)
@@ -137,7 +137,7 @@ def test_the_example_in_the_help_resolves(capsys) -> None:
 
 
 def test_the_scaffold_s_train_line_resolves(tmp_path) -> None:
-    from agentgym.scaffold import new_world
+    from agentgym.cli.new_env import new_world
     from agentgym.spec import EnvSpec
 
     new_world("row-sort-two", tmp_path)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from agentgym.errors import CheckpointError
-from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.recompute import use_recompute
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean")
 

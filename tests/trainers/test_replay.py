@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Group, StopReason, Trajectory, Turn
-from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.replay import BufferOptions, ReplayBuffer, total_return
-from agentgym_trainers.rows import collate
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.data.replay_buffer import BufferOptions, ReplayBuffer, total_return
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.testing import toy_batch
 from agentgym_trainers.train import Trainer
 

@@ -12,21 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Harness
-from agentgym.policy import Episode, ExpertPolicy
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Episode, ExpertPolicy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import Group, Span, StopReason, Trajectory
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Group, Span, StopReason, Trajectory
-from agentgym_trainers.batch import Credit
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.data.reward_shaping import shaped_rewards
+from agentgym_trainers.data.sequences import collate, rows_of, select
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.losses import token_weights, turn_weights
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.rows import collate, rows_of, select
-from agentgym_trainers.shaping import shaped_rewards
+from agentgym_trainers.nn.tiny import make_tokenizer
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tiny import make_tokenizer
-from agentgym_trainers.tokens import ChatTemplate
 
 TEMPLATE = ChatTemplate(make_tokenizer(["Say: apple", "cloud"], 280, 1024))
 END = TEMPLATE.end_id

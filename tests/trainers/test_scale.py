@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentgym.errors import ConfigError, MissingDependency
+from agentgym_trainers.distributed.options import RayOptions
+from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.scale.cluster import Cluster
-from agentgym_trainers.scale.options import RayOptions
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from agentgym_trainers.schedules import (
+from agentgym_trainers.config.schedules import (
     CosineDecay,
     CosineWarmup,
     EpoPhases,

@@ -14,11 +14,10 @@ from pydantic import BaseModel
 
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.curricula.select import (
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.filters import (
     SELECTORS,
     accuracy_band,
     instruction,
@@ -26,7 +25,8 @@ from agentgym_trainers.curricula.select import (
     top_return,
     top_std,
 )
-from agentgym_trainers.metrics import MetricsLog
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.signals import SIGNALS, Scene, SignalKind
 from agentgym_trainers.testing import reorder, toy_batch
 from agentgym_trainers.train import Trainer

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym.harness import Harness
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.trajectory import Group
 from agentgym.session import LocalSession
-from agentgym.trajectory import Group
 from agentgym_environments.games.exploitability import exploitability, kuhn_poker, views
-from agentgym_trainers import checkpoint
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config, OptimOptions
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.queries import action_probabilities, normalised
+from agentgym_trainers.config.sections import Config, OptimOptions
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rows import collate
+from agentgym_trainers.rollout.environment import check_world
+from agentgym_trainers.rollout.queries import action_probabilities, normalised
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
-from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer
-from agentgym_trainers.world import check_world
 
 WORLD = "kuhn-poker-self:hands=1"
 SMALL = (
@@ -49,9 +49,9 @@ def trainer_of(warm: Path, folder: Path, *options: str) -> Trainer:
     model, tokenizer = checkpoint.load_model(warm)
 
     async def opened() -> LocalSession:
-        return LocalSession(load.make(WORLD))
+        return LocalSession(registry.make(WORLD))
 
-    return build(config, folder, load.get_spec(WORLD), opened, model, model, tokenizer)
+    return build(config, folder, registry.get_spec(WORLD), opened, model, model, tokenizer)
 
 
 def collect(trainer: Trainer) -> list[Group]:
@@ -138,7 +138,7 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
         if opponent == "self":
             assert line["rollout/score"] == 0  # what one wins, the other loses
             assert line["role/baseline_0"] != line["role/baseline_1"]
-    tree, spec = kuhn_poker(), load.get_spec(WORLD)
+    tree, spec = kuhn_poker(), registry.get_spec(WORLD)
     found = []
     for path in (warm, tmp_path / "run" / "checkpoints" / "step-000003"):
         model, tokenizer = checkpoint.load_model(path)
@@ -182,7 +182,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
             resolve("spiral", [*SMALL, *options])
 
     def world(name: str) -> Any:
-        return type("World", (), {"spec": load.get_spec(name)})()
+        return type("World", (), {"spec": registry.get_spec(name)})()
 
     one = resolve("spiral", [*SMALL, "world.name=keydoor"])
     with pytest.raises(ConfigError, match="needs a world with 'two_player'"):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_trainers.batch import Batch
 from agentgym_trainers.credit.gae import token_gae, turn_gae
-from agentgym_trainers.credit.group import reinforce
-from agentgym_trainers.credit.segments import remaining, reverse_scan
-from agentgym_trainers.shaping import SHAPERS, clip, delta, judge, overlong, potential, spa, tool_bonus
+from agentgym_trainers.credit.group_baselines import reinforce
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.reward_shaping import SHAPERS, clip, delta, judge, overlong, potential, spa, tool_bonus
+from agentgym_trainers.data.segments import remaining, reverse_scan
 from agentgym_trainers.testing import (
     ORACLE_GRADIENT,
     SC,

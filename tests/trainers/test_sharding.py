@@ -16,15 +16,18 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from agentgym_trainers import adapters, checkpoint, losses, sharding
-from agentgym_trainers.adapters import LoraOptions
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
+from agentgym_trainers import losses
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.learner import fsdp
+from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import Objective
-from agentgym_trainers.parallel import ALONE, Processes
-from agentgym_trainers.recompute import use_recompute
-from agentgym_trainers.signals.value import ValueHead, ValueOptions
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn import lora as adapters
+from agentgym_trainers.nn.gradient_checkpointing import use_recompute
+from agentgym_trainers.nn.lora import LoraOptions
+from agentgym_trainers.nn.process_group import ALONE, Processes
 
 NO_PEFT = "peft is not installed: pip install 'turngym[train]'"
 
@@ -60,7 +63,7 @@ def learner_of(setting: dict[str, Any], processes: Processes) -> Learner:
         use_recompute(model)
     dtype: Any = setting.get("dtype", "float32")
     if processes.size > 1:
-        sharding.shard(processes, model, value=value, reference=reference, dtype=dtype)
+        fsdp.shard(processes, model, value=value, reference=reference, dtype=dtype)
         kept = [p.to_local().numel() for p in (*model.parameters(), *value.parameters()) if isinstance(p, DTensor)]
         assert len(kept) == len([*model.parameters(), *value.parameters()])
         assert sum(kept) < 0.6 * sum(p.numel() for p in (*model.parameters(), *value.parameters()))

@@ -12,17 +12,18 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from agentgym import load
-from agentgym.harness import Harness
-from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym import registry
+from agentgym.rollouts.prompt_format import Harness
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.rows import Row
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import Scene
-from agentgym_trainers.signals.critic import TwinCritic
-from agentgym_trainers.signals.digiq import DigiQOptions, DigiQSignal, validity
-from agentgym_trainers.signals.transitions import transitions_of
+from agentgym_trainers.signals.archer.critic import TwinCritic
+from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal, validity
+from agentgym_trainers.signals.archer.transitions import transitions_of
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_VALUE,
@@ -35,7 +36,6 @@ from agentgym_trainers.testing import (
     oracle_population,
     toy_batch,
 )
-from agentgym_trainers.tokens import ChatTemplate
 
 DIGIQ = ASSIGNERS["digiq"].function
 FIRST, SECOND, STOP = 5, 6, 7
@@ -217,7 +217,7 @@ def test_features_must_be_frozen() -> None:
 
 
 def test_valid_replies_are_those_the_world_could_execute(tokenizer) -> None:
-    template, spec = ChatTemplate(tokenizer), load.get_spec("keydoor")
+    template, spec = ChatTemplate(tokenizer), registry.get_spec("keydoor")
     valid = validity(template, Harness(), spec)
     end = [*template.stop_ids()][:1]
     state = list(template.encode("<|im_start|>assistant\n"))

@@ -11,10 +11,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from agentgym_trainers import checkpoint
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals.fitting import outcomes
-from agentgym_trainers.signals.instruction import InstructionOptions, InstructionValue, first_prompts
+from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue, first_prompts
 
 HEADS = pytest.mark.parametrize(
     "options", [{}, {"head": "scalar", "target": "return"}, {"head": "hl_gauss", "target": "return"}], ids=str

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym import load
-from agentgym.harness import Harness
+from agentgym import registry
+from agentgym.rollouts.prompt_format import Harness
 from agentgym_environments.oracle.env import ADVANTAGE
-from agentgym_trainers import checkpoint, tiny
-from agentgym_trainers.losses.units import segment_sum
+from agentgym_trainers.data.token_segments import segment_sum
+from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals.fitting import Optimiser, outcomes
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions, progress_loss
@@ -225,7 +225,7 @@ def test_it_trains_with_its_recipe(kit, warm_oracle, tmp_path) -> None:
 def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     """From the outcomes of forty attempts: in attempts it never saw, what a turn contributes goes with its advantage.
     The released data script writes one number to all turns of an attempt, which tells none of them apart."""
-    spec = load.get_spec("oracle")
+    spec = registry.get_spec("oracle")
     words = [f"you are in the {room} room: gold or blue" for room in ("amber", "birch", "cedar", "dark")]
     corpus = [Harness().instructions(spec), "you are at the fork: left or right", *words, *spec.actions] * 3
     tokenizer = tiny.make_tokenizer([*corpus, "user\n", "assistant\n"], 400, 1024)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym.trajectory import StopReason, Trajectory
-from agentgym_trainers import checkpoint
+from agentgym.rollouts.trajectory import StopReason, Trajectory
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.signals import Scene
-from agentgym_trainers.signals.role import RoleBaseline, RoleOptions, running_baseline
+from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions, running_baseline
 from agentgym_trainers.testing import toy_batch
 
 

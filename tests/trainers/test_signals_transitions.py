@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agentgym.harness import Harness
-from agentgym_trainers.rows import Row, collate
-from agentgym_trainers.signals.transitions import Replay, Transition, transitions_of
+from agentgym.rollouts.prompt_format import Harness
+from agentgym_trainers.data.sequences import Row, collate
+from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
 from agentgym_trainers.testing import toy_batch
 
 

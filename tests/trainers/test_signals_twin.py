@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.config import LossOptions, OptimOptions
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.rows import Row, collate
+from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.signals import Scene
-from agentgym_trainers.signals.critic import (
+from agentgym_trainers.signals.archer.critic import (
     CriticOptions,
     Examples,
     Heads,
@@ -32,9 +32,9 @@ from agentgym_trainers.signals.critic import (
     q_targets,
     v_loss,
 )
-from agentgym_trainers.signals.encoder import Encoder, features, reading_rows
-from agentgym_trainers.signals.transitions import Transition, transitions_of
-from agentgym_trainers.signals.twin import TwinOptions, TwinSignal, fresh, turns_batch
+from agentgym_trainers.signals.archer.encoder import Encoder, features, reading_rows
+from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal, fresh, turns_batch
+from agentgym_trainers.signals.archer.transitions import Transition, transitions_of
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_GRADIENT,

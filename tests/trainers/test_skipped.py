@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from agentgym_trainers import train
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.rows import collate
-from agentgym_trainers.skipped import keep_skipped, where
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.learner.nonfinite import keep_skipped, where
+from agentgym_trainers.monitoring.metrics import MetricsLog
 
 from .test_train import config, trainer_of
 

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import ConfigError
+from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, write_jsonl
 from agentgym.session import LocalSession, Session
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Group, StopReason, Trajectory, write_jsonl
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.metrics import rollout_metrics
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.sequences import collate, is_demonstration
+from agentgym_trainers.monitoring.metrics import rollout_metrics
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rows import collate, is_demonstration
-from agentgym_trainers.sources.offline import cut, grouped
+from agentgym_trainers.rollout.environment import check_world
+from agentgym_trainers.rollout.sources.offline import cut, grouped
 from agentgym_trainers.train import Trainer
-from agentgym_trainers.world import check_world
 
 Opener = Callable[[], Awaitable[Session]]
 ROLLOUT = {
@@ -44,9 +44,9 @@ def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_sessi
     config = Config.model_validate({**base, **sections})
 
     async def local() -> LocalSession:
-        return LocalSession(load.make(world))
+        return LocalSession(registry.make(world))
 
-    return build(config, folder, load.get_spec(world), open_session or local, model, model, tokenizer)
+    return build(config, folder, registry.get_spec(world), open_session or local, model, model, tokenizer)
 
 
 def collect(trainer: Trainer, groups: int = 3) -> list[Group]:

@@ -15,19 +15,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import CheckpointError, EnvironmentCrashed, PolicyFailure
+from agentgym.rollouts.trajectory import Group
 from agentgym.session import LocalSession
-from agentgym.trajectory import Group
-from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.journal import Journal
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.sources.streamed import StreamedSource, fresh
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, Watch
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.rollout.journal import Journal
+from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
 from agentgym_trainers.train import Trainer
-from agentgym_trainers.watch import ENGINE, WORKER, WORLD, Watch
 
 GROUPS, SIZE, STALENESS = 3, 2, 2
 
@@ -50,9 +50,9 @@ def config(**rollout: Any) -> Config:
 
 def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Path, open_session: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(load.make("oracle"))
+        return LocalSession(registry.make("oracle"))
 
-    return build(chosen, folder, load.get_spec("oracle"), open_session or local, model, model, tokenizer)
+    return build(chosen, folder, registry.get_spec("oracle"), open_session or local, model, model, tokenizer)
 
 
 def run(trainer: Trainer, position: int = 0, on_step: Any = lambda step, metrics: None) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_a_world_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path)
     async def held() -> Held:
         if not Held.begun:
             Held.held = asyncio.Event()
-        return Held(load.make("oracle"))
+        return Held(registry.make("oracle"))
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
         if step == 4:
@@ -194,9 +194,9 @@ def test_a_stall_says_who_waits_for_whom(chatty, tokenizer, tmp_path, monkeypatc
             await asyncio.Event().wait()
 
     async def mute() -> Mute:
-        return Mute(load.make("oracle"))
+        return Mute(registry.make("oracle"))
 
-    monkeypatch.setattr("agentgym_trainers.sources.streamed.STALL_S", 0.2)
+    monkeypatch.setattr("agentgym_trainers.rollout.sources.asynchronous.STALL_S", 0.2)
     trainer = trainer_of(config(), chatty(), tokenizer, tmp_path, mute)
     trainer.runner = replace(trainer.runner, limits=replace(trainer.runner.limits, episode_s=1.0))
     with pytest.raises(PolicyFailure, match=r"every episode of 10 groups failed, the last one: .*longer than 1 s"):
@@ -210,7 +210,7 @@ def test_worlds_that_all_fail_stop_the_run(chatty, tokenizer, tmp_path) -> None:
             raise EnvironmentCrashed("the world is broken")
 
     async def broken() -> Broken:
-        return Broken(load.make("oracle"))
+        return Broken(registry.make("oracle"))
 
     with pytest.raises(PolicyFailure, match=r"every episode of 10 groups failed, the last one: .*the world is broken"):
         run(trainer_of(config(), chatty(), tokenizer, tmp_path, broken))

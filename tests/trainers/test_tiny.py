@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentgym_trainers.tiny import SPECIAL, TinyModel, make_model, make_tokenizer
-from agentgym_trainers.tokens import ChatTemplate, check_template
+from agentgym_trainers.nn.tiny import SPECIAL, TinyModel, make_model, make_tokenizer
+from agentgym_trainers.rollout.tokens import ChatTemplate, check_template
 
 TOKENIZER = make_tokenizer(["user\nSay: apple", "assistant\napple"] * 3, 280, 128)
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=32, max_length=128)

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Harness
-from agentgym.policy import Episode
-from agentgym.runner import Limits, Runner, rollout
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner, rollout
+from agentgym.rollouts.trajectory import Branch, StopReason, Trajectory
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Branch, StopReason, Trajectory
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.nn.tiny import TinyModel, make_model, make_tokenizer
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tiny import TinyModel, make_model, make_tokenizer
-from agentgym_trainers.tokens import ChatTemplate
 
 TEMPLATE = ChatTemplate(make_tokenizer(["user\nSay: apple", "assistant\napple", "You said: brook"] * 3, 300, 1024))
 STOP = TEMPLATE.stop_ids()

@@ -20,20 +20,20 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-import agentgym_trainers.policy
+import agentgym_trainers.rollout.policy
 from agentgym.errors import CheckpointError, PolicyFailure
-from agentgym.harness import Harness
-from agentgym.policy import Episode
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Group, Trajectory
+from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.rows import collate
+from agentgym_trainers.nn.tiny import make_tokenizer
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import CACHED, ChatTemplate, Transcript, check_template
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tiny import make_tokenizer
-from agentgym_trainers.tokens import CACHED, ChatTemplate, Transcript, check_template
 
 TEMPLATES = Path(__file__).with_name("templates")
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -528,7 +528,7 @@ def test_boundaries_are_written_as_in_one_piece(name: str) -> None:
 
 
 def mutate(monkeypatch: pytest.MonkeyPatch, mutant: type[Transcript]) -> None:
-    monkeypatch.setattr(agentgym_trainers.policy, "Transcript", mutant)
+    monkeypatch.setattr(agentgym_trainers.rollout.policy, "Transcript", mutant)
 
 
 class RereadsReplies(Transcript):

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentgym import load
+from agentgym import registry
 from agentgym.errors import PolicyFailure
+from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import StopReason
-from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Batch, Credit
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.rows import collate
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.train import Trainer, assign, success_rate
 
 
@@ -38,9 +38,9 @@ def config(**sections: dict[str, Any]) -> Config:
 
 def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_session: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(load.make(chosen.world.name))
+        return LocalSession(registry.make(chosen.world.name))
 
-    spec = load.get_spec(chosen.world.name)
+    spec = registry.get_spec(chosen.world.name)
     return build(chosen, folder, spec, open_session or local, model, model, tokenizer)
 
 

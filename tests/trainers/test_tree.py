@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_trainers.forward import micro_batches
-from agentgym_trainers.rows import Row
-from agentgym_trainers.tree import Chunk, common, tree_of
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.nn.forward import micro_batches
+from agentgym_trainers.nn.prefix_tree import Chunk, common, tree_of
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=8)
 

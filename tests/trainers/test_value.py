@@ -10,15 +10,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from agentgym.harness import Harness
-from agentgym.trajectory import StopReason
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import LossOptions, OptimOptions
-from agentgym_trainers.learner import Learner
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.trajectory import StopReason
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row, collate
+from agentgym_trainers.learner.critic import Readout, ReadoutOptions, ValueHead, ValueOptions
+from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses.value import hl_gauss_loss, hl_gauss_targets, padded_edges, two_class_loss
-from agentgym_trainers.metrics import credit_metrics
-from agentgym_trainers.rows import Row, collate
-from agentgym_trainers.signals.value import Readout, ReadoutOptions, ValueHead, ValueOptions
+from agentgym_trainers.monitoring.metrics import credit_metrics
 from agentgym_trainers.testing import toy_batch
 
 HEADS = pytest.mark.parametrize("head", ["scalar", "two_class", "hl_gauss"])

@@ -9,21 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym.harness import Harness
-from agentgym.policy import Episode
-from agentgym.report import write_report
-from agentgym.runner import Limits, rollout
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, rollout
+from agentgym.rollouts.trajectory import Group, Trajectory, read_jsonl
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
-from agentgym.trajectory import Group, Trajectory, read_jsonl
-from agentgym_trainers.batch import Credit
+from agentgym_trainers.data.batch import Credit
+from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.rows import collate
+from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.monitoring.trajectory_log import LIMIT, write_trajectories
+from agentgym_trainers.nn.tiny import make_tokenizer
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.testing import ScriptedEngine
-from agentgym_trainers.tiny import make_tokenizer
-from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.viewer import LIMIT, write_trajectories
 
 TEMPLATE = ChatTemplate(make_tokenizer(["Say: apple", "cloud"], 280, 1024))
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentgym_trainers.engines.vllm_client import Gone
-from agentgym_trainers.engines.vllm_local import VllmLocal
+from agentgym_trainers.engines.vllm.client import Gone
+from agentgym_trainers.engines.vllm.local import VllmLocal
 
 
 def within(errored_after: bool) -> None:

@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from agentgym.runner import Limits, Runner
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
-from agentgym_trainers.config import Config
-from agentgym_trainers.curricula.selection import Selection
-from agentgym_trainers.curricula.uniform import UniformTasks
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.filtering import Selection
+from agentgym_trainers.data.replay_buffer import ReplayBuffer
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.engines.options import weights_folder
-from agentgym_trainers.engines.vllm import VllmEngine
-from agentgym_trainers.guards import Guards
-from agentgym_trainers.models import learner_of, sampled_of
-from agentgym_trainers.replay import ReplayBuffer
+from agentgym_trainers.engines.vllm.engine import VllmEngine
+from agentgym_trainers.learner.build import learner_of, sampled_of
+from agentgym_trainers.monitoring.guards import Guards
+from agentgym_trainers.rollout.sources import SOURCES
+from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
+from agentgym_trainers.rollout.tasks import UniformTasks
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS, Parts
-from agentgym_trainers.sources import SOURCES
-from agentgym_trainers.sources.streamed import StreamedSource
-from agentgym_trainers.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer, sampling_of
 
 
@@ -54,7 +54,7 @@ def build(
     if config.scale is None:
         engine = engine_of(config, folder, model, tokenizer)
     else:
-        from agentgym_trainers.scale.spread import spread  # which needs this module
+        from agentgym_trainers.distributed.build import spread  # which needs this module
 
         engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
     curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentgym import load
-from agentgym.client import Connection
+from agentgym import registry
+from agentgym.clients.client import Connection
 from agentgym.errors import ConfigError
-from agentgym_trainers import checkpoint
-from agentgym_trainers.config import Config
-from agentgym_trainers.device import device_of
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.distributed.ray_cluster import require_ray
 from agentgym_trainers.engines.options import check_engine, head_size_of
-from agentgym_trainers.scale.cluster import require_ray
-from agentgym_trainers.sources.offline import Offline
-from agentgym_trainers.tokens import ChatTemplate, Transcript
-from agentgym_trainers.world import check_spec
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn.device import device_of
+from agentgym_trainers.rollout.environment import check_spec
+from agentgym_trainers.rollout.sources.offline import Offline
+from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
 CHECKED_TASKS = 4
 """Tasks of each split whose first prompt is measured."""
@@ -29,7 +29,7 @@ def check_start(config: Config) -> None:
     if isinstance(source, Offline) and source.path is not None and not Path(source.path).is_file():
         raise ConfigError(f"source.path: there is no file {source.path}")
     if "://" not in config.world.name:
-        check_spec(config, load.get_spec(config.world.name))
+        check_spec(config, registry.get_spec(config.world.name))
 
 
 def check_model(config: Config) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
-from agentgym_trainers.config import Config, CreditOptions, LossOptions, SelectOptions
-from agentgym_trainers.options import sentence
+from agentgym_trainers.config.option_errors import sentence
+from agentgym_trainers.config.sections import Config, CreditOptions, LossOptions, SelectOptions
 
 
 def recipe_names() -> list[str]:
@@ -52,8 +52,8 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "run": "train.py",
         "model": "checkpoint.py, models.py",
         "world": "train.py",
-        "harness": "agentgym/harness.py",
-        "rollout": "agentgym/runner.py",
+        "harness": "agentgym/rollouts/prompt_format.py",
+        "rollout": "agentgym/rollouts/runner.py",
         "engine": f"engines/ ({config.engine.kind})",
         "source": f"sources/ ({config.source.kind})",
         "select": "curricula/select.py",
@@ -67,7 +67,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "schedules": "schedules.py",
         "optim": "learner.py",
         "sft": "sft.py",
-        "eval": "agentgym/evaluation.py",
+        "eval": "agentgym/evaluation/evaluate.py",
         "guards": "guards.py",
         "scale": "scale/",
     }

@@ -27,30 +27,31 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from agentgym.client import Connection
+from agentgym.clients.client import Connection
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.evaluation import Comparison, Report, compare, evaluate
-from agentgym.harness import Harness
-from agentgym.policy import Episode
-from agentgym.report import write_report
-from agentgym.runner import Limits, Runner
-from agentgym.suite import Suite, SuiteWorld, lock
-from agentgym_trainers import checkpoint, sft, tiny
+from agentgym.evaluation.evaluate import Comparison, Report, compare, evaluate
+from agentgym.evaluation.suite import Suite, SuiteWorld, lock
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym_trainers.build import build
-from agentgym_trainers.config import Config, RolloutOptions
-from agentgym_trainers.device import device_of
+from agentgym_trainers.config.sections import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import Learner
-from agentgym_trainers.metrics import MetricsLog
-from agentgym_trainers.models import placed, prepare
-from agentgym_trainers.policy import TokenPolicy
+from agentgym_trainers.learner import sft
+from agentgym_trainers.learner.build import placed, prepare
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.monitoring.progress import Phases
+from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.nn import checkpoint, tiny
+from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.preflight import check_room, check_start
-from agentgym_trainers.progress import Phases
 from agentgym_trainers.recipe import resolve, to_toml
-from agentgym_trainers.tokens import ChatTemplate, check_template
+from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate, check_template
 from agentgym_trainers.train import Trainer, check_context, sampling_of, success_rate
-from agentgym_trainers.world import open_world
 
 LOCK = ".lock"
 """File in a run's folder that the process which trains there keeps locked."""

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from agentgym.policy import ContextFull
-from agentgym_trainers.batch import Batch, Credit
+from agentgym.rollouts.policy import ContextFull
+from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.engines.base import Completion, Sampling
 
 S0, SA, SB, SC, SD = range(5)

@@ -15,36 +15,36 @@ import numpy as np
 import torch
 
 from agentgym.errors import GuardTripped, PolicyFailure
-from agentgym.policy import Episode
-from agentgym.runner import Runner
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.runner import Runner
+from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.spec import EnvSpec
-from agentgym.trajectory import Group, StopReason, Trajectory
-from agentgym_trainers import checkpoint
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.config import Config
-from agentgym_trainers.credit import assigner_of, normalise
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit import assigner_of, normalize
 from agentgym_trainers.credit.outcome import recalibrated
-from agentgym_trainers.curricula.selection import Selection
-from agentgym_trainers.curricula.uniform import UniformTasks
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.filtering import Selection
+from agentgym_trainers.data.replay_buffer import ReplayBuffer
+from agentgym_trainers.data.reward_shaping import SHAPERS
+from agentgym_trainers.data.sequences import Row, collate, is_demonstration, select
 from agentgym_trainers.engines.base import Engine, Sampling
-from agentgym_trainers.guards import Guards
-from agentgym_trainers.learner import Learner
+from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.learner.nonfinite import keep_skipped
 from agentgym_trainers.losses import OBJECTIVES
-from agentgym_trainers.losses.correct import apply as correct
-from agentgym_trainers.metrics import MetricsLog, credit_metrics, rollout_metrics
-from agentgym_trainers.policy import TokenPolicy
-from agentgym_trainers.replay import ReplayBuffer
-from agentgym_trainers.rows import Row, collate, is_demonstration, select
-from agentgym_trainers.shaping import SHAPERS
+from agentgym_trainers.losses.importance import apply as correct
+from agentgym_trainers.monitoring.guards import Guards
+from agentgym_trainers.monitoring.metrics import MetricsLog, credit_metrics, rollout_metrics
+from agentgym_trainers.monitoring.trajectory_log import write_trajectories
+from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.sources import Source
+from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
+from agentgym_trainers.rollout.tasks import UniformTasks
+from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import Scene, Signal
-from agentgym_trainers.skipped import keep_skipped
-from agentgym_trainers.sources import Source
-from agentgym_trainers.sources.streamed import StreamedSource, fresh
-from agentgym_trainers.tokens import ChatTemplate
-from agentgym_trainers.viewer import write_trajectories
 
 if TYPE_CHECKING:
-    from agentgym_trainers.scale.learners import Learners
+    from agentgym_trainers.distributed.learner_group import Learners
 
 OnStep = Callable[[int, dict[str, float]], None]
 
@@ -350,7 +350,7 @@ def assign(batch: Batch, config: Config) -> Credit:
     """The recipe's credit, normalised if it says so."""
     credit = assigner_of(config.credit.assigner).function(batch, **config.credit.options)
     if config.credit.normalise != "none":
-        credit = normalise(credit, batch, population=config.credit.normalise)
+        credit = normalize(credit, batch, population=config.credit.normalise)
     return credit
 
 

@@ -17,18 +17,18 @@ from pydantic import Field
 
 from agentgym import __version__
 from agentgym.errors import ConfigError
-from agentgym.wire import Body
-from agentgym_servers.bodies import parse
-from agentgym_servers.gateway.gateway import DRAIN_S, Gateway
-from agentgym_servers.gateway.keys import Guard, Keyring, is_loopback
-from agentgym_servers.gateway.pipe import Pipe
-from agentgym_servers.gateway.registration import Registration
-from agentgym_servers.gateway.registry import Registry
-from agentgym_servers.gateway.router import Router, World
-from agentgym_servers.metrics import PAGE_TYPE
-from agentgym_servers.replies import answering, body_of, reply_dump, reply_json
-from agentgym_servers.routes import add_routes
-from agentgym_servers.serving import run_app
+from agentgym.protocol import Body
+from agentgym_servers.env_server.routes import add_routes
+from agentgym_servers.gateway.auth import Guard, Keyring, is_loopback
+from agentgym_servers.gateway.backend import Router, World
+from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.passthrough import Pipe
+from agentgym_servers.gateway.schemas import Registration
+from agentgym_servers.gateway.service import DRAIN_S, Gateway
+from agentgym_servers.web.metrics import PAGE_TYPE
+from agentgym_servers.web.parsing import parse
+from agentgym_servers.web.responses import answering, body_of, reply_dump, reply_json
+from agentgym_servers.web.run import run_app
 
 RATE = "2000/second"
 PAGE_POLICY = (

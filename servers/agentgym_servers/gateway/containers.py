@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentgym_servers.gateway.refusals import BadImage, NoEngine
-from agentgym_servers.gateway.registration import Limits, Registration
+from agentgym_servers.gateway.errors import BadImage, NoEngine
+from agentgym_servers.gateway.schemas import Limits, Registration
 
 if TYPE_CHECKING:
     from docker.models.containers import Container as DockerContainer

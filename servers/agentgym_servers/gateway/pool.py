@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from agentgym.errors import AtCapacity, EnvironmentFailure, EpisodeLost, Unreachable
-from agentgym_servers.gateway.registration import Registration
 from agentgym_servers.gateway.replicas import Launcher, Replica, answering
+from agentgym_servers.gateway.schemas import Registration
 
 HEALTH_S = 2.0
 """Between two looks at every replica."""

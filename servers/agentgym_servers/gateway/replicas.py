@@ -13,11 +13,11 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from agentgym.clients.server_process import ANNOUNCED, end_of, server_command
 from agentgym.errors import EpisodeLost, Unreachable
-from agentgym.launch import ANNOUNCED, end_of, server_command
-from agentgym_servers.gateway.link import Link
-from agentgym_servers.gateway.refusals import NotStarted, WorldUnreachable
-from agentgym_servers.gateway.registration import Registration
+from agentgym_servers.gateway.errors import NotStarted, WorldUnreachable
+from agentgym_servers.gateway.replica_client import Link
+from agentgym_servers.gateway.schemas import Registration
 
 HEALTH_TIMEOUT_S = 5.0
 MISSES = 3
@@ -135,7 +135,7 @@ class Child:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """Starts child processes of `python -m agentgym_servers.environment`."""
+    """Starts child processes of `python -m agentgym_servers.env_server.app`."""
 
     registration: Registration
 

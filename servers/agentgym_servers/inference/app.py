@@ -25,8 +25,6 @@ from starlette.requests import ClientDisconnect
 from agentgym import __version__
 from agentgym.errors import EpisodeRefused, PolicyFailure, UsageError
 from agentgym.spec import ToolSpec
-from agentgym_servers.inference.answers import Answer, ChatAnswer, TextAnswer
-from agentgym_servers.inference.bodies import add_post, read_body
 from agentgym_servers.inference.episodes import (
     EPISODE_HEADER,
     Episodes,
@@ -35,9 +33,11 @@ from agentgym_servers.inference.episodes import (
     add_episodes,
     episode_name,
 )
-from agentgym_servers.inference.reply import Reply
-from agentgym_servers.inference.requests import MOST_REPLIES, ApiError, ChatRequest, TextRequest, too_long
-from agentgym_servers.serving import run_app, serve_in_loop
+from agentgym_servers.inference.generation import Reply
+from agentgym_servers.inference.parsing import MOST_REPLIES, ApiError, ChatRequest, TextRequest, too_long
+from agentgym_servers.inference.responses import Answer, ChatAnswer, TextAnswer
+from agentgym_servers.inference.schemas import add_post, read_body
+from agentgym_servers.web.run import run_app, serve_in_loop
 
 RETRY_AFTER_S = 1
 BYTES_A_TOKEN = 64
@@ -49,7 +49,7 @@ Asked = TypeVar("Asked", ChatRequest, TextRequest)
 
 
 class Model(Protocol):
-    """What the server asks of a model; `agentgym_trainers.serving.ServedModel` is one."""
+    """What the server asks of a model; `agentgym_trainers.load.ServedModel` is one."""
 
     name: str
     max_length: int

@@ -19,11 +19,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.errors import EpisodeRefused
+from agentgym.rollouts.trajectory import Trajectory
 from agentgym.spec import ToolSpec
-from agentgym.trajectory import Trajectory
-from agentgym_servers.inference.bodies import add_post, read_body
-from agentgym_servers.inference.reply import Reply
-from agentgym_servers.inference.requests import ApiError
+from agentgym_servers.inference.generation import Reply
+from agentgym_servers.inference.parsing import ApiError
+from agentgym_servers.inference.schemas import add_post, read_body
 
 EPISODE_HEADER = "X-AgentGym-Episode"
 MOST_BYTES = 2**18
@@ -61,7 +61,7 @@ class RecordedEpisode(Protocol):
 
 
 class Recorder(Protocol):
-    """What the server asks of recording; `agentgym_trainers.recording.recorder.Recorder` is one. All raise
+    """What the server asks of recording; `agentgym_trainers.rollout.external.recorder.Recorder` is one. All raise
     EpisodeRefused."""
 
     def chat(

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from agentgym_servers.environment import create_app
+from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway import pool
 from agentgym_servers.gateway.app import create_gateway
-from agentgym_servers.gateway.registry import Registry
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.gateway.database import Registry
+from agentgym_servers.web.run import serve_in_thread
 
 ECHO = "agentgym.testing:EchoEnv"
 

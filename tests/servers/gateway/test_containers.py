@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from agentgym_servers.gateway.containers import GATEWAY_LABEL
-from agentgym_servers.gateway.registry import Registry
+from agentgym_servers.gateway.database import Registry
 
 from .conftest import Api, eventually, gateway_in_thread, gateway_process
 

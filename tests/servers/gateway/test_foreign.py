@@ -11,10 +11,10 @@ import websockets.sync.client
 from fastapi import FastAPI
 from starlette.responses import JSONResponse
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
-from agentgym_servers.environment import create_app
-from agentgym_servers.serving import serve_in_thread
+from agentgym_servers.env_server.app import create_app
+from agentgym_servers.web.run import serve_in_thread
 
 from .conftest import eventually
 

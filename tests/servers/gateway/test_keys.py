@@ -9,13 +9,13 @@ import pytest
 import websockets.sync.client
 from websockets.exceptions import InvalidStatus
 
-from agentgym.client import EnvClient, use_key
+from agentgym.clients.client import EnvClient, use_key
 from agentgym.errors import ConfigError, MissingScope, UsageError, WrongKey
 from agentgym.testing import EchoEnv
-from agentgym_servers.gateway import keys
+from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.app import create_gateway, run_gateway
-from agentgym_servers.gateway.keys import new_key
-from agentgym_servers.gateway.registry import Registry
+from agentgym_servers.gateway.auth import new_key
+from agentgym_servers.gateway.database import Registry
 
 from .conftest import eventually, gateway_in_thread, world_server
 
@@ -30,7 +30,7 @@ def make(registry: Registry, *scopes: str, lifetime_s: float | None = None) -> t
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
     """Of the gateway that `gateway_in_thread(tmp_path)` starts."""
-    monkeypatch.setattr(keys, "REFRESH_S", 0.05)
+    monkeypatch.setattr(auth, "REFRESH_S", 0.05)
     found = Registry(f"sqlite:///{tmp_path / 'gateway.db'}")
     yield found
     found.close()

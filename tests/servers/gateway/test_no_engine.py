@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_servers.gateway.containers import Engine
-from agentgym_servers.gateway.refusals import NoEngine
+from agentgym_servers.gateway.errors import NoEngine
 
 
 @pytest.mark.parametrize("left", ["nothing", "the socket of one that died"])

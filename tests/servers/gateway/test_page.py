@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from agentgym.testing import EchoEnv
-from agentgym_servers.gateway import keys
-from agentgym_servers.gateway.keys import new_key
-from agentgym_servers.gateway.registry import Registry
+from agentgym_servers.gateway import auth
+from agentgym_servers.gateway.auth import new_key
+from agentgym_servers.gateway.database import Registry
 
 from .conftest import ECHO, eventually, gateway_in_thread, world_server
 
@@ -94,7 +94,7 @@ def test_the_page_shows_what_happens(gateway):
 
 
 def test_the_page_asks_for_a_key(tmp_path, monkeypatch):
-    monkeypatch.setattr(keys, "REFRESH_S", 0.05)
+    monkeypatch.setattr(auth, "REFRESH_S", 0.05)
     registry = Registry(f"sqlite:///{tmp_path / 'gateway.db'}")
     key, secret = new_key("page", ["read"])
     registry.add_key(key)

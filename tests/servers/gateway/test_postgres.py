@@ -13,10 +13,10 @@ import pytest
 
 from agentgym.errors import ConfigError
 from agentgym.testing import EchoEnv
-from agentgym_servers.gateway.keys import new_key
-from agentgym_servers.gateway.refusals import DatabaseUnavailable, DuplicateName
-from agentgym_servers.gateway.registration import Registration
-from agentgym_servers.gateway.registry import Registry, Row
+from agentgym_servers.gateway.auth import new_key
+from agentgym_servers.gateway.database import Registry, Row
+from agentgym_servers.gateway.errors import DatabaseUnavailable, DuplicateName
+from agentgym_servers.gateway.schemas import Registration
 
 from .conftest import gateway_process, world_server
 

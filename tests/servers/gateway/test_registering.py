@@ -11,12 +11,12 @@ import time
 import httpx
 import pytest
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.errors import ConfigError
 from agentgym.testing import EchoEnv
-from agentgym_servers.gateway import registry as registry_module
-from agentgym_servers.gateway.refusals import DatabaseUnavailable
-from agentgym_servers.gateway.registry import Registry
+from agentgym_servers.gateway import database as registry_module
+from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.errors import DatabaseUnavailable
 
 from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
 

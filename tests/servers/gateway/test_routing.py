@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from agentgym.client import EnvClient
+from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
 
 from .conftest import ECHO, Api, children_of, eventually, gateway_process, world_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym.cli import main
+from agentgym.cli.main import main
 from agentgym.testing import EchoEnv
 
 from .conftest import ECHO, gateway_process, world_server

@@ -10,22 +10,22 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentgym_trainers.batch import Credit
 from agentgym_trainers.credit.action_value import digiq, q_minus_v
-from agentgym_trainers.credit.branching import mc_branch
 from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
-from agentgym_trainers.credit.group import dr_grpo, grpo, loop, reinforce, rloo
+from agentgym_trainers.credit.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import istar, prime
-from agentgym_trainers.credit.normalise import normalise
+from agentgym_trainers.credit.monte_carlo import mc_branch
+from agentgym_trainers.credit.normalize import normalise
 from agentgym_trainers.credit.oreo import oreo
 from agentgym_trainers.credit.outcome import a_lol, filtered, outcome
 from agentgym_trainers.credit.own import load, needs
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
-from agentgym_trainers.credit.role import rae
+from agentgym_trainers.credit.self_play import rae
+from agentgym_trainers.data.batch import Credit
 
 __all__ = ["ASSIGNERS", "Assigner", "assigner_of", "needs", "normalise"]
 

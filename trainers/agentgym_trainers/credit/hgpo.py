@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import named, position, reverse_scan, standardise
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import named, position, reverse_scan, standardise
 
 NOTHING = 1e-9
 """Of the largest return: an advantage below it is rounding, and its level says nothing."""

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import leave_one_out, position, reverse_scan, segment_mean, standardise
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import leave_one_out, position, reverse_scan, segment_mean, standardise
 
 
 def prime(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from agentgym_trainers.batch import Batch, Credit
+from agentgym_trainers.data.batch import Batch, Credit
 
 
 def outcome(batch: Batch) -> Credit:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from agentgym_trainers.batch import Credit
+from agentgym_trainers.data.batch import Credit
 
 F = TypeVar("F", bound=Callable[..., Credit])
 

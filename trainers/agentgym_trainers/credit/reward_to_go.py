@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import joined, position, reverse_scan, segment_mean, standardise
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import joined, position, reverse_scan, segment_mean, standardise
 
 
 def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:

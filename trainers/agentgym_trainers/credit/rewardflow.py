@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from agentgym_trainers.batch import Batch, Credit
-from agentgym_trainers.credit.segments import named, standardise
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import named, standardise
 
 ITERATIONS = 500
 """Enough for any path that an episode has; only a cycle of negative values and γ < 1 would go on for ever."""

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from agentgym.errors import PolicyFailure
-from agentgym.policy import ContextFull
-from agentgym_trainers.attention import use_packed_attention
+from agentgym.rollouts.policy import ContextFull
 from agentgym_trainers.engines.base import Completion, Sampling
-from agentgym_trainers.engines.cache import Cache, CachedLayout, key_heads
+from agentgym_trainers.engines.kv_cache import Cache, CachedLayout, key_heads
+from agentgym_trainers.nn.attention import use_packed_attention
 
 
 @dataclass(eq=False)

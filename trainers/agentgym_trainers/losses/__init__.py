@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from agentgym_trainers.losses.group import pacs
+from agentgym_trainers.losses.classification import pacs
 from agentgym_trainers.losses.objective import policy_gradient, ppo_clip
 from agentgym_trainers.losses.pairs import dpo, refuel
-from agentgym_trainers.losses.path import oreo
 from agentgym_trainers.losses.reduce import token_weights, turn_weights
-from agentgym_trainers.losses.regularise import cross_entropy, entropy, kl
+from agentgym_trainers.losses.regularizers import cross_entropy, entropy, kl
 from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, ratio_clip
+from agentgym_trainers.losses.soft_bellman import oreo
 from agentgym_trainers.losses.token import awr, cispo, loop_clip
 from agentgym_trainers.losses.value import value_loss
 

@@ -15,8 +15,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.credit.segments import segment_mean
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import segment_mean
 
 
 class EntropyBandOptions(BaseModel):

@@ -9,9 +9,9 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.credit.segments import reverse_scan, segment_mean
-from agentgym_trainers.losses.units import as_tensor, nothing, segment_sum
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import reverse_scan, segment_mean
+from agentgym_trainers.data.token_segments import as_tensor, nothing, segment_sum
 
 Which = Literal["all", "best_worst"]
 Weigh = Literal["one", "gap", "steps"]

@@ -9,10 +9,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from agentgym_trainers.batch import Batch
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.token_segments import Unit, as_tensor, segment_sum, unit_A
 from agentgym_trainers.losses.objective import MAX_LOG_RATIO, ppo_clip
 from agentgym_trainers.losses.token import bounded
-from agentgym_trainers.losses.units import Unit, as_tensor, segment_sum, unit_A
 
 
 def ratio_clip(

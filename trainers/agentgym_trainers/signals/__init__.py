@@ -14,23 +14,23 @@ from typing import Any, Protocol
 import numpy as np
 from pydantic import BaseModel
 
-from agentgym.runner import Runner
+from agentgym.rollouts.runner import Runner
+from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
-from agentgym.trajectory import Trajectory
-from agentgym_trainers.batch import Batch
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Engine, Sampling
-from agentgym_trainers.parallel import ALONE, Processes
-from agentgym_trainers.rows import Row
-from agentgym_trainers.signals.branching import BranchedOptions, BranchedValue
-from agentgym_trainers.signals.digiq import DigiQOptions, DigiQSignal
-from agentgym_trainers.signals.instruction import InstructionOptions, InstructionValue
+from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal
+from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal
+from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
-from agentgym_trainers.signals.prm import ImplicitPRM, PRMOptions
+from agentgym_trainers.signals.mc_value import BranchedOptions, BranchedValue
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
-from agentgym_trainers.signals.role import RoleBaseline, RoleOptions
-from agentgym_trainers.signals.twin import TwinOptions, TwinSignal
-from agentgym_trainers.tokens import ChatTemplate
+from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions
+from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from agentgym.trajectory import Trajectory
-from agentgym_trainers.losses.units import as_tensor, segment_sum
-from agentgym_trainers.parallel import ALONE, Processes
+from agentgym.rollouts.trajectory import Trajectory
+from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.nn.process_group import ALONE, Processes
 
 Outcome = Literal["success", "return"]
 

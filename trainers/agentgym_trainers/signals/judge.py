@@ -30,11 +30,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentgym.env import Action
 from agentgym.errors import PolicyFailure
-from agentgym.harness import Message
-from agentgym.openai import OpenAIPolicy
-from agentgym.policy import ContextFull
-from agentgym.trajectory import Trajectory, Turn
-from agentgym_trainers.guards import PROBES
+from agentgym.rollouts.openai_policy import OpenAIPolicy
+from agentgym.rollouts.policy import ContextFull
+from agentgym.rollouts.prompt_format import Message
+from agentgym.rollouts.trajectory import Trajectory, Turn
+from agentgym_trainers.monitoring.guards import PROBES
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals import Parts, Scene

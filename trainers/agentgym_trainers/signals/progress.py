@@ -19,13 +19,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from agentgym_trainers.attention import use_packed_attention
-from agentgym_trainers.batch import Batch
-from agentgym_trainers.forward import micro_batches, pack
-from agentgym_trainers.losses.units import as_tensor, segment_sum
-from agentgym_trainers.rows import Row
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
-from agentgym_trainers.twopass import two_pass
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals import Parts, Scene

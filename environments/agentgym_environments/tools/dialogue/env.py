@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agentgym.env import Action
 from agentgym.errors import ConfigError
-from agentgym.openai import OpenAIPolicy
+from agentgym.rollouts.openai_policy import OpenAIPolicy
 from agentgym.spec import EnvSpec
 from agentgym_environments.tools.calls import JobEnv, as_text
 from agentgym_environments.tools.database import Dump

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
-from agentgym.openai import OpenAIPolicy
-from agentgym.policy import ContextFull
+from agentgym.rollouts.openai_policy import OpenAIPolicy
+from agentgym.rollouts.policy import ContextFull
 from agentgym_environments.tools.dialogue.acts import ASKED, Acts, acts
 
 PERSONAS = {

@@ -1,0 +1,153 @@
+"""`agentgym envs list | show | check | rates | new`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from agentgym import registry
+from agentgym.cli.terminal import console
+from agentgym.errors import AgentGymError, UsageError
+
+
+@click.group()
+def envs() -> None:
+    """The worlds that are installed."""
+
+
+@envs.command("list")
+@click.argument("word", required=False)
+@click.option("--family", help="Only those of a family: text, games, web ...")
+@click.option("--json", "as_json", is_flag=True, help="Every field of every spec, as JSON by id.")
+def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
+    """Every installed world, one a line, without importing any: id and description; more with `envs show`.
+
+    WORD keeps those that have it in id, family or description.
+    """
+    specs = {name: registry.get_spec(name) for name in registry.names()}
+    families = sorted({spec.family for spec in specs.values() if spec.family})
+    if family is not None and family not in families:
+        raise UsageError(f"no installed environment is of the family {family!r}; there are {', '.join(families)}")
+    found = {
+        name: spec
+        for name, spec in specs.items()
+        if (family is None or spec.family == family)
+        and (word is None or word.lower() in f"{name} {spec.family} {spec.description}".lower())
+    }
+    if as_json:
+        click.echo(json.dumps({name: spec.model_dump(mode="json") for name, spec in found.items()}, indent=2))
+        return
+    if not found:
+        raise UsageError(f"no installed environment has {word!r} in its id, family or description")
+    width = max(len(name) for name in found)
+    for name, spec in found.items():
+        line = f"{name:{width}}  {' '.join(spec.description.split())}"
+        click.echo(shorten(line, console.width) if sys.stdout.isatty() else line)
+
+
+def shorten(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
+
+
+@envs.command("show")
+@click.argument("name")
+def envs_show(name: str) -> None:
+    """All that a world says of itself: NAME is an id, "package.module:Class" or a URL."""
+    spec = asyncio.run(_spec(name))
+    table = Table(show_header=False)
+    for key, value in spec.model_dump().items():
+        table.add_row(key, escape(str(value)))
+    console.print(table)
+
+
+async def _spec(name: str) -> Any:
+    from agentgym.clients.client import connect
+
+    async with connect(name) as connection:
+        return connection.spec
+
+
+@envs.command("check")
+@click.argument("name")
+@click.option(
+    "--tasks", type=click.IntRange(min=1), default=20, show_default=True, help="How many tasks of a split to try."
+)
+def envs_check(name: str, tasks: int) -> None:
+    """Run the conformance suite on a world: NAME is an id, "package.module:Class" or a URL."""
+    from agentgym.conformance.run import check_server, check_world
+
+    findings = asyncio.run(check_server(name, tasks=tasks) if "://" in name else check_world(name, tasks=tasks))
+    for finding in findings:
+        click.echo(str(finding))
+    broken = sum(not finding.ok for finding in findings)
+    if broken:
+        raise AgentGymError(
+            f"{name} breaks {broken} of {len(findings)} rules; each line that begins with FAIL says how"
+        )
+    click.echo(f"{name} keeps all {len(findings)} rules")
+
+
+@envs.command("rates")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--episodes", type=click.IntRange(min=1), default=100, show_default=True, help="Tasks of each split to play."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Sessions at once.")
+def envs_rates(names: tuple[str, ...], **options: int) -> None:
+    """How often a world is solved by its expert, by chance, and by an agent that knows only how actions are written.
+
+    NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the worlds' READMEs
+    have it: the share of episodes solved in per cent, and the mean score in brackets where that is something else.
+    """
+    click.echo("| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|")
+    for name in names:
+        asyncio.run(_rates(name, **options))
+
+
+async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
+    from agentgym.clients.client import connect
+    from agentgym.evaluation.baselines import Rate, rates
+
+    async with connect(name) as connection:
+
+        async def open_session() -> Any:
+            return connection.session()
+
+        shown: dict[str, dict[str, Rate]] = {}
+        found = rates(open_session, connection.spec, episodes=episodes, seed=seed, concurrency=concurrency)
+        async for rate in found:
+            shown.setdefault(rate.split, {})[rate.policy] = rate
+            if rate.failed:
+                raise AgentGymError(
+                    f"{name} {rate.split}: {rate.failed} episodes of {rate.policy} failed, the first with {rate.error}"
+                )
+        for split, by_policy in shown.items():
+            played = max(rate.episodes for rate in by_policy.values())
+            cells = [by_policy[p].cell() if p in by_policy else "–" for p in ("expert", "random", "format only")]
+            click.echo(f"| `{name}` | {split} | {played} | {' | '.join(cells)} |")
+
+
+@envs.command("new")
+@click.argument("name")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The package's folder.  [default: ./NAME]"
+)
+def envs_new(name: str, out: Path | None) -> None:
+    """Write a complete package of a world called NAME: a small world that passes its tests, to put yours in its place.
+
+    It has an EnvSpec, tasks in splits, an expert, tests, a Dockerfile, and what OpenEnv's tools look for.
+    """
+    from agentgym.cli.new_env import new_world
+
+    out = out or Path(name)
+    for path in new_world(name, out):
+        click.echo(str(path))
+    click.echo(f"\nnext: pip install --editable '{out}[dev]' && agentgym envs check {name}")

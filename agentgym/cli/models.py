@@ -1,0 +1,70 @@
+"""`agentgym infer serve`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from agentgym.cli.terminal import note_if_open
+
+
+@click.group()
+def infer() -> None:
+    """A checkpoint as a server."""
+
+
+@infer.command(short_help="Serve a checkpoint behind OpenAI's API.")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--name", help="What requests call the model.  [default: the folder's name]")
+@click.option(
+    "--max-sequences", type=click.IntRange(min=1), default=64, show_default=True, help="Replies computed at once."
+)
+@click.option(
+    "--max-length", type=click.IntRange(min=2), help="Tokens of prompt and reply.  [default: the run's, or the model's]"
+)
+@click.option(
+    "--api-key", envvar="AGENTGYM_API_KEY", show_envvar=True, help="What clients must send.  [default: nothing]"
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Append finished episodes to FOLDER/episodes.jsonl, for source.path.",
+)
+@click.option("--strict", is_flag=True, help="Refuse an episode's call that does not go on from an earlier one.")
+@click.option(
+    "--lease", type=click.FloatRange(min=1), default=900, show_default=True, help="Seconds that an idle episode lives."
+)
+def serve(
+    checkpoint: Path,
+    host: str,
+    port: int,
+    name: str | None,
+    max_sequences: int,
+    max_length: int | None,
+    api_key: str | None,
+    record: Path | None,
+    strict: bool,
+    lease: float,
+) -> None:
+    """Serve a CHECKPOINT's folder at http://HOST:PORT/v1 until interrupted, to any OpenAI client.
+
+    Temperature and reply length of requests that name none are the run's, when the checkpoint lies in one. An agent
+    whose base URL is http://HOST:PORT/episodes/ID/v1 is recorded: its calls are the turns of the episode ID.
+    """
+    from agentgym.cli.policy import require_checkpoint
+    from agentgym_servers.inference.app import run_inference_server
+    from agentgym_trainers.load import load_served
+    from agentgym_trainers.rollout.external.recorder import Recorder
+
+    require_checkpoint(checkpoint)
+    model = load_served(checkpoint, name=name, max_sequences=max_sequences, max_length=max_length)
+    recorder = Recorder(model.template, folder=record, strict=strict, lease_s=lease)
+    if api_key is None:
+        note_if_open(host, port)
+    with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
+        run_inference_server(model, host, port, api_key=api_key, recorder=recorder)

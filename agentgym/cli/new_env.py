@@ -1,0 +1,79 @@
+"""`agentgym envs new`: a complete, passing package of a world, rendered from `agentgym/templates/world`."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
+from string import Template
+
+from agentgym import __version__, registry
+from agentgym.errors import UsageError
+
+RENAMED = {
+    "package/spec.toml": "{package}/{name}.toml",
+    "tests/test_world.py": "tests/test_{package}.py",
+    "dockerignore": ".dockerignore",
+}
+"""Files of the template that are called otherwise in the package; a folder `package` takes the package's name."""
+
+
+def new_world(name: str, out: Path) -> list[Path]:
+    """Write the package of a world called `name` into `out`, a folder that is empty or not there; gives its files.
+
+    The world's id is `name`; the Python package has its hyphens as underscores. Raises UsageError for a name that
+    cannot be a world's or is taken, and for a folder that holds something.
+    """
+    package = _package_of(name)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is not empty; choose another folder with --out, or another name")
+    words = {
+        "name": name,
+        "package": package,
+        "class_name": "".join(word.capitalize() for word in package.split("_")),
+        "agentgym_version": __version__,
+    }
+    written = []
+    for source, file in _templates(resources.files("agentgym") / "templates" / "world"):
+        path = out / _place(source, words)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(Template(file.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written ({error.strerror}); choose another folder with --out") from error
+        written.append(path)
+    return sorted(written)
+
+
+def _package_of(name: str) -> str:
+    """The Python package of a world. Raises UsageError where there can be none of that name."""
+    package = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or keyword.iskeyword(package):
+        raise UsageError(
+            f"a world is called like my-world: lower-case letters and digits, words joined by hyphens, and no word of "
+            f"Python's; not {name!r}"
+        )
+    if name in registry.names():
+        raise UsageError(f"a world called {name!r} is installed already ({load.names()[name]}); choose another name")
+    if importlib.util.find_spec(package) is not None:
+        raise UsageError(f"a Python package called {package!r} is installed already; choose another name")
+    return package
+
+
+def _templates(folder: Traversable, inside: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        path = f"{inside}{entry.name}"
+        if entry.is_dir():
+            yield from _templates(entry, f"{path}/")
+        elif path.endswith(".tmpl"):
+            yield path.removesuffix(".tmpl"), entry
+
+
+def _place(source: str, words: dict[str, str]) -> PurePosixPath:
+    if source in RENAMED:
+        return PurePosixPath(RENAMED[source].format(**words))
+    return PurePosixPath(*(words["package"] if part == "package" else part for part in source.split("/")))

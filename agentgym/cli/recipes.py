@@ -1,0 +1,132 @@
+"""`agentgym recipes list | show`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from agentgym.cli.terminal import console
+from agentgym.errors import ConfigError
+
+ABBREVIATED = ("Dr", "al", "e.g", "i.e", "vs", "eq", "cf")
+"""A full stop behind one of these ends no sentence."""
+
+
+class Recipe(NamedTuple):
+    """A recipe as its file tells it."""
+
+    name: str
+    path: Path
+    tree: dict[str, Any]
+
+    @property
+    def description(self) -> str:
+        return self.tree.get("description", "")
+
+    @property
+    def summary(self) -> str:
+        """The description's first sentence."""
+        for end in re.finditer(r"\.(?=\s+[A-Z])", self.description):
+            if not self.description[: end.start()].endswith(ABBREVIATED):
+                return self.description[: end.end()]
+        return self.description
+
+
+def shipped() -> list[Recipe]:
+    """The recipes that come with the package, read without the extra "train"."""
+    folder = Path(str(resources.files("agentgym_trainers") / "recipes"))
+    return [_read(path) for path in sorted(folder.glob("*.toml"))]
+
+
+@click.group()
+def recipes() -> None:
+    """The recipes that come with AgentGym: one for each method."""
+
+
+@recipes.command("list")
+def recipes_list() -> None:
+    """Every shipped recipe: what it does, and the paper that it follows."""
+    table = Table()
+    for column in ("recipe", "what it does", "paper"):
+        table.add_column(column)
+    for recipe in shipped():
+        table.add_row(recipe.name, escape(recipe.summary), escape(recipe.tree.get("paper", "")))
+    console.print(table)
+
+
+@recipes.command("show")
+@click.argument("name")
+def recipes_show(name: str) -> None:
+    """What a recipe does, by which paper, and its parts: NAME is a shipped recipe's, or a TOML file."""
+    recipe = _find(name)
+    console.print(f"[bold]{escape(recipe.name)}[/bold]\n{escape(recipe.description)}", highlight=False)
+    console.print(f"\nfollows: {escape(recipe.tree.get('paper') or 'no paper')}", highlight=False)
+    table = Table(title="Its parts, in the order in which a step meets them", title_justify="left")
+    for column in ("axis", "part", "options", "what it does"):
+        table.add_column(column)
+    before = ""
+    for axis, part, options, description in _parts(recipe):
+        table.add_row("" if axis == before else axis, escape(part), escape(options), escape(description))
+        before = axis
+    console.print(table)
+    click.echo(f"file: {recipe.path}")
+
+
+def _find(name: str) -> Recipe:
+    path = Path(name)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise ConfigError(f"there is no file {path}")
+        return _read(path)
+    found = {recipe.name: recipe for recipe in shipped()}
+    if name not in found:
+        close = difflib.get_close_matches(name, found, n=1)
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"there is no recipe {name!r}.{guess} The recipes are {', '.join(found)}; a file of your own ends in .toml"
+        )
+    return found[name]
+
+
+def _read(path: Path) -> Recipe:
+    try:
+        return Recipe(path.stem, path, tomllib.loads(path.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
+    """(axis, part, options, what it does); with the extra "train" missing, what the file says alone."""
+    try:
+        from agentgym_trainers.describe import AXES, pieces
+        from agentgym_trainers.recipe import resolve
+    except ModuleNotFoundError as error:
+        click.echo(f"note: what each part does needs {error.name}: pip install 'turngym[train]'", err=True)
+        yield from _told(recipe.tree)
+        return
+    found = pieces(resolve(recipe.path))
+    for axis in AXES:
+        rows = [(axis, piece.name, piece.told_options, piece.description) for piece in found if piece.axis == axis]
+        yield from rows or [(axis, "–", "", "")]
+
+
+def _told(tree: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    chosen = (
+        ("source", "source", "kind"), ("select", "select", "kind"), ("credit", "credit", "assigner"),
+        ("correct", "correct", "kind"), ("objective", "loss", "objective"), ("reducer", "loss", "reducer"),
+    )  # fmt: skip
+    for axis, table, key in chosen:
+        if key in tree.get(table, {}):
+            yield axis, str(tree[table][key]), "", ""
+    for axis in ("signals", "shaping", "schedules"):
+        for name in tree.get(axis, {}):
+            yield axis, name, "", ""

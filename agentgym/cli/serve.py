@@ -1,0 +1,74 @@
+"""`agentgym serve`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import click
+
+from agentgym.cli.terminal import note_if_open
+
+
+@click.command(short_help="Serve worlds over HTTP.")
+@click.argument("worlds", nargs=-1, required=True)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--max-sessions", type=click.IntRange(min=1), default=1024, show_default=True)
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds an idle session is kept.",
+)
+@click.option(
+    "--queue", type=click.IntRange(min=0), default=1024, show_default=True, help="Requests that may wait for room."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes for each world that is not inline.  [default: one a core]",
+)
+@click.option("--worker-memory", type=click.IntRange(min=64), default=4096, show_default=True, help="MB a process.")
+@click.option(
+    "--mode",
+    type=click.Choice(["simulation", "production"]),
+    default="simulation",
+    show_default=True,
+    envvar="OPENENV_MODE",
+    help="OpenEnv's: production serves no reset, step or state over HTTP, only sockets and tools.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def serve(
+    worlds: tuple[str, ...],
+    host: str,
+    port: int,
+    max_sessions: int,
+    lease: float,
+    queue: int,
+    workers: int | None,
+    worker_memory: int,
+    mode: Any,
+    log_format: Any,
+) -> None:
+    """Serve WORLDS over HTTP until interrupted: ids or "package.module:Class".
+
+    Each is at /envs/NAME, the first one also at /.
+    """
+    from agentgym_servers.web.run import run_server
+
+    note_if_open(host, port)
+    with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
+        run_server(
+            worlds,
+            host,
+            port,
+            log_format=log_format,
+            max_sessions=max_sessions,
+            queue=queue,
+            workers=workers,
+            worker_memory_mb=worker_memory,
+            lease_s=lease,
+            mode=mode,
+        )

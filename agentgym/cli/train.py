@@ -1,0 +1,171 @@
+"""`agentgym quickstart | train | sft | report`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentgym.cli.recipes import shipped
+from agentgym.cli.terminal import Listing, console
+from agentgym.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentgym_trainers.run import Outcome
+
+
+def _recipes() -> list[tuple[str, str]]:
+    """(name, what it does) of the shipped recipes."""
+    return [(recipe.name, recipe.summary) for recipe in shipped()]
+
+
+@click.command(short_help="Watch a tiny model learn: minutes on two CPU cores.")
+@click.argument("overrides", nargs=-1, metavar="[section.key=value]...")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/quickstart"), show_default=True
+)
+def quickstart(overrides: tuple[str, ...], out: Path) -> None:
+    """Serve a world, warm a tiny model up, train it, and show that it got better. Minutes on two CPU cores.
+
+    Asked again, it goes on where it was stopped.
+    """
+    _show(_run("quickstart", overrides, out, go_on=True))
+
+
+@click.command(cls=Listing, title="Recipes", names=_recipes, short_help="Train an agent by a recipe.")
+@click.argument("recipe", required=False)
+@click.argument("overrides", nargs=-1, metavar="[section.key=value]...")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/RECIPE]"
+)
+@click.option("--resume", type=click.Path(path_type=Path, file_okay=False), help="Go on with the run in this folder.")
+@click.option(
+    "--judge-key", envvar="AGENTGYM_JUDGE_KEY", show_envvar=True, help="API key of the server of a [signals.judge]."
+)
+@click.option(
+    "--scale",
+    type=click.Choice(["ray"]),
+    help="Spread it over the machines of a Ray cluster; scale.learners=2 and so on say how.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; and stop."
+)
+def train(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    judge_key: str | None,
+    scale: str | None,
+    dry_run: bool,
+) -> None:
+    """Train an agent by a RECIPE: a shipped name (see below) or a TOML file.
+
+    Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=keydoor-5x5; section.key= with
+    nothing behind it removes an option, or a whole section.
+    """
+    if resume is not None and (recipe is not None or out is not None or scale is not None or dry_run):
+        raise UsageError(
+            f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --out, no --scale, "
+            "no --dry-run"
+        )
+    if resume is not None:
+        _show(_run(None, (), resume, judge_key=judge_key))
+        return
+    if recipe is None or "=" in recipe:
+        names = ", ".join(name for name, _ in _recipes())
+        raise UsageError(f"name a recipe ({names}), or a TOML file of your own, before any section.key=value")
+    if scale is not None:
+        overrides = (f"scale.kind={scale}", *overrides)
+    if dry_run:
+        _dry_run(recipe, overrides)
+        return
+    _show(_run(recipe, overrides, out or Path("runs") / Path(recipe).stem, judge_key=judge_key))
+
+
+@click.command(cls=Listing, title="Recipes", names=_recipes, short_help="Only the supervised warm-up of a recipe.")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[section.key=value]...")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/RECIPE-sft]"
+)
+def sft(recipe: str, overrides: tuple[str, ...], out: Path | None) -> None:
+    """Only the supervised warm-up of a RECIPE, by name (see below) or a TOML file.
+
+    It leaves a checkpoint that `agentgym train RECIPE model.path=CHECKPOINT sft=` starts from. Asked again, it goes on
+    where it was stopped.
+    """
+    out = out or Path("runs") / f"{Path(recipe).stem}-sft"
+    _run(recipe, (*overrides, "run.steps=0", "eval.tasks=0"), out, go_on=True)
+    click.echo(f"checkpoint: {out / 'checkpoints' / 'step-000000'}")
+
+
+@click.command(short_help="Write a run's report.html.")
+@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+def report(run: Path) -> None:
+    """Write RUN/report.html: learning curves, and trajectories with their credit."""
+    from agentgym_trainers.monitoring.report import write_report
+
+    click.echo(f"report: {write_report(run)}")
+
+
+def _run(
+    recipe: str | None, overrides: Sequence[str], out: Path, *, go_on: bool = False, judge_key: str | None = None
+) -> Outcome:
+    """Carry out a recipe; without one, the run that `out` holds. With `go_on`, a run of the same options there is
+    resumed."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from agentgym_trainers import recipe as recipes
+    from agentgym_trainers import run
+    from agentgym_trainers.signals.judge import use_judge_key
+
+    use_judge_key(judge_key)
+    resolved = run.load_run(out) if recipe is None else recipes.resolve(recipe, overrides)
+    if resolved.source.kind == "harness":
+        from agentgym_servers.inference.app import serve_episodes
+        from agentgym_trainers.rollout.sources.external_agent import use_host
+
+        use_host(serve_episodes)
+    if recipe is None:
+        return asyncio.run(run.run(resolved, out, resume=True))
+    there = go_on and (out / "config.toml").is_file()
+    if there and run.load_run(out) != resolved:
+        raise UsageError(f"{out} holds a run with other options; choose another --out, or delete that one")
+    return asyncio.run(run.run(resolved, out, resume=there))
+
+
+def _show(outcome: Outcome) -> None:
+    if outcome.before is not None and outcome.after is not None and outcome.comparison is not None:
+        table = Table(title="Success on held-out tasks, percent, with 95% intervals clustered by task")
+        for column in ("", "success", "tasks", "attempts", "mean turns"):
+            table.add_column(column, justify="left" if not column else "right")
+        for name, evaluation in (("before RL", outcome.before), ("after RL", outcome.after)):
+            line = evaluation.summary.overall
+            turns = "–" if line.turns is None else f"{line.turns:.1f}"
+            table.add_row(name, line.cell("success"), str(line.tasks), str(line.attempts), turns)
+        gap = outcome.comparison.overall.difference
+        if gap is not None:
+            table.add_section()
+            table.add_row("paired difference", gap.percent(), str(gap.n), "", "")
+        console.print(table)
+    click.echo(f"{outcome.seconds:.0f} s; everything is in {outcome.folder}; look at {outcome.folder / 'report.html'}")
+
+
+def _dry_run(recipe: str, overrides: Sequence[str]) -> None:
+    from agentgym_trainers import recipe as recipes
+
+    resolved = recipes.resolve(recipe, overrides)
+    click.echo(recipes.to_toml(resolved), nl=False)
+    table = Table(title="Who reads what")
+    for column in ("option", "value", "read by"):
+        table.add_column(column)
+    for reader, option, value in recipes.wiring(resolved):
+        table.add_row(option, escape(value), escape(reader))
+    Console(stderr=True, width=console.width).print(table)

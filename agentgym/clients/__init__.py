@@ -1,0 +1,1 @@
+"""Clients of environments: in this process, at a URL, behind other projects' protocols."""

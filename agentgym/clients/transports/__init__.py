@@ -1,0 +1,1 @@
+"""HTTP and WebSocket connections, with retries and batching."""

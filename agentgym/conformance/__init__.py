@@ -1,0 +1,1 @@
+"""Checks that an environment keeps the contract."""

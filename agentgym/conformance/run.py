@@ -1,0 +1,85 @@
+"""The conformance suite: does a world keep the contract of `agentgym.env` and of its own EnvSpec?
+
+    for finding in check_env(lambda: agentgym.make("my-world")):
+        print(finding)
+
+The rules are in `agentgym.conformance.checks`; the same ones judge a world in this process and one behind a URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from agentgym import registry
+from agentgym.clients.client import EnvClient
+from agentgym.conformance.checks import RULES
+from agentgym.conformance.context import Broken, Probe, Skip
+from agentgym.env import Env
+from agentgym.session import LocalSession, Session
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule found."""
+
+    rule: str
+    ok: bool
+    message: str
+    """What the rule demands; when broken, what was seen and what the cause may be; when skipped, why."""
+    skipped: bool = False
+
+    def __str__(self) -> str:
+        return f"{'skip' if self.skipped else 'ok  ' if self.ok else 'FAIL'} {self.rule}: {self.message}"
+
+
+async def check_session(
+    open_session: Callable[[], Awaitable[Session]], *, tasks: int = 20, seed: int = 0
+) -> list[Finding]:
+    """Every rule's finding on the world that `open_session` opens anew each time. tasks: how many of a split to try."""
+    session = await open_session()
+    probe = Probe(open_session, session.spec, tasks, seed)
+    await session.close()
+    return [await _judge(rule, probe) for rule in RULES]
+
+
+def check_env(make: Callable[[], Env], *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+    """Every rule's finding on the environments that `make` makes. tasks: how many of a split to try."""
+
+    async def open_session() -> Session:
+        return LocalSession(make())
+
+    return asyncio.run(check_session(open_session, tasks=tasks, seed=seed))
+
+
+async def _judge(rule: Callable[[Probe], Awaitable[None]], probe: Probe) -> Finding:
+    name, demand = rule.__name__, (rule.__doc__ or "").strip()  # type: ignore[attr-defined]
+    try:
+        await rule(probe)
+    except Skip as reason:
+        return Finding(name, True, f"{demand} (skipped: {reason})", skipped=True)
+    except Broken as found:
+        return Finding(name, False, f"{demand}; but {found}")
+    except Exception as error:  # noqa: BLE001 - a broken world may raise anything, and that is the finding
+        return Finding(name, False, f"{demand}; but the world raised {type(error).__name__}: {error}")
+    return Finding(name, True, demand)
+
+
+async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+    """Every rule's finding on a world of this process, by id or "package.module:Class"."""
+
+    async def open_session() -> Session:
+        return LocalSession(registry.make(name))
+
+    return await check_session(open_session, tasks=tasks, seed=seed)
+
+
+async def check_server(url: str, *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+    """Every rule's finding on the world at `url`, over HTTP. Raises Unreachable when nobody answers."""
+    async with EnvClient(url) as client:
+
+        async def open_session() -> Session:
+            return client.session()
+
+        return await check_session(open_session, tasks=tasks, seed=seed)

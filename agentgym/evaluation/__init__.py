@@ -1,0 +1,1 @@
+"""Evaluation of policies on suites, with statistics and baselines."""

@@ -1,0 +1,399 @@
+"""Suite: which worlds, splits, tasks, seeds and attempts an evaluation plays, read from a TOML file; and the folder
+that records, attempt by attempt, what has been played.
+
+name = "mine"
+description = "One world, three attempts at each task."
+attempts = 3
+metrics = ["success", "score", "pass@3", "pass^3", "turns"]
+
+[[world]]
+name = "keydoor"                    # an id, "package.module:Class" or a URL
+split = "test"
+tasks = 20                          # the first 20; or a list of indices
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any, BinaryIO
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from agentgym.errors import CheckpointError, ConfigError, UsageError
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits
+from agentgym.rollouts.trajectory import StopReason, Trajectory, json_line
+from agentgym.spec import EnvSpec
+
+SHIPPED = Path(__file__).with_name("suites")
+
+PLAIN_METRICS = ("success", "score", "turns", "invalid", "truncated")
+METRIC_AT_K = re.compile(r"pass([@^])([1-9][0-9]*)")
+
+Index = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class SuiteWorld(BaseModel):
+    """One world of a suite: an entry [[world]]."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1)
+    """An id, "package.module:Class", or a URL."""
+    split: str = "test"
+    tasks: Count | tuple[Index, ...]
+    """A number n: tasks 0 to n-1 of the split. A list: those."""
+    attempts: Count | None = None
+    """Overrides the suite's."""
+    seeds: tuple[Index, ...] | None = Field(default=None, min_length=1)
+    """Overrides the suite's."""
+    max_turns: Count | None = None
+    """Cuts every episode after so many turns; None leaves it to the run and the world."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Constructor arguments of a world that runs in this process; not for URLs."""
+    harness: dict[str, Any] = Field(default_factory=dict)
+    """Fields that differ from the run's harness."""
+
+    @field_validator("harness")
+    @classmethod
+    def _harness(cls, override: dict[str, Any]) -> dict[str, Any]:
+        Harness.model_validate(override)
+        return override
+
+    @model_validator(mode="after")
+    def _fits(self) -> SuiteWorld:
+        if self.kwargs and "://" in self.name:
+            raise ValueError("kwargs are for worlds that run in this process; a server has built its own")
+        if isinstance(self.tasks, tuple) and (not self.tasks or len(set(self.tasks)) < len(self.tasks)):
+            raise ValueError(f"tasks must name at least one task and none twice, not {list(self.tasks)}")
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, not {list(self.seeds)}")
+        return self
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The tasks, in increasing order."""
+        return tuple(range(self.tasks)) if isinstance(self.tasks, int) else tuple(sorted(self.tasks))
+
+    def harness_over(self, base: Harness) -> Harness:
+        """The run's harness with this world's differences."""
+        return Harness.model_validate({**base.model_dump(), **self.harness})
+
+    def limits_over(self, base: Limits) -> Limits:
+        """The run's limits with this world's."""
+        return base if self.max_turns is None else Limits(max_turns=self.max_turns, episode_s=base.episode_s)
+
+    def check(self, spec: EnvSpec) -> None:
+        """Raises ConfigError when the world has no such split or tasks."""
+        if self.split not in spec.splits:
+            raise ConfigError(f"{self.name} has no split {self.split!r}; it has {', '.join(spec.splits)}")
+        if (last := self.indices[-1]) >= (there := spec.splits[self.split]):
+            raise ConfigError(f"{self.name} has {there} tasks in {self.split!r}, so there is no task {last}")
+
+
+class Suite(BaseModel):
+    """A benchmark: worlds, attempts, seeds, and the metrics that its table shows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    attempts: Count = 1
+    """Times every (task, seed) is tried; each draws from a random stream of its own."""
+    seeds: tuple[Index, ...] = Field(default=(0,), min_length=1)
+    """Of the worlds. Every task is played with each."""
+    metrics: tuple[str, ...] = ("success", "score", "turns", "invalid", "truncated")
+    """Columns of the table: "success", "score", "turns", "invalid", "truncated", "pass@k" and "pass^k" for a number k.
+
+    pass@k: a task is solved by at least one of k attempts. pass^k: by all k. Both unbiased from n >= k attempts.
+    """
+    worlds: tuple[SuiteWorld, ...] = Field(alias="world", min_length=1)
+
+    @field_validator("metrics")
+    @classmethod
+    def _known(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        for metric in metrics:
+            if metric not in PLAIN_METRICS and not METRIC_AT_K.fullmatch(metric):
+                raise ValueError(f"no metric {metric!r}; there are {', '.join(PLAIN_METRICS)}, pass@k and pass^k")
+        return metrics
+
+    @model_validator(mode="after")
+    def _fits(self) -> Suite:
+        most = max(world.attempts or self.attempts for world in self.worlds)
+        for metric in self.metrics:
+            if (at := METRIC_AT_K.fullmatch(metric)) and int(at[2]) > most:
+                raise ValueError(f"{metric} needs {at[2]} attempts at a task, and no world has more than {most}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, not {list(self.seeds)}")
+        places = [(world.name, world.split) for world in self.worlds]
+        for name, split in places:
+            if places.count((name, split)) > 1:
+                raise ValueError(f"{name} {split!r} is listed twice; list its tasks in one entry")
+        return self
+
+    def episodes(self, world: SuiteWorld) -> list[Episode]:
+        """Every episode of one of its worlds, by task, seed and attempt."""
+        attempts = range(world.attempts or self.attempts)
+        return [
+            Episode(world.name, world.split, task, seed, attempt)
+            for task in world.indices
+            for seed in sorted(world.seeds or self.seeds)
+            for attempt in attempts
+        ]
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Names of the suites that come with AgentGym."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.toml")))
+
+
+def load_suite(name_or_path: str | Path) -> Suite:
+    """A shipped suite by name, or one of your own by the path of its TOML file. Raises ConfigError."""
+    named = str(name_or_path)
+    is_path = isinstance(name_or_path, Path) or named.endswith(".toml") or "/" in named
+    path = Path(named) if is_path else SHIPPED / f"{named}.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        there = shipped_suites()
+        close = difflib.get_close_matches(named, there, n=1)
+        guess = f" Did you mean {close[0]}?" if close else ""
+        what = f"{path} cannot be read ({error})" if is_path else f"no suite is called {named!r}"
+        raise ConfigError(
+            f"{what}.{guess} Shipped suites: {', '.join(there)}; one of your own is named by its .toml file's path"
+        ) from error
+    try:
+        return Suite.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path} is not a suite: {_problems(error)}") from error
+
+
+PROBLEMS = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
+"""What is wrong with a field, where pydantic's own words do not suit a file."""
+
+
+def _problems(error: ValidationError) -> str:
+    """Every wrong field and why: [[world]] number 2, taks: there is no such key; ..."""
+    problems = error.errors()
+    places = [problem["loc"] for problem in problems]
+    reasons: dict[str, list[str]] = {}
+    for place, problem in zip(places, problems):
+        if any(other != place and other[: len(place)] == place for other in places):
+            continue  # follows from what is wrong inside it
+        reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        reasons.setdefault(_place(place), []).append(PROBLEMS.get(problem["type"], reason))
+    return "; ".join(f"{where}: {', or '.join(dict.fromkeys(why))}" for where, why in reasons.items())
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """A field as a reader of the file finds it; pydantic's names of a union's members are left out."""
+    names = [str(part) for part in location if isinstance(part, int) or part.isidentifier()]
+    if names[:1] == ["world"] and len(names) > 1:
+        names = [f"[[world]] number {int(names[1]) + 1}", *names[2:]]
+    elif names == ["world"]:
+        return "[[world]]"
+    return ", ".join(names) or "the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One finished attempt: a line of attempts.jsonl."""
+
+    env: str
+    split: str
+    task: int
+    seed: int
+    attempt: int
+    success: bool | None
+    """None when infrastructure failed the attempt."""
+    score: float | None
+    turns: int
+    invalid: int
+    """Turns without a valid action."""
+    stop: str
+    error: str
+    seconds: float
+    """Spent waiting for the policy and the world."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Row:
+        failed, turns = trajectory.stop.is_failure, trajectory.turns
+        return cls(
+            *key_of(trajectory),
+            success=None if failed else trajectory.success,
+            score=None if failed else trajectory.score,
+            turns=len(turns),
+            invalid=sum(turn.action is None or turn.info.get("valid_action") is False for turn in turns),
+            stop=trajectory.stop.value,
+            error=trajectory.error,
+            seconds=round(sum(turn.policy_s + turn.env_s for turn in turns), 6),
+        )
+
+    @property
+    def failed(self) -> bool:
+        return StopReason(self.stop).is_failure
+
+
+def key_of(thing: Row | Trajectory | Episode) -> Episode:
+    """(env, split, task, seed, attempt): what a run resumes by."""
+    return Episode(thing.env, thing.split, thing.task, thing.seed, thing.attempt)
+
+
+class RunFolder:
+    """A run's folder while attempts are added to it."""
+
+    def __init__(
+        self,
+        out: Path,
+        about: dict[str, Any],
+        rows: dict[Episode, Row],
+        attempts: BinaryIO,
+        trajectories: BinaryIO | None,
+    ) -> None:
+        self.out, self.about = out, about
+        self.rows, self.attempts, self.trajectories = rows, attempts, trajectories
+        self.described = (out / "run.json").exists()
+
+    def wants(self, episode: Episode) -> bool:
+        """Whether it was never finished, or infrastructure failed it."""
+        return episode not in self.rows or self.rows[episode].failed
+
+    def add(self, trajectory: Trajectory) -> Row:
+        """Record an attempt. Its trajectory goes first, so that a row is never without one.
+
+        The first attempt writes run.json: a run that played nothing (a mistyped model) leaves the folder free.
+        """
+        row = Row.of(trajectory)
+        if not self.described:
+            write_json(self.out / "run.json", self.about)
+            self.described = True
+        if self.trajectories is not None:
+            _append(self.trajectories, trajectory.to_json(tokens=False))
+        _append(self.attempts, asdict(row))
+        self.rows[key_of(row)] = row
+        return row
+
+
+@contextmanager
+def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> Iterator[RunFolder]:
+    """Take hold of a new folder, or of one that holds the beginning of this very run."""
+    with ExitStack() as stack:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            attempts = stack.enter_context((out / "attempts.jsonl").open("ab"))
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written ({error.strerror}); name another folder") from error
+        lock(attempts, f"another process evaluates into {out}; wait for it, or name another folder")
+        _refuse_another_run(out, about)
+        _cut_partial_line(out / "attempts.jsonl")
+        rows = {key_of(row): row for row in read_attempts(out)}
+        trajectories = None
+        if keep_trajectories:
+            _drop_unrecorded(out / "trajectories.jsonl", {key for key, row in rows.items() if not row.failed})
+            trajectories = stack.enter_context((out / "trajectories.jsonl").open("ab"))
+        yield RunFolder(out, about, rows, attempts, trajectories)
+
+
+def lock(file: IO[Any], message: str) -> None:
+    """Lock an open file until it is closed. Raises UsageError with `message` where another process has the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(message) from error
+
+
+def read_attempts(out: Path) -> list[Row]:
+    """The attempts of a run's folder, the last line of each; a line that a kill cut short is left out.
+
+    Raises CheckpointError naming any other line that is not an attempt.
+    """
+    rows: dict[Episode, Row] = {}
+    try:
+        lines = (out / "attempts.jsonl").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{out} holds no evaluation: there is no attempts.jsonl") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            row = Row(**json.loads(line))
+            StopReason(row.stop)
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{out}/attempts.jsonl, line {number} is not an attempt: {error}") from error
+        rows[key_of(row)] = row
+    return [rows[key] for key in sorted(rows)]
+
+
+def describe(suite: Suite, identity: str, harness: Harness, limits: Limits) -> dict[str, Any]:
+    """run.json: what must be the same for a run to be resumed."""
+    return {
+        "suite": suite.model_dump(mode="json", exclude={"description", "metrics"}),
+        "policy": identity,
+        "harness": harness.model_dump(mode="json"),
+        "max_turns": limits.max_turns,
+    }
+
+
+def _refuse_another_run(out: Path, about: dict[str, Any]) -> None:
+    if not (out / "run.json").exists():
+        if (out / "attempts.jsonl").stat().st_size:
+            raise ConfigError(f"{out} holds attempts but no run.json to say of what; name another folder")
+        return
+    there = read_description(out)
+    for key in about:
+        if there[key] != about[key]:
+            old, new = ((x[key]["name"] if key == "suite" else x[key]) for x in (there, about))
+            how = f"{old} there, {new} now" if old != new else f"{new} has been edited since"
+            raise ConfigError(f"{out} holds a run with another {key} ({how}); name another folder, or remove that one")
+
+
+def read_description(out: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((out / "run.json").read_text(encoding="utf-8"))
+        return {key: about[key] for key in ("suite", "policy", "harness", "max_turns")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"{out}/run.json cannot be read as a run's description: {error!r}") from error
+
+
+def _cut_partial_line(path: Path) -> None:
+    """Drop what a kill left of a last line."""
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _drop_unrecorded(path: Path, recorded: set[Episode]) -> None:
+    """Keep the last trajectory of each recorded attempt, and nothing that a kill cut short."""
+    if not path.exists():
+        return
+    kept: dict[Episode, bytes] = {}
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        record = json.loads(line)
+        key = Episode(*(record[name] for name in Episode._fields))
+        if key in recorded:
+            kept[key] = line + b"\n"
+    _write(path, b"".join(kept.values()))
+
+
+def _append(file: BinaryIO, record: dict[str, Any]) -> None:
+    file.write(json_line(record).encode())
+    file.flush()
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    _write(path, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _write(path: Path, text: bytes) -> None:
+    (partial := path.with_name(path.name + ".part")).write_bytes(text)
+    os.replace(partial, path)

@@ -1,0 +1,56 @@
+"""Evaluations and their comparisons as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from agentgym.evaluation.evaluate import Comparison, Summary
+
+
+def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:
+    """The summary for a terminal of some 100 columns. Rates and success in percent, success with its 95% interval."""
+    table = _table(title, "; ".join((*_notes(summary), *notes)), ("tasks", "attempts", *metrics, "failed"))
+    for line in (*summary.worlds, summary.overall):
+        if line is summary.overall:
+            table.add_section()
+        cells = [line.cell(metric) for metric in metrics]
+        failed = str(sum(line.failed.values()))
+        table.add_row(escape(line.env), escape(line.split), str(line.tasks), str(line.attempts), *cells, failed)
+    return table
+
+
+def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
+    table = Table(title=escape(title), caption=escape(caption), box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    for name in ("world", "split"):
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _notes(summary: Summary) -> list[str]:
+    noted = any(line.success is not None and line.success.note for line in (*summary.worlds, summary.overall))
+    failed = summary.overall.failed
+    retry = [f"failed: {summary.overall.failures}: not scored; run again to retry them"] if failed else []
+    return retry + ["* too few tasks for an interval"] * noted
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A comparison for a terminal, with 95% intervals; in percent for success."""
+    percent = comparison.metric == "success"
+    caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes))
+    table = _table(f"{comparison.metric}, b - a", caption, ("paired", "dropped", "a", "b", "b - a"))
+    for line in (*comparison.worlds, comparison.overall):
+        if line is comparison.overall:
+            table.add_section()
+        means = ["–" if x is None else f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (line.a, line.b)]
+        gap = line.difference
+        told = "–" if gap is None else (gap.percent() if percent else str(gap)) + ("*" if gap.note else "")
+        table.add_row(escape(line.env), escape(line.split), str(gap.n if gap else 0), str(line.dropped), *means, told)
+    return table

@@ -1,0 +1,206 @@
+"""Policies: whatever answers a prompt with a reply.
+
+A policy makes one actor an episode; an actor answers turn after turn. Scripted, random, expert and human policies are
+here, and any OpenAI-compatible URL is in `agentgym.rollouts.openai_policy`; token policies, which learn, are in `agentgym_trainers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from agentgym.env import Action, ToolCall
+from agentgym.errors import AgentGymError, UsageError
+from agentgym.rollouts.prompt_format import Harness, Message, text_of
+from agentgym.rollouts.trajectory import Branch, Span
+from agentgym.session import Session, Step
+
+
+class Episode(NamedTuple):
+    """Which episode: everything that decides it beside the policy's weights."""
+
+    env: str
+    split: str
+    task: int
+    seed: int = 0
+    """Of the world."""
+    attempt: int = 0
+    """Of the policy: attempts at the same (task, seed) draw from different random streams."""
+
+    def rng(self, *salt: int) -> np.random.Generator:
+        """The policy's own random stream in this episode; `salt` (a run's seed, a step) makes it another."""
+        name = [int(byte) for byte in f"{self.env}/{self.split}".encode()]
+        return np.random.default_rng([*salt, self.task, self.seed, self.attempt, *name])
+
+
+class NotApplicable(UsageError):
+    """The policy cannot act in this environment at all: no scripted solver, no list of actions to draw from."""
+
+
+class ContextFull(AgentGymError):
+    """The next prompt does not fit the model: the episode is cut, which is not a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What an actor is given: the messages, and for scripted policies the world behind them."""
+
+    messages: list[Message]
+    turn: int
+    step: Step
+    """The world's last answer; its `info` may hold `available_actions`."""
+    session: Session
+    harness: Harness
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply. `span` says where its tokens lie, when it was sampled here."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    finish: str = "stop"
+    span: Span | None = None
+    message: Message | None = None
+    """The assistant's message as the server sent it, where it has tool calls: later prompts show it, not `text`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a token policy recorded over an episode."""
+
+    branches: tuple[Branch, ...] = ()
+    forks: tuple[str, ...] = ()
+
+
+class Actor(Protocol):
+    async def act(self, ask: Ask) -> Reply:
+        """Raises ContextFull, or PolicyFailure when the engine is at fault."""
+        ...
+
+    def finish(self, messages: list[Message] | None) -> Tokens:
+        """The episode is over. `messages` ends with the final observation when the episode was cut, so that its
+        value can be read. Called exactly once, failure or not."""
+        ...
+
+
+class Policy(Protocol):
+    def actor(self, episode: Episode) -> Actor: ...
+
+
+class TextActor:
+    """Base of actors without tokens: `finish` has nothing to give."""
+
+    async def act(self, ask: Ask) -> Reply:
+        raise NotImplementedError("act(ask) -> Reply")
+
+    def finish(self, messages: list[Message] | None) -> Tokens:
+        return Tokens()
+
+
+@dataclass
+class ScriptedPolicy:
+    """Says the given actions in order, the last one for ever; or what a function of the ask returns."""
+
+    script: Sequence[Action] | Callable[[Ask], Action]
+
+    def actor(self, episode: Episode) -> Actor:
+        if not callable(self.script) and not self.script:
+            raise UsageError("a scripted policy needs at least one action")
+        return _Scripted(self.script)
+
+
+@dataclass
+class _Scripted(TextActor):
+    script: Sequence[Action] | Callable[[Ask], Action]
+
+    async def act(self, ask: Ask) -> Reply:
+        action = self.script(ask) if callable(self.script) else self.script[min(ask.turn, len(self.script) - 1)]
+        return Reply(ask.harness.render(action, ask.session.spec))
+
+
+@dataclass
+class RandomPolicy:
+    """Uniform over the world's available actions, else over its spec's."""
+
+    seed: int = 0
+
+    def actor(self, episode: Episode) -> Actor:
+        return _Random(episode.rng(self.seed))
+
+
+@dataclass
+class _Random(TextActor):
+    rng: np.random.Generator
+
+    async def act(self, ask: Ask) -> Reply:
+        return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+
+
+@dataclass
+class ExpertPolicy:
+    """The world's scripted solver; with `noise`, a random action instead with that probability."""
+
+    noise: float = 0.0
+    seed: int = 0
+
+    def actor(self, episode: Episode) -> Actor:
+        return _Expert(self.noise, episode.rng(self.seed, 1))
+
+
+@dataclass
+class _Expert(TextActor):
+    noise: float
+    rng: np.random.Generator
+
+    async def act(self, ask: Ask) -> Reply:
+        if self.rng.random() < self.noise:
+            return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+        spec = ask.session.spec
+        if "expert" not in spec.capabilities:
+            raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
+        return Reply(ask.harness.render(await ask.session.expert(), spec))
+
+
+@dataclass
+class HumanPolicy:
+    """A person at a terminal. `read` and `write` are `input` and `print` unless told otherwise."""
+
+    read: Callable[[str], str] = input
+    write: Callable[[str], None] = print
+
+    def actor(self, episode: Episode) -> Actor:
+        return _Human(self.read, self.write)
+
+
+@dataclass
+class _Human(TextActor):
+    read: Callable[[str], str]
+    write: Callable[[str], None]
+    greeted: bool = field(default=False)
+
+    async def act(self, ask: Ask) -> Reply:
+        if not self.greeted:
+            self.write(ask.harness.instructions(ask.session.spec))
+            self.greeted = True
+        self.write(f"\n[turn {ask.turn}] {text_of(ask.step.observation)}")
+        actions = ask.step.info.get("available_actions") or ask.session.spec.actions
+        if actions:
+            self.write(f"actions: {', '.join(actions)}")
+        line = await asyncio.to_thread(self.read, "> ")
+        if ask.harness.parse(line, ask.session.spec).action is not None:
+            return Reply(line)
+        return Reply(ask.harness.render(line, ask.session.spec))
+
+
+def random_action(ask: Ask, rng: np.random.Generator) -> Action:
+    """One of the available actions, uniformly. Raises NotApplicable where the actions cannot be listed."""
+    spec = ask.session.spec
+    actions = ask.step.info.get("available_actions") or spec.actions
+    if actions:
+        return actions[int(rng.integers(len(actions)))]
+    raise NotApplicable(f"{spec.id} lists no actions, so none can be drawn at random; use another policy")

@@ -1,0 +1,293 @@
+"""The rollout: an actor plays one episode of a session. Every limit and deadline lives here.
+
+A failed episode is recorded data with a StopReason; a bug in our own code stops the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from agentgym.env import Observation
+from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
+from agentgym.rollouts.policy import Actor, Ask, ContextFull, Episode, Policy, Tokens
+from agentgym.rollouts.prompt_format import Harness, Message, text_of
+from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
+from agentgym.session import Session, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What cuts an episode."""
+
+    max_turns: int | None = None
+    """Turns before the rollout cuts it; None is the world's own limit. (The world counts only the steps it took, so an
+    agent that never acts must be cut here.)"""
+    episode_s: float = 600.0
+    """Seconds for the whole episode; over it, the episode has failed (DEADLINE) and is not scored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The first turns of an episode and the world as they left it: another rollout goes on from there."""
+
+    state: bytes
+    """The world's snapshot."""
+    step: Step
+    """What the agent sees now."""
+    seen: Observation
+    """The world's last observation; `step` shows another where a reply without an action is being complained of."""
+    turns: tuple[Turn, ...] = ()
+    history: tuple[tuple[Observation, str | Message], ...] = ()
+    """(observation, reply) of those turns."""
+    chance: int | None = None
+    """Seed of what chance decides from here on; None is as the episode itself would have gone on."""
+
+
+async def rollout(
+    session: Session, actor: Actor, harness: Harness, episode: Episode, limits: Limits, past: Past | None = None
+) -> Trajectory:
+    """Play `episode` to its end and record it, from its beginning or from where `past` ends (its turns, and the limits,
+    count as if played here). Raises only for bugs and for UsageError."""
+    play = _Play(session, actor, harness, episode, limits, past)
+    error = ""
+    try:
+        async with asyncio.timeout(limits.episode_s) as clock:
+            stop = await play.run()
+    except TimeoutError:
+        if not clock.expired():  # raised by a policy: a bug, not the deadline
+            actor.finish(None)
+            raise
+        stop, error = StopReason.DEADLINE, f"the episode took longer than {limits.episode_s:g} s"
+    except EnvironmentFailure as failure:
+        stop, error = StopReason.ENVIRONMENT_FAILED, f"{failure.code}: {failure}"
+    except PolicyFailure as failure:
+        stop, error = StopReason.POLICY_FAILED, str(failure)
+    except BaseException:
+        actor.finish(None)
+        raise
+    tokens = actor.finish(play.messages() if stop.is_truncated and stop is not StopReason.CONTEXT_FULL else None)
+    return play.record(stop, error, tokens)
+
+
+class _Play:
+    """The state of one episode while it is played."""
+
+    def __init__(
+        self,
+        session: Session,
+        actor: Actor,
+        harness: Harness,
+        episode: Episode,
+        limits: Limits,
+        past: Past | None,
+    ) -> None:
+        self.session, self.actor, self.harness = session, actor, harness
+        self.episode, self.limits, self.past = episode, limits, past
+        self.history: list[tuple[Observation, str | Message]] = []
+        self.seen: Observation = ""
+        self.turns: list[Turn] = []
+        self.step: Step | None = None
+
+    async def begin(self) -> None:
+        if self.past is None:
+            options = {"split": self.episode.split, "task": self.episode.task}
+            self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session)
+            self.seen = self.step.observation
+        else:
+            await self.session.restore(self.past.state, seed=self.past.chance)
+            self.step, self.seen = self.past.step, self.past.seen
+            self.turns, self.history = list(self.past.turns), list(self.past.history)
+
+    async def run(self) -> StopReason:
+        await self.begin()
+        assert self.step is not None
+        if self.step.terminated or self.step.truncated:  # a match that was over before this role was asked
+            return StopReason.TERMINATED if self.step.terminated else StopReason.TRUNCATED
+        limit = self.session.spec.max_turns if self.limits.max_turns is None else self.limits.max_turns
+        while len(self.turns) < limit:
+            try:
+                stop = await self.turn()
+            except ContextFull:
+                return StopReason.CONTEXT_FULL
+            if stop is not None:
+                return stop
+        return StopReason.MAX_TURNS
+
+    async def turn(self) -> StopReason | None:
+        """One reply and the world's answer to it; why the episode ended, if it did."""
+        assert self.step is not None
+        before, started = self.step, time.perf_counter()
+        ask = Ask(self.messages(), len(self.turns), before, self.session, self.harness)
+        reply = await self.actor.act(ask)
+        policy_s = time.perf_counter() - started
+        parsed = self.harness.parse(reply.text, self.session.spec, reply.calls)
+        if parsed.action is None:
+            info = {**before.info, "valid_action": False}
+            after = Step(self.complaint(parsed.problem), 0.0, False, False, info)
+            env_s = 0.0
+        else:
+            started = time.perf_counter()
+            after = _checked(await self.session.step(parsed.action), self.session)
+            env_s = time.perf_counter() - started
+            self.seen = after.observation
+        self.turns.append(
+            Turn(
+                index=len(self.turns),
+                observation=text_of(before.observation),
+                reply=reply.text,
+                action=parsed.action,
+                reward=after.reward,
+                penalty=0.0 if parsed.action is not None else self.harness.invalid_penalty,
+                info=after.info,
+                state_key=before.info.get("state_key"),
+                role=before.info.get("role", 0),
+                span=reply.span,
+                finish=reply.finish,
+                policy_s=policy_s,
+                env_s=env_s,
+            )
+        )
+        self.history.append((before.observation, reply.message or reply.text))
+        self.step = after
+        if parsed.action is None and self.harness.on_invalid == "end":
+            return StopReason.INVALID_ACTION
+        if after.terminated:
+            return StopReason.TERMINATED
+        return StopReason.TRUNCATED if after.truncated else None
+
+    def complaint(self, problem: str) -> Observation:
+        """What follows a reply without an action. Under a window the world's last observation is told again, since the
+        window would lose it."""
+        text = self.harness.complaint(self.session.spec, problem)
+        if self.harness.window is None:
+            return text
+        told = f"{text}\n\n{text_of(self.seen)}"
+        return told if isinstance(self.seen, str) else {"text": told, "image": self.seen["image"]}
+
+    def messages(self) -> list[dict]:
+        """The prompt. Where one actor plays both roles of a world, neither is shown what the other saw and said."""
+        assert self.step is not None
+        asked = self.step.info.get("role", 0)
+        own = [told for turn, told in zip(self.turns, self.history, strict=True) if turn.role == asked]
+        return self.harness.messages(self.session.spec, own, self.step.observation)
+
+    def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
+        return Trajectory(
+            **self.episode._asdict(),
+            turns=tuple(self.turns),
+            stop=stop,
+            final_observation=text_of(self.step.observation) if self.step is not None else "",
+            error=error,
+            branches=tokens.branches,
+            forks=tokens.forks,
+        )
+
+
+def _checked(step: Step, session: Session) -> Step:
+    """`step`, if it is one that can be shown and scored. Raises EnvironmentCrashed."""
+    seen = step.observation
+    if not isinstance(seen, str) and not (isinstance(seen, dict) and isinstance(seen.get("text"), str)):
+        raise EnvironmentCrashed(f"{session.spec.id} observed a {type(seen).__name__}, not text, nor text and an image")
+    if not math.isfinite(step.reward):
+        raise EnvironmentCrashed(f"{session.spec.id} gave the reward {step.reward}")
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Plays many episodes at once against one world, reusing sessions."""
+
+    open_session: Callable[[], Awaitable[Session]]
+    harness: Harness
+    limits: Limits
+    concurrency: int = 64
+    """Episodes in flight."""
+    retries: int = 1
+    """An episode that infrastructure failed is played again this many times, from its beginning with the same seed."""
+
+    async def run(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> list[Trajectory]:
+        """One trajectory an episode, in order. `pasts`: where each of them goes on, if not from its beginning."""
+        done: dict[int, Trajectory] = {}
+        async for index, trajectory in self.stream(policy, episodes, pasts):
+            done[index] = trajectory
+        return [done[index] for index in range(len(episodes))]
+
+    async def stream(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> AsyncGenerator[tuple[int, Trajectory], None]:
+        """(index, trajectory) as episodes end."""
+        waiting = iter(enumerate(zip(episodes, pasts or [None] * len(episodes), strict=True)))
+        # Bounded, so that whoever writes results down keeps up with worlds and policies that never wait.
+        ready: asyncio.Queue[tuple[int, Trajectory]] = asyncio.Queue(max(1, self.concurrency))
+
+        async def worker() -> None:
+            seat = _Seat(self.open_session)
+            try:
+                for index, (episode, past) in waiting:
+                    await ready.put((index, await self._play(policy, episode, past, seat)))
+            finally:
+                await seat.close()
+
+        getter: asyncio.Future[tuple[int, Trajectory]] | None = None
+        workers = [asyncio.ensure_future(worker()) for _ in range(min(self.concurrency, len(episodes)))]
+        try:
+            for _ in range(len(episodes)):
+                getter = asyncio.ensure_future(ready.get())
+                while not getter.done():
+                    _raise_first(workers)
+                    alive = [task for task in workers if not task.done()]
+                    await asyncio.wait([getter, *alive], return_when=asyncio.FIRST_COMPLETED)
+                yield getter.result()
+            await asyncio.gather(*workers)
+        finally:
+            tasks = [*workers, *([getter] if getter else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _play(self, policy: Policy, episode: Episode, past: Past | None, seat: _Seat) -> Trajectory:
+        """One episode, tried again after infrastructure's failures; the session is dropped after each."""
+        for _ in range(self.retries + 1):
+            try:
+                session = await seat.take()
+            except EnvironmentFailure as failure:
+                error, stop = f"{failure.code}: {failure}", StopReason.ENVIRONMENT_FAILED
+                trajectory = Trajectory(**episode._asdict(), turns=(), stop=stop, error=error)
+            else:
+                trajectory = await rollout(session, policy.actor(episode), self.harness, episode, self.limits, past)
+            if not trajectory.stop.is_failure:
+                break
+            await seat.close()
+        return trajectory
+
+
+class _Seat:
+    """The session that a worker plays in, opened when first needed and after each failure."""
+
+    def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:
+        self.open_session = open_session
+        self.session: Session | None = None
+
+    async def take(self) -> Session:
+        if self.session is None:
+            self.session = await self.open_session()
+        return self.session
+
+    async def close(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            with suppress(EnvironmentFailure):  # the lease will end it
+                await session.close()
+
+
+def _raise_first(tasks: Sequence[asyncio.Future[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            raise task.exception()  # type: ignore[misc]

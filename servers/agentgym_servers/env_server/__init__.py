@@ -1,0 +1,1 @@
+"""The environment server: sessions of environments over HTTP, WebSocket and MCP."""

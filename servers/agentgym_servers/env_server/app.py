@@ -1,0 +1,128 @@
+"""The environment server: worlds behind HTTP. `create_app` makes the application, `python -m` runs it.
+
+    python -m agentgym_servers.env_server.app agentgym.testing:EchoEnv --port 8000
+
+Each world answers under `/envs/NAME/...`, the first also at the root; GET /envs lists the worlds. `docs/protocol.md`
+has the protocol.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from fastapi import FastAPI, Response
+
+from agentgym.errors import UsageError
+from agentgym_servers.env_server.local_backend import LocalVerbs
+from agentgym_servers.env_server.routes import Mode, add_routes
+from agentgym_servers.env_server.session_table import Sessions
+from agentgym_servers.env_server.workers.env_call import Factory, worlds_of
+from agentgym_servers.env_server.workers.pool import Pool
+from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
+
+SWEEP_S = 5.0
+"""Leases are looked through at least this often."""
+
+
+def create_app(
+    worlds: Sequence[str] | Mapping[str, Factory],
+    *,
+    max_sessions: int = 1024,
+    queue: int = 1024,
+    workers: int | None = None,
+    worker_memory_mb: int = 4096,
+    lease_s: float = 600.0,
+    replies_kept: int = 4,
+    max_body_bytes: int = 16 * 2**20,
+    mode: Mode = "simulation",
+    clock: Callable[[], float] = time.monotonic,
+) -> FastAPI:
+    """An application that serves `worlds`: ids or "package.module:Class", or names with factories.
+
+    A world whose spec says `inline` runs in the server's own thread; every other in worker processes, at most
+    `workers` (one a core) for each world, each with `worker_memory_mb` for its sessions. What a factory makes runs
+    in threads of this process instead. When `max_sessions` are open, at most `queue` requests may wait for room.
+
+    A session that nobody uses for `lease_s` seconds ends. Of each session the last `replies_kept` step replies are
+    kept for retries. `mode` is OpenEnv's. `clock` (seconds) is for tests. Raises UsageError for a world that cannot be
+    served.
+    """
+    found = worlds_of(worlds)
+    metrics = Metrics(found)
+    pool = Pool(workers, worker_memory_mb, metrics)
+    sessions = Sessions(
+        pool,
+        metrics,
+        max_sessions=max_sessions,
+        queue=queue,
+        lease_s=lease_s,
+        replies_kept=replies_kept,
+        clock=clock,
+    )
+    verbs = LocalVerbs(found, sessions)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        reaper = asyncio.create_task(_reap(sessions))
+        try:
+            yield
+        finally:
+            reaper.cancel()
+            sessions.close_all()
+            await pool.close()
+
+    app = FastAPI(title="AgentGym environment server", version="1.0.0", lifespan=lifespan)
+    app.state.sessions = sessions
+    app.add_api_route("/metrics", lambda: Response(metrics.render(), media_type=PAGE_TYPE), methods=["GET"])
+    add_routes(app, verbs, max_body_bytes=max_body_bytes, lease_s=lease_s, mode=mode)
+    return app
+
+
+async def _reap(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(min(SWEEP_S, sessions.lease_s / 4))
+        sessions.sweep()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve worlds until interrupted."""
+    from agentgym_servers.web.run import run_server
+
+    parser = argparse.ArgumentParser(prog="python -m agentgym_servers.env_server.app", description=main.__doc__)
+    parser.add_argument("worlds", nargs="+", help='ids or "package.module:Class"')
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--max-sessions", type=int, default=1024)
+    parser.add_argument("--queue", type=int, default=1024, help="requests that may wait for room")
+    parser.add_argument("--workers", type=int, help="processes for each world that is not inline (default: one a core)")
+    parser.add_argument("--worker-memory-mb", type=int, default=4096)
+    parser.add_argument("--lease-s", type=float, default=600.0)
+    parser.add_argument("--mode", choices=("simulation", "production"), default="simulation", help="OpenEnv's")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    parser.add_argument("--die-with-stdin", action="store_true", help="stop when standard input ends")
+    options = parser.parse_args(arguments)
+    try:
+        run_server(
+            options.worlds,
+            options.host,
+            options.port,
+            die_with_stdin=options.die_with_stdin,
+            max_sessions=options.max_sessions,
+            queue=options.queue,
+            workers=options.workers,
+            worker_memory_mb=options.worker_memory_mb,
+            lease_s=options.lease_s,
+            mode=options.mode,
+            log_format=options.log_format,
+        )
+    except UsageError as error:
+        sys.exit(f"agentgym: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The sessions that a socket of OpenEnv's kind holds: one socket each, and their lease runs while it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from agentgym.errors import EnvironmentFailure
+from agentgym_servers.web.backend import Verbs, done
+
+
+class Attachments:
+    """Which (world, session id) have a socket. Their leases are renewed, as OpenEnv's sessions outlive any pause."""
+
+    def __init__(self, verbs: Verbs, lease_s: float) -> None:
+        self._verbs, self._every_s = verbs, lease_s / 3
+        self._attached: set[tuple[str, str]] = set()
+        self._closing: set[tuple[str, str]] = set()
+        self._renewing: asyncio.Task[None] | None = None
+
+    def has(self, world: str, session_id: str) -> bool:
+        return (world, session_id) in self._attached
+
+    def add(self, world: str, session_id: str) -> None:
+        self._attached.add((world, session_id))
+        if self._renewing is None:
+            self._renewing = asyncio.ensure_future(self._renew())
+
+    def close_later(self, world: str, session_id: str) -> None:
+        """Whoever detaches it shall close it."""
+        self._closing.add((world, session_id))
+
+    def remove(self, world: str, session_id: str) -> bool:
+        """Detach; whether the session is to be closed now."""
+        self._attached.discard((world, session_id))
+        if not self._attached and self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
+        closing = (world, session_id) in self._closing
+        self._closing.discard((world, session_id))
+        return closing
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            for world, session_id in list(self._attached):
+                with contextlib.suppress(EnvironmentFailure):  # gone: the socket's next frame says so
+                    await done(self._verbs.state(world, session_id))

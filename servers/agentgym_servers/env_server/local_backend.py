@@ -1,0 +1,173 @@
+"""The verbs of worlds that run here, over the table of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from agentgym.errors import BadRequest, EnvironmentFailure, EpisodeLost
+from agentgym.protocol import (
+    ActionReply,
+    HintReply,
+    ResetRequest,
+    RestoreRequest,
+    SessionInfo,
+    SessionReply,
+    SessionRequest,
+    SnapshotReply,
+    StepRequest,
+    WireAction,
+)
+from agentgym.spec import EnvSpec
+from agentgym_servers.env_server.session import Session
+from agentgym_servers.env_server.session_table import Sessions
+from agentgym_servers.env_server.workers.env_call import World
+from agentgym_servers.web.backend import FRESH_STATE, Answer, done, seen
+
+Method = TypeVar("Method", bound=Callable[..., Answer])
+
+
+def _counted(verb: Method) -> Method:
+    """Count what the verb refuses at once; what its future ends in, the session counts."""
+
+    @functools.wraps(verb)
+    def call(self: LocalVerbs, world: str, *arguments: Any) -> Answer:
+        try:
+            return verb(self, world, *arguments)
+        except EnvironmentFailure as error:
+            self.sessions.metrics.worlds[world].errors[error.code] += 1
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+class LocalVerbs:
+    """`Verbs` of the worlds of this server."""
+
+    def __init__(self, worlds: dict[str, World], sessions: Sessions) -> None:
+        self.worlds, self.sessions = worlds, sessions
+
+    def names(self) -> Sequence[str]:
+        return list(self.worlds)
+
+    def spec(self, world: str) -> EnvSpec:
+        return self.worlds[world].spec
+
+    def health(self, world: str) -> dict[str, Any]:
+        sessions = self.sessions
+        full_of_stuck = len(sessions.stuck) >= sessions.max_sessions
+        return {
+            "status": "unhealthy" if full_of_stuck else "healthy",
+            "world": world,
+            "sessions": len(sessions.live),
+            "stuck": len(sessions.stuck),
+            "env_sessions": sessions.count(world),
+            "max_sessions": sessions.max_sessions,
+        }
+
+    @_counted
+    def open(self, world: str) -> Answer:
+        session = self.sessions.open(self.worlds[world])
+        session.keep()
+        return _encoded(SessionReply(session_id=session.id))
+
+    @_counted
+    def reset(self, world: str, body: ResetRequest) -> Answer:
+        if body.session_id is not None:
+            return self.sessions.find(self.worlds[world], body.session_id).reset(body)
+        opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
+        return _in(opened, lambda session: session.reset(body))
+
+    @_counted
+    def step(self, world: str, body: StepRequest) -> Answer:
+        session = self.sessions.find(self.worlds[world], body.session_id)
+        try:
+            action = body.action.value()
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+        return session.step(body, action)
+
+    @_counted
+    def close(self, world: str, body: SessionRequest) -> Answer:
+        with contextlib.suppress(EpisodeLost):  # closed already: asking twice is no mistake
+            self.sessions.end(self.sessions.find(self.worlds[world], body.session_id), "it was closed")
+        return _encoded(SessionReply(session_id=body.session_id, closed=True))
+
+    @_counted
+    def expert(self, world: str, body: SessionRequest) -> Answer:
+        return self._ask(
+            world, body, "expert", lambda action: ActionReply(session_id=body.session_id, action=WireAction.of(action))
+        )
+
+    @_counted
+    def hint(self, world: str, body: SessionRequest) -> Answer:
+        return self._ask(world, body, "hint", lambda hint: HintReply(session_id=body.session_id, hint=hint))
+
+    @_counted
+    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+        def reply(state: bytes) -> SnapshotReply:
+            return SnapshotReply(session_id=body.session_id, snapshot=base64.b64encode(state).decode())
+
+        return self._ask(world, body, "snapshot", reply)
+
+    @_counted
+    def restore(self, world: str, body: RestoreRequest) -> Answer:
+        self.worlds[world].require("snapshot")
+        try:
+            state = base64.b64decode(body.snapshot, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadRequest(f"a snapshot is base64, as /snapshot gave it: {error}") from error
+        opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
+        return _in(opened, lambda session: session.restore(state, body.seed, body.episode_id))
+
+    @_counted
+    def state(self, world: str, session_id: str) -> Answer:
+        episode = self.sessions.find(self.worlds[world], session_id).episode
+        if episode is None:
+            return FRESH_STATE
+        return json.dumps({"episode_id": episode.id, "step_count": episode.steps}).encode()
+
+    @_counted
+    def lookup(self, world: str, session_id: str) -> Answer:
+        session = self.sessions.look(self.worlds[world], session_id)
+        episode = session.episode
+        info = SessionInfo(session_id=session.id, world=world, busy=session.running is not None)
+        if episode is not None:
+            info = info.model_copy(update={"episode_id": episode.id, "step": episode.steps})
+        return _encoded(info)
+
+    def _ask(self, world: str, body: SessionRequest, method: str, reply: Callable[[Any], BaseModel]) -> Answer:
+        session = self.sessions.find(self.worlds[world], body.session_id)
+        task = session.ask(method, method)
+
+        async def asked() -> bytes:
+            return _encoded(reply(await asyncio.shield(task)))
+
+        answer = asyncio.ensure_future(asked())
+        answer.add_done_callback(seen)
+        return answer
+
+
+def _in(opened: Session | asyncio.Future[Session], call: Callable[[Session], Answer]) -> Answer:
+    """Make the call in the session, once there is room for it."""
+    if isinstance(opened, Session):
+        return call(opened)
+
+    async def later() -> bytes:
+        return await done(call(await asyncio.shield(opened)))
+
+    answer = asyncio.ensure_future(later())
+    answer.add_done_callback(seen)
+    return answer
+
+
+def _encoded(reply: BaseModel) -> bytes:
+    return reply.model_dump_json().encode()

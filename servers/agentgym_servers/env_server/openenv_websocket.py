@@ -1,0 +1,331 @@
+"""OpenEnv 0.10's sockets: `/ws`, one session a socket, and WS `/mcp`. Its clients find here what their servers do.
+
+Where OpenEnv kills the session (a binary frame, a frame that is no object), the answer here is an error and the
+session stays.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentgym.errors import (
+    AtCapacity,
+    BadRequest,
+    EnvironmentFailure,
+    EnvironmentNotOpened,
+    EpisodeLost,
+    UnknownSession,
+)
+from agentgym.protocol import ResetRequest, SessionRequest, StepRequest
+from agentgym_servers.env_server.attachments import Attachments
+from agentgym_servers.env_server.openenv_rpc import Rpc, capacity, tool_result, tools_of
+from agentgym_servers.env_server.sequential import InOrder, Reply
+from agentgym_servers.web.backend import Answer, Verbs, done, seen
+from agentgym_servers.web.parsing import NotJson, details, read
+
+OURS = b',"metadata":null,"terminated":'
+"""Where the fields of our own begin in a StepReply as our worlds write it."""
+RESERVED = ("session_id", "episode_id", "queue_s")
+"""Reset options that do not go to the world."""
+
+TOOL_ACTIONS = ("list_tools", "call_tool")
+
+_validate_step = StepRequest.__pydantic_validator__.validate_python
+
+
+class _Failed(Exception):
+    """An error frame, and whether the socket closes after it."""
+
+    def __init__(self, code: str, message: str, *, closes: bool = False, **more: Any) -> None:
+        super().__init__(message)
+        self.code, self.closes, self.more = code, closes, more
+
+
+class _CallTool(BaseModel):
+    """OpenEnv's action that calls a tool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = "call_tool"
+    tool_name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class Gym(InOrder):
+    """One socket on `/ws`: a session of its own, ended with the socket, or the session `session_id` as long as it
+    is attached."""
+
+    def __init__(self, verbs: Verbs, world: str, attachments: Attachments, session_id: str | None) -> None:
+        super().__init__()
+        self._verbs, self._world, self._attachments = verbs, world, attachments
+        self._asked = session_id
+        self._session: str | None = None
+        self._label: str | None = None
+        """The episode id that the client chose. Not the server's own: a client may use it for many episodes."""
+        self._rpc = Rpc(verbs, world, attachments)
+        self._tools = verbs.spec(world).tools
+
+    def opened(self) -> Reply:
+        return self._guarded(self._attach() if self._asked is not None else self._open())
+
+    def answered(self, frame: bytes | str) -> Reply:
+        try:
+            if isinstance(frame, str):
+                raise NotJson(frame)
+            message = read(frame)
+            kind = message.get("type") if type(message) is dict else None
+            if kind == "step":
+                action = _data(message)
+                if self._tools and ("tool_name" in action or action.get("type") in TOOL_ACTIONS):
+                    return self._guarded(self._tool(action))
+                answer = self._step(action)
+                return _observation(answer) if type(answer) is bytes else self._guarded(self._stepped(answer))  # type: ignore[arg-type]
+            return self._other(kind, message)
+        except Exception as error:  # noqa: BLE001  (every frame gets its answer)
+            return self._failure(error)
+
+    def left(self) -> None:
+        if self._session is None:
+            return
+        closing = self._attachments.remove(self._world, self._session)
+        if self._asked is None or closing:
+            _close(self._verbs, self._world, self._session)
+        self._session = None
+
+    async def _open(self) -> None:
+        self._session = json.loads(await done(self._verbs.open(self._world)))["session_id"]
+        self._attachments.add(self._world, self._session)  # type: ignore[arg-type]
+
+    async def _attach(self) -> None:
+        assert self._asked is not None
+        if self._attachments.has(self._world, self._asked):
+            raise _Failed("SESSION_ERROR", f"session {self._asked[:64]!r} already has a socket", closes=True)
+        self._attachments.add(self._world, self._asked)  # before the wait: a second socket must not pass meanwhile
+        try:
+            await done(self._verbs.state(self._world, self._asked))
+        except BaseException:
+            self._attachments.remove(self._world, self._asked)
+            raise
+        self._session = self._asked
+
+    def _step(self, action: dict[str, Any]) -> Answer:
+        """Raises ValidationError, EnvironmentFailure or _Failed."""
+        body = _validate_step({"session_id": self._here(), "action": action})
+        chosen = body.action
+        if (chosen.text is None) == (chosen.tool is None):
+            raise _invalid("action", 'an action is {"text": ...} or {"tool": ..., "arguments": {...}}', action)
+        if chosen.metadata and isinstance(key := chosen.metadata.get("request_id"), str):
+            body = _validate_step({"session_id": self._here(), "action": action, "request_id": key})
+        return self._verbs.step(self._world, body)
+
+    async def _stepped(self, answer: Answer) -> bytes:
+        return _observation(await done(answer))
+
+    def _other(self, kind: Any, message: Any) -> Reply:
+        """The frames that are not steps."""
+        if type(message) is not dict:
+            raise _invalid("frame", 'a frame is an object: {"type": "step", "data": {...}}', message)
+        if kind == "reset":
+            return self._guarded(self._reset(_data(message, optional=True)))
+        if kind == "mcp":
+            return self._guarded(self._mcp(_data(message)))
+        if kind not in ("state", "close"):
+            raise _Failed("UNKNOWN_TYPE", f"there is no frame type {str(kind)[:80]!r}")
+        if len(message) > 1:
+            raise _extra({key: message[key] for key in message if key != "type"})
+        if kind == "state":
+            return self._guarded(self._state())
+        self.link.close()
+        return None
+
+    async def _reset(self, data: dict[str, Any]) -> bytes:
+        label = data.get("episode_id")
+        if not isinstance(label, str | None):
+            raise _invalid("episode_id", "an episode id is a string", label)
+        options = {key: value for key, value in data.items() if key not in RESERVED}
+        body = ResetRequest.model_validate(options)
+        if self._session is None and self._asked is None:
+            await self._open()
+        try:
+            reply = await done(self._verbs.reset(self._world, body.model_copy(update={"session_id": self._here()})))
+        except (EpisodeLost, UnknownSession):
+            if self._asked is not None:
+                raise
+            self._drop()
+            await self._open()  # its world died: an episode asked for anew may begin in a new session
+            reply = await done(self._verbs.reset(self._world, body.model_copy(update={"session_id": self._here()})))
+        self._label = label
+        return _observation(reply)
+
+    async def _state(self) -> bytes:
+        state = json.loads(await done(self._verbs.state(self._world, self._here())))
+        if self._label is not None and state["episode_id"] is not None:
+            state["episode_id"] = self._label
+        return _frame("state", state)
+
+    async def _mcp(self, data: dict[str, Any]) -> bytes:
+        return b'{"type":"mcp","data":%s}' % await self._rpc.answer(data, self._session)
+
+    async def _tool(self, action: dict[str, Any]) -> bytes:
+        """OpenEnv's tool actions. What goes wrong with a tool is an observation, not an error."""
+        if action.get("type") == "list_tools":
+            shown = ("name", "description", "input_schema")
+            tools = [{key: tool[key] for key in shown} for tool in tools_of(self._tools)]
+            return _frame(
+                "observation", {"observation": {"metadata": {}, "tools": tools}, "reward": None, "done": False}
+            )
+        call = _CallTool.model_validate(action)
+        result, told, wrong = None, {}, None
+        if call.tool_name not in [tool.name for tool in self._tools]:
+            wrong = {"error_type": "tool_not_found", "message": f"there is no tool {call.tool_name[:80]!r}"}
+        else:
+            wired = {"tool": call.tool_name, "arguments": call.arguments}
+            body = _validate_step({"session_id": self._here(), "action": wired})
+            try:
+                told = json.loads(await done(self._verbs.step(self._world, body)))
+                result = tool_result(told)
+            except BadRequest as error:
+                wrong = {"error_type": "invalid_args", "message": str(error)}
+        observation = {"metadata": {}, "tool_name": call.tool_name, "result": result, "error": wrong}
+        seen = {"observation": observation, "reward": told.get("reward"), "done": told.get("done", False)}
+        return _frame("observation", seen)
+
+    def _here(self) -> str:
+        if self._session is None:
+            raise _Failed("EXECUTION_ERROR", "the session is lost with its world; a reset begins another")
+        return self._session
+
+    def _drop(self) -> None:
+        """Forget a session that is no more."""
+        if self._session is not None:
+            self._attachments.remove(self._world, self._session)
+            self._session = None
+
+    async def _guarded(self, reply: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+        try:
+            return await reply
+        except Exception as error:  # noqa: BLE001  (every frame gets its answer)
+            return self._failure(error)
+
+    def _failure(self, error: Exception) -> bytes | None:
+        """The error frame; None when it has been sent because the socket closes after it."""
+        if isinstance(error, UnknownSession | EpisodeLost) and self._asked is None:
+            self._drop()
+        failed = self._told(error)
+        frame = _frame("error", {"message": str(failed), "code": failed.code, **failed.more})
+        if not failed.closes:
+            return frame
+        self.last(frame)
+        return None
+
+    def _told(self, error: Exception) -> _Failed:
+        """What OpenEnv calls it."""
+        match error:
+            case _Failed():
+                return error
+            case NotJson():
+                return _Failed("INVALID_JSON", str(error))
+            case ValidationError():
+                return _Failed("VALIDATION_ERROR", f"{error.error_count()} validation errors", errors=_of_action(error))
+            case AtCapacity():
+                more = capacity(self._verbs, self._world)
+                return _Failed("CAPACITY_REACHED", str(error), closes=True, **more)
+            case EnvironmentNotOpened():
+                return _Failed("FACTORY_ERROR", str(error), closes=True, factory_name=self._world)
+            case UnknownSession() | EpisodeLost() if self._asked is not None:
+                return _Failed("SESSION_ERROR", str(error), closes=True)
+            case EnvironmentFailure():
+                return _Failed("EXECUTION_ERROR", str(error))
+        logging.getLogger(__name__).error("a frame met a bug of the server", exc_info=error)
+        return _Failed("SESSION_ERROR", f"the server has a bug: {type(error).__name__}", closes=True)
+
+
+class Tools(InOrder):
+    """One socket on `/mcp`: JSON-RPC, with a session of its own that ends with the socket."""
+
+    def __init__(self, verbs: Verbs, world: str, attachments: Attachments) -> None:
+        super().__init__()
+        self._verbs, self._world = verbs, world
+        self._rpc = Rpc(verbs, world, attachments)
+        self._attachments = attachments
+        self._session: str | None = None
+
+    def opened(self) -> Reply:
+        return self._open()
+
+    def answered(self, frame: bytes | str) -> Reply:
+        return self._rpc.raw(frame.encode() if isinstance(frame, str) else frame, self._session)
+
+    def left(self) -> None:
+        if self._session is not None:
+            self._attachments.remove(self._world, self._session)
+            _close(self._verbs, self._world, self._session)
+            self._session = None
+
+    async def _open(self) -> bytes | None:
+        created = json.loads(await self._rpc.answer({"jsonrpc": "2.0", "method": "openenv/session/create", "id": None}))
+        if created.get("error") is not None:
+            self.last(json.dumps(created).encode())
+            return None
+        session = created["result"]["session_id"]
+        self._session = session
+        self._attachments.add(self._world, session)
+        return None
+
+
+def _close(verbs: Verbs, world: str, session_id: str) -> None:
+    """Close without waiting: the socket has gone."""
+    try:
+        answer = verbs.close(world, SessionRequest(session_id=session_id))
+    except EnvironmentFailure:  # it was gone before
+        return
+    if not isinstance(answer, bytes):
+        answer.add_done_callback(seen)
+
+
+def _data(message: dict[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    """The `data` of a frame that may have nothing else beside its type. Raises _Failed."""
+    if len(message) == 2 and type(data := message.get("data")) is dict:
+        return data
+    if optional and len(message) == 1:
+        return {}
+    extra = {key: value for key, value in message.items() if key not in ("type", "data")}
+    raise _extra(extra) if extra else _invalid("data", "an object is needed here", message.get("data"))
+
+
+def _extra(keys: dict[str, Any]) -> _Failed:
+    return _invalid(next(iter(keys)), "Extra inputs are not permitted", next(iter(keys.values())), "extra_forbidden")
+
+
+def _invalid(place: str, message: str, value: Any, kind: str = "value_error") -> _Failed:
+    entry = {"type": kind, "loc": [place[:80]], "msg": message, "input": json.dumps(value)[:80]}
+    return _Failed("VALIDATION_ERROR", f"the frame is not valid: {place[:80]}: {message}", errors=[entry])
+
+
+def _of_action(error: ValidationError) -> list[dict[str, Any]]:
+    """The errors with their places relative to the action."""
+    entries = details(error)
+    for entry in entries:
+        if entry["loc"][:1] == ("action",):
+            entry["loc"] = entry["loc"][1:]
+    return entries
+
+
+def _observation(reply: bytes) -> bytes:
+    """A StepReply as the frame that OpenEnv's servers answer, without our own fields."""
+    cut = reply.find(OURS)
+    if cut >= 0:
+        return b'{"type":"observation","data":%s}}' % reply[:cut]
+    told = json.loads(reply)
+    kept = {key: told.get(key) for key in ("observation", "reward", "done")}
+    return _frame("observation", {**kept, **({"metadata": told["metadata"]} if told.get("metadata") else {})})
+
+
+def _frame(kind: str, data: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "data": data}).encode()

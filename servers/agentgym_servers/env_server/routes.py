@@ -1,0 +1,192 @@
+"""Every route of a server, over any `Verbs`: a request in, the reply's bytes out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request, Response
+from pydantic import ValidationError
+
+from agentgym.protocol import ResetRequest, SessionRequest, StatelessStepRequest, StepManyRequest, StepRequest
+from agentgym.spec import EnvSpec
+from agentgym_servers.env_server.attachments import Attachments
+from agentgym_servers.env_server.mcp import Streamable
+from agentgym_servers.env_server.metadata import metadata_of, schema_of
+from agentgym_servers.env_server.openenv_websocket import Gym, Tools
+from agentgym_servers.env_server.task_api import add_task_routes
+from agentgym_servers.env_server.websocket import Multiplex
+from agentgym_servers.web.backend import FRESH_STATE, Verbs, done, entry_bytes, entry_of, world_of
+from agentgym_servers.web.fast_path import Call, Door
+from agentgym_servers.web.parsing import VERBS, parse
+from agentgym_servers.web.responses import (
+    Handler,
+    add_error_replies,
+    answering,
+    body_of,
+    reply_dump,
+    reply_json,
+)
+from agentgym_servers.web.websocket_handler import converse
+
+__all__ = ["Mode", "add_routes", "reply_json"]
+
+Mode = Literal["simulation", "production"]
+"""OpenEnv's: in production there is neither HTTP reset nor step nor state, only sockets, tools and descriptions."""
+
+
+def add_routes(
+    app: FastAPI,
+    verbs: Verbs,
+    *,
+    max_body_bytes: int,
+    root: bool = True,
+    lease_s: float = 600.0,
+    mode: Mode = "simulation",
+) -> None:
+    """Serve `verbs` under /envs/{name}/ and, with `root`, its first world at the root.
+
+    `lease_s` is what the server promises; `max_body_bytes` bounds requests and frames.
+    """
+    front = _Front(verbs, max_body_bytes, lease_s)
+    app.state.max_body_bytes = max_body_bytes
+    calls: dict[tuple[str, str], Call] = {
+        ("GET", "health"): front.health,
+        ("GET", "metadata"): front.metadata,
+        ("GET", "schema"): front.schema,
+    }
+    if mode == "simulation":
+        calls |= {("POST", verb): front.plain(verb) for verb in VERBS if verb not in ("step", "step_many")}
+        calls |= {("POST", "step"): front.step, ("POST", "step_many"): front.step_many}
+    for prefix in ("", "/envs/{name}") if root else ("/envs/{name}",):
+        for (method, last), call in calls.items():
+            app.add_api_route(f"{prefix}/{last}", front.route(last, call), methods=[method], **_described(last))
+        if mode == "simulation":
+            app.add_api_route(f"{prefix}/state", answering(front.state), methods=["GET"], response_model=None)
+            path = f"{prefix}/sessions/{{session_id}}"
+            app.add_api_route(path, answering(front.lookup), methods=["GET"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", answering(front.mcp), methods=["POST"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", answering(front.mcp_end), methods=["DELETE"], response_model=None)
+        add_task_routes(app, verbs, prefix, max_body_bytes)
+    app.add_api_route("/envs", answering(front.envs), methods=["GET"], response_model=None)
+    add_error_replies(app)
+    sockets = {"ws": front.ws, "mcp": front.ws_mcp}
+    app.add_middleware(Door, verbs=verbs, calls=calls, sockets=sockets, root=root, largest=max_body_bytes)
+
+
+def _described(verb: str) -> dict[str, Any]:
+    """What /openapi.json says of a verb."""
+    if verb not in VERBS:
+        return {"response_model": None}
+    body, reply = VERBS[verb]
+    schema = {"content": {"application/json": {"schema": body.model_json_schema()}}}
+    return {"response_model": None, "responses": {200: {"model": reply}}, "openapi_extra": {"requestBody": schema}}
+
+
+class _Front:
+    """The handlers."""
+
+    def __init__(self, verbs: Verbs, max_body_bytes: int, lease_s: float) -> None:
+        self.verbs, self.max_body_bytes, self.lease_s = verbs, max_body_bytes, lease_s
+        self.attachments = Attachments(verbs, lease_s)
+        self._metadata: dict[str, tuple[EnvSpec, bytes]] = {}
+        """By world: every client asks for it."""
+
+    def plain(self, verb: str) -> Call:
+        """A verb whose body is read, passed on and answered."""
+        model, ask = VERBS[verb][0], getattr(self.verbs, verb)
+
+        async def call(world: str, raw: bytes) -> bytes:
+            return await done(ask(world, parse(model, raw or b"{}")))
+
+        return call
+
+    async def step(self, world: str, raw: bytes) -> bytes:
+        try:
+            body = parse(StepRequest, raw)
+        except ValidationError as error:
+            if all(entry["loc"] != ("session_id",) for entry in error.errors()):
+                raise
+            return await self._stateless(world, parse(StatelessStepRequest, raw))
+        return await done(self.verbs.step(world, body))
+
+    async def _stateless(self, world: str, body: StatelessStepRequest) -> bytes:
+        """OpenEnv's step over HTTP: a fresh world, one step, closed. Ours need a reset before."""
+        session_id = json.loads(await done(self.verbs.reset(world, ResetRequest())))["session_id"]
+        try:
+            step = StepRequest(session_id=session_id, action=body.action, timeout_s=body.timeout_s)
+            return await done(self.verbs.step(world, step))
+        finally:
+            await done(self.verbs.close(world, SessionRequest(session_id=session_id)))
+
+    async def step_many(self, world: str, raw: bytes) -> bytes:
+        body = parse(StepManyRequest, raw)
+        entries = [entry_of(self.verbs, world, step) for step in body.steps]
+        running = {entry for entry in entries if isinstance(entry, asyncio.Future)}
+        ready = sum(isinstance(entry, bytes) for entry in entries)
+        while running and ready < body.wait_for:
+            _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            ready = sum(isinstance(entry, bytes) or entry.done() for entry in entries)
+        if running:
+            await asyncio.wait(running, timeout=body.wait_s)
+        return b'{"results":[%s]}' % b",".join(map(entry_bytes, entries))
+
+    async def mcp(self, request: Request) -> Response:
+        mcp = Streamable(self.verbs, self._world(request), self.attachments)
+        return await mcp.post(await body_of(request, self.max_body_bytes), request.headers, request.query_params)
+
+    async def mcp_end(self, request: Request) -> Response:
+        return await Streamable(self.verbs, self._world(request), self.attachments).delete(request.headers)
+
+    def route(self, name: str, call: Call) -> Handler:
+        """The handler where the way in leaves a request to the router."""
+
+        async def handle(request: Request) -> Response:
+            return reply_json(await call(self._world(request), await body_of(request, self.max_body_bytes)))
+
+        handle.__name__ = name
+        return answering(handle)
+
+    async def health(self, world: str, _: bytes) -> bytes:
+        return json.dumps(self.verbs.health(world)).encode()
+
+    async def metadata(self, world: str, _: bytes) -> bytes:
+        spec = self.verbs.spec(world)
+        known = self._metadata.get(world)
+        if known is None or known[0] is not spec:
+            known = self._metadata[world] = spec, json.dumps(metadata_of(spec)).encode()
+        return known[1]
+
+    async def schema(self, world: str, _: bytes) -> bytes:
+        return json.dumps(schema_of(self.verbs.spec(world))).encode()
+
+    async def state(self, request: Request) -> Response:
+        world, session_id = self._world(request), request.query_params.get("session_id")
+        return reply_json(FRESH_STATE if session_id is None else await done(self.verbs.state(world, session_id)))
+
+    async def lookup(self, request: Request) -> Response:
+        return reply_json(await done(self.verbs.lookup(self._world(request), request.path_params["session_id"])))
+
+    async def envs(self, request: Request) -> Response:
+        specs = {name: self.verbs.spec(name) for name in self.verbs.names()}
+        listed = [
+            {"name": name, "path": f"/envs/{name}", "description": spec.description, "version": spec.version}
+            for name, spec in specs.items()
+        ]
+        return reply_dump({"environments": listed})
+
+    async def ws(self, world: str, scope: Any, receive: Any, send: Any) -> None:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        if query.get("ext") == ["1"]:
+            conversation = Multiplex(self.verbs, world, lease_s=self.lease_s, max_frame_bytes=self.max_body_bytes)
+        else:
+            conversation = Gym(self.verbs, world, self.attachments, query.get("session_id", [None])[-1])
+        await converse(scope, receive, send, conversation)
+
+    async def ws_mcp(self, world: str, scope: Any, receive: Any, send: Any) -> None:
+        await converse(scope, receive, send, Tools(self.verbs, world, self.attachments))
+
+    def _world(self, request: Request) -> str:
+        return world_of(self.verbs, request.path_params.get("name"))

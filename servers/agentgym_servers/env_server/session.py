@@ -1,0 +1,267 @@
+"""A session of a server: it applies every step exactly once, however often asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentgym.env import Action
+from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionBusy
+from agentgym.protocol import ResetRequest, SessionReply, StepRequest
+from agentgym_servers.env_server.workers.env_call import Answer, World
+from agentgym_servers.web.metrics import Latencies
+
+if TYPE_CHECKING:
+    from agentgym_servers.env_server.session_table import Sessions
+
+EPISODES_KEPT = 64
+"""Past episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
+
+
+@dataclass
+class _Running:
+    """The call that a session is making now. Asked for again, it is joined."""
+
+    kind: str
+    key: Any
+    task: asyncio.Task[Any]
+
+
+class _Asked(NamedTuple):
+    """A step as it was asked for."""
+
+    index: int
+    action: Action
+    request_id: str | None
+
+    def again(self, index: int | None, request_id: str | None) -> bool:
+        """Whether this is the step that a request without doubt means: by its index, or else by its request id."""
+        return index == self.index if index is not None else request_id is not None and request_id == self.request_id
+
+
+@dataclass
+class _Episode:
+    id: str
+    arguments: Any
+    """What it was begun with: a reset asked again must match."""
+    reply: bytes = b""
+    steps: int = 0
+    done: bool = False
+    answered: deque[tuple[_Asked, bytes]] = field(default_factory=deque)
+    """The last few steps and their replies, oldest first."""
+
+
+class Session:
+    """One open world. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
+
+    def __init__(self, world: World, table: Sessions) -> None:
+        self.id = secrets.token_hex(16)
+        self.world = world
+        self.worker = table.worker(world, self._failed)
+        self.metrics = table.metrics.worlds[world.name]
+        self.used = table.clock()
+        self.unclaimed = False
+        """It was opened without an `episode_id` and never asked for again: its place may be given to another."""
+        self.episode: _Episode | None = None
+        self.running: _Running | None = None
+        self._table = table
+        self._past: deque[str] = deque(maxlen=EPISODES_KEPT)
+        self._pending_id: str | None = None
+        self._given = False
+        """Somebody has been told this session's id."""
+
+    def keep(self) -> None:
+        """Somebody knows the session's id before its first episode: a reset that fails must not discard it."""
+        self._given = True
+
+    def reset(self, request: ResetRequest) -> bytes | asyncio.Task[bytes]:
+        """Begin an episode. With the present episode's `episode_id`, its stored reply again."""
+        arguments = (request.seed, request.options())
+        return self._begin("reset", request.episode_id, arguments, arguments)
+
+    def restore(self, state: bytes, seed: int | None, episode_id: str | None) -> bytes | asyncio.Task[bytes]:
+        """Begin in the state of a snapshot, at step 0, with its chance or another."""
+        return self._begin("restore", episode_id, (state, seed), (state, seed))
+
+    def step(self, request: StepRequest, action: Action) -> bytes | asyncio.Task[bytes]:
+        """Apply a step, replay the reply of one applied before, or join the one that is running."""
+        running, episode, index = self.running, self.episode, request.step
+        if request.episode_id is not None and request.episode_id not in (self._pending_id, self._episode_id()):
+            raise OutOfOrder(f"the step is of episode {request.episode_id!r}, which is not this session's present one")
+        if running is not None and running.kind == "step" and running.key.again(index, request.request_id):
+            _same(running.key, action)
+            return running.task
+        if episode is not None and ((index is not None and index < episode.steps) or request.request_id is not None):
+            reply = self._replay(episode, index, request.request_id, action)
+            if reply is not None:
+                return reply
+        if running is not None:
+            raise SessionBusy(f"the session is running a {running.kind}; ask again when it has answered")
+        if episode is None:
+            raise OutOfOrder("the session has no episode: POST /reset first")
+        if index is not None and index > episode.steps:
+            raise OutOfOrder(f"step {index} was asked for and the next is {episode.steps}; ask for that one first")
+        if episode.done:
+            raise OutOfOrder(f"the episode ended after {episode.steps} steps: POST /reset begins another")
+        asked = _Asked(episode.steps, action, request.request_id)
+        if self.worker.inline:
+            return self._step_now(episode, asked)
+        deadline_s = min(self.world.spec.step_deadline_s, request.timeout_s or float("inf"))
+        return self._run("step", asked, self._step(episode, asked, deadline_s))
+
+    def ask(self, method: str, capability: str) -> asyncio.Task[Any]:
+        """`expert`, `hint` or `snapshot` of the present state. Raises BadRequest when the world has no such thing."""
+        self.world.require(capability)
+        if self.running is not None:
+            raise SessionBusy(f"the session is running a {self.running.kind}; ask again when it has answered")
+        if self.episode is None:
+            raise OutOfOrder("the session has no episode: POST /reset first")
+        return self._run(method, None, self._call(method))
+
+    def episode_ids(self) -> list[str]:
+        """The episodes this session has been in, as far as it remembers, and the present one."""
+        return [*self._past, *(() if self.episode is None else (self.episode.id,))]
+
+    def _begin(self, kind: str, episode_id: str | None, arguments: Any, call: Any) -> bytes | asyncio.Task[bytes]:
+        if self.running is not None:
+            if self.running.kind == kind and episode_id is not None and self.running.key[0] == episode_id:
+                self._same_beginning(episode_id, arguments, self.running.key[1])
+                return self.running.task
+            raise SessionBusy(f"the session is running a {self.running.kind}; ask again when it has answered")
+        if episode_id is not None:
+            if self.episode is not None and self.episode.id == episode_id:
+                self._same_beginning(episode_id, arguments, self.episode.arguments)
+                return self.episode.reply
+            if episode_id in self._past:
+                raise OutOfOrder(f"episode {episode_id!r} is over and another has begun; give a new episode a new id")
+        episode = _Episode(
+            episode_id or secrets.token_hex(8), arguments, answered=deque(maxlen=self._table.replies_kept)
+        )
+        if self.episode is not None:  # whatever becomes of the reset, the old episode is over
+            if len(self._past) == EPISODES_KEPT:
+                self._table.episodes.pop((self.world.name, self._past[0]), None)
+            self._past.append(self.episode.id)
+            self.episode = None
+        self.unclaimed = episode_id is None and not self._given
+        self._pending_id = episode.id
+        self._table.episodes[self.world.name, episode.id] = self
+        return self._run(kind, (episode.id, arguments), self._start(kind, episode, call))
+
+    async def _start(self, kind: str, episode: _Episode, call: Any) -> bytes:
+        began = time.perf_counter()
+        try:
+            answer = await self._call(kind, *call)
+        except BaseException:
+            self._table.episodes.pop((self.world.name, episode.id), None)
+            if not self._given:
+                self._table.discard(self)
+            raise
+        finally:
+            self._pending_id = None
+        if kind == "restore":
+            episode.reply = SessionReply(session_id=self.id).model_dump_json().encode()
+        else:
+            episode.reply = self._reply(answer, 0, began, self.metrics.resets)
+            episode.done = answer.done
+        self.episode, self._given = episode, True
+        return episode.reply
+
+    async def _step(self, episode: _Episode, asked: _Asked, deadline_s: float) -> bytes:
+        began = time.perf_counter()
+        return self._stepped(episode, asked, await self._call("step", asked.action, deadline_s=deadline_s), began)
+
+    def _step_now(self, episode: _Episode, asked: _Asked) -> bytes:
+        began = time.perf_counter()
+        try:
+            answer = self.worker.call_now("step", asked.action)
+        except EnvironmentFailure as error:
+            self._failed(error)
+            raise
+        return self._stepped(episode, asked, answer, began)
+
+    def _stepped(self, episode: _Episode, asked: _Asked, answer: Answer, began: float) -> bytes:
+        reply = self._reply(answer, episode.steps + 1, began, self.metrics.steps)
+        if asked.request_id is not None:
+            reply = b'%s,"request_id":%s}' % (reply[:-1], json.dumps(asked.request_id).encode())
+        episode.answered.append((asked, reply))
+        episode.steps += 1
+        episode.done = answer.done
+        return reply
+
+    def _reply(self, answer: Answer, steps: int, began: float, latencies: Latencies) -> bytes:
+        seconds = time.perf_counter() - began
+        latencies.observe(seconds)
+        return b'%s,"session_id":"%s","step":%d,"server_ms":%.3f}' % (
+            answer.body[:-1],
+            self.id.encode(),
+            steps,
+            seconds * 1000,
+        )
+
+    def _replay(self, episode: _Episode, index: int | None, request_id: str | None, action: Action) -> bytes | None:
+        for asked, reply in episode.answered:
+            if asked.again(index, request_id):
+                _same(asked, action)
+                return reply
+        if index is None or index >= episode.steps:
+            return None
+        raise OutOfOrder(
+            f"step {index} was answered long ago and its reply is no longer kept; the next is {episode.steps}"
+        )
+
+    def _same_beginning(self, episode_id: str, arguments: Any, before: Any) -> None:
+        if arguments != before:
+            raise OutOfOrder(
+                f"episode {episode_id!r} was already begun with another seed or options; give a new episode a new id"
+            )
+
+    def _episode_id(self) -> str | None:
+        return self.episode.id if self.episode is not None else None
+
+    def _run(self, kind: str, key: Any, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Make a call in a task of its own: whoever asked may go away, the call goes on and can be joined."""
+
+        async def run() -> Any:
+            try:
+                return await call
+            finally:
+                self.running = None
+                self.used = self._table.clock()
+
+        task = asyncio.get_running_loop().create_task(run())
+        self.running = _Running(kind, key, task)
+        task.add_done_callback(_see)
+        return task
+
+    async def _call(self, method: str, *arguments: Any, deadline_s: float | None = None) -> Any:
+        try:
+            return await self.worker.call(method, *arguments, deadline_s=deadline_s or self.world.spec.step_deadline_s)
+        except EnvironmentFailure as error:
+            self.metrics.errors[error.code] += 1
+            self._failed(error)
+            raise
+
+    def _failed(self, error: EnvironmentFailure) -> None:
+        """A request that was wrong leaves the session as it was; any other failure ends it."""
+        if not isinstance(error, BadRequest):
+            self._table.end(self, f"its world failed ({error.code}: {error})", error.code)
+
+
+def _same(asked: _Asked, action: Action) -> None:
+    if action != asked.action:
+        raise OutOfOrder(
+            f"step {asked.index} was already asked for with another action ({json.dumps(asked.action)[:80]}); "
+            "a retry must repeat the action"
+        )
+
+
+def _see(task: asyncio.Task[Any]) -> None:
+    """An exception counts as seen even when whoever asked has gone away."""
+    if not task.cancelled():
+        task.exception()

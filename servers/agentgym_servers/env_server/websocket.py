@@ -1,0 +1,166 @@
+"""Our socket, `/ws?ext=1`: the verbs of HTTP, many sessions on one socket, answers as they are ready.
+
+A request is `{"id": int, "type": verb, "data": body}`, its answer `{"id", "type": "reply" | "error", "data"}`; that of
+step_many comes as one or more `{"id", "type": "results", "data": {"results": [[i, reply], ...], "pending": n}}`.
+Sessions belong to their lease, not to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentgym.errors import BadRequest, EnvironmentFailure
+from agentgym.protocol import StepManyRequest, StepRequest, WireError
+from agentgym_servers.env_server.metadata import PROTOCOL
+from agentgym_servers.web.backend import CANCELLED, Answer, Verbs, entry_bytes, entry_of
+from agentgym_servers.web.parsing import VERBS, NotJson, failure, read, refusal
+from agentgym_servers.web.websocket_handler import Link
+
+LARGEST_ID = 2**63
+TURN = 64
+"""Steps of one request that are taken before other things have their turn."""
+
+
+class Multiplex:
+    """The conversation of one socket with one world."""
+
+    def __init__(self, verbs: Verbs, world: str, *, lease_s: float, max_frame_bytes: int) -> None:
+        self._verbs, self._world = verbs, world
+        hello = {"protocol": PROTOCOL, "world": world, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
+        self._hello = json.dumps({"type": "hello", "data": hello}).encode()
+        self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
+            verb: (body.__pydantic_validator__.validate_python, getattr(verbs, verb, None) or self._step_many)
+            for verb, (body, _) in VERBS.items()
+        }
+
+    def begin(self, link: Link) -> None:
+        self._link = link
+        link.send(self._hello)
+
+    def text(self, frame: bytes) -> None:
+        identity = None
+        try:
+            message = read(frame)
+            identity, kind, data = _parts(message)
+            if kind not in self._calls:
+                raise BadRequest(f"there is no {kind[:40]!r}; a frame's type is one of {', '.join(self._calls)}")
+            validate, call = self._calls[kind]
+            body = validate(data)
+            if kind == "step_many":
+                self._step_many(identity, body)
+                return
+            answer: Answer = call(self._world, body)
+        except EnvironmentFailure as error:
+            self._error(identity, failure(error))
+        except (ValidationError, NotJson) as error:
+            self._error(identity, refusal(error))
+        except Exception as error:  # noqa: BLE001  (a bug of ours must not take the other sessions' socket)
+            self._error(identity, _bug(error))
+        else:
+            if type(answer) is bytes:
+                self._link.send(b'{"id":%d,"type":"reply","data":%s}' % (identity, answer))
+            else:
+                answer.add_done_callback(partial(self._settled, identity))  # type: ignore[union-attr]
+
+    def unreadable(self, why: str) -> None:
+        self._error(None, failure(BadRequest(why)))
+
+    def end(self) -> None:
+        """Nothing: what is running goes on, and is asked for again on another socket."""
+
+    def _settled(self, identity: int, answer: asyncio.Future[bytes]) -> None:
+        error = CANCELLED if answer.cancelled() else answer.exception()
+        if error is None:
+            self._link.send(b'{"id":%d,"type":"reply","data":%s}' % (identity, answer.result()))
+        else:
+            self._error(identity, failure(error) if isinstance(error, EnvironmentFailure) else _bug(error))
+
+    def _step_many(self, identity: int, body: StepManyRequest) -> None:
+        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._world))
+
+    def _error(self, identity: int | None, error: bytes) -> None:
+        shown = b"null" if identity is None else b"%d" % identity
+        self._link.send(b'{"id":%s,"type":"error","data":%s}' % (shown, error))
+
+
+class _Results:
+    """The answers of one step_many: a frame once `wait_for` are ready, then one for those of each turn of the loop.
+
+    Steps are taken `TURN` to a turn of the loop: the client works on the first answers while the world takes the next
+    steps, and other sockets are not kept waiting.
+    """
+
+    def __init__(self, link: Link, identity: int, body: StepManyRequest, ask: Callable[[StepRequest], Answer]) -> None:
+        self._link, self._identity, self._steps, self._ask = link, identity, body.steps, ask
+        self._ready: list[bytes] = []
+        self._pending = len(body.steps)
+        self._missing = min(body.wait_for, len(body.steps))
+        """Entries still to come before the first frame."""
+        self._scheduled = False
+        self._go(0)
+
+    def _go(self, first: int) -> None:
+        last = min(first + TURN, len(self._steps))
+        self._scheduled = True
+        for index in range(first, last):
+            try:
+                entry = self._ask(self._steps[index])
+            except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
+                entry = _bug(error)
+            if isinstance(entry, bytes):
+                self._take(index, entry)
+            else:
+                entry.add_done_callback(partial(self._take, index))
+        self._flush()
+        if last < len(self._steps):
+            asyncio.get_running_loop().call_soon(self._go, last)
+
+    def _take(self, index: int, entry: Answer) -> None:
+        try:
+            answer = entry_bytes(entry)
+        except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
+            answer = _bug(error)
+        self._ready.append(b"[%d,%s]" % (index, answer))
+        self._pending -= 1
+        self._missing -= 1
+        if not self._scheduled and self._missing <= 0:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._missing > 0 or not self._ready:
+            return
+        results, self._ready = b",".join(self._ready), []
+        self._link.send(
+            b'{"id":%d,"type":"results","data":{"results":[%s],"pending":%d}}'
+            % (self._identity, results, self._pending)
+        )
+
+
+def _parts(message: Any) -> tuple[int, str, Any]:
+    """The id, type and data of a request. Raises BadRequest."""
+    if type(message) is not dict:
+        raise BadRequest('a frame is an object: {"id": 1, "type": "step", "data": {...}}')
+    identity, kind = message.get("id"), message.get("type")
+    if type(identity) is not int or not -LARGEST_ID <= identity < LARGEST_ID:
+        raise BadRequest("a frame needs an `id`: an integer of at most 64 bits, repeated in its answer")
+    if type(kind) is not str:
+        raise BadRequest("a frame needs a `type`: the name of a verb")
+    return identity, kind, message.get("data", {})
+
+
+def _bug(error: BaseException) -> bytes:
+    logging.getLogger(__name__).error("a frame met a bug of the server", exc_info=error)
+    return (
+        WireError(code="INTERNAL_ERROR", message=f"the server has a bug: {type(error).__name__}")
+        .model_dump_json()
+        .encode()
+    )

@@ -1,0 +1,218 @@
+"""A world that a server offers, and `perform`: one call of it, its answer checked and encoded for the wire."""
+
+from __future__ import annotations
+
+import json
+import math
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from agentgym import registry
+from agentgym.env import Env
+from agentgym.errors import (
+    BadRequest,
+    ConfigError,
+    EnvironmentCrashed,
+    EnvironmentFailure,
+    EnvironmentNotOpened,
+    MissingDependency,
+)
+from agentgym.protocol import WireAction, encode_observation
+from agentgym.spec import EnvSpec
+
+Factory = Callable[[], Env]
+LONGEST_MESSAGE = 2000
+"""Characters kept of what an exception says."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One world of a server: its name in URLs, its description, and how an instance is made."""
+
+    name: str
+    spec: EnvSpec
+    make: Factory
+    source: str | None = None
+    """The id or "package.module:Class" under which a worker process can make it too; None for a factory of this one."""
+
+    @property
+    def target(self) -> str | None:
+        """The "package.module:Class" that `source` stands for."""
+        return None if self.source is None else registry.target(self.source)
+
+    def require(self, capability: str) -> None:
+        """Raises BadRequest unless the world has the capability."""
+        if capability not in self.spec.capabilities:
+            raise BadRequest(
+                f"{self.name} has no {capability}; its capabilities are {list(self.spec.capabilities) or 'none'}"
+            )
+
+
+def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, World]:
+    """The worlds by their names in URLs: an id keeps its own, a "package.module:Class" takes its spec's id.
+
+    A mapping gives names to factories; each is called once here for its spec. Raises UsageError for a world that
+    cannot be served.
+    """
+    if isinstance(named, str):
+        named = [named]
+    if not named:
+        raise ConfigError("a server needs at least one world; `agentgym envs list` shows the installed ones")
+    found = [_from_factory(*item) for item in named.items()] if isinstance(named, Mapping) else map(_from_name, named)
+    worlds: dict[str, World] = {}
+    for world in found:
+        if world.name in worlds or "/" in world.name:
+            raise ConfigError(f"two worlds of one server cannot both be called {world.name!r}, nor a name contain '/'")
+        worlds[world.name] = world
+    return worlds
+
+
+def _from_name(name: str) -> World:
+    try:  # now, not in the first session: a package that is missing should stop the server from starting
+        pkgutil.resolve_name(registry.target(name))
+    except ImportError as error:
+        raise MissingDependency(f"{name} cannot be imported: {error}") from error
+    spec = registry.get_spec(name)
+    return World(spec.id if ":" in name else name, spec, registry.maker(name), name)
+
+
+def _from_factory(name: str, make: Factory) -> World:
+    env = make()
+    try:
+        return World(name, env.env_spec, make)
+    finally:
+        env.close()
+
+
+class Answer(NamedTuple):
+    """What a world answered to reset or step."""
+
+    body: bytes
+    """The JSON object of a StepReply, without what the session adds."""
+    done: bool
+
+
+def perform(world: World, env: Env, method: str, *arguments: Any) -> Any:
+    """Call one method of a world; reset and step give an Answer.
+
+    Raises BadRequest when the world says so, EnvironmentCrashed when it raises anything else or answers what the
+    contract forbids.
+    """
+    try:
+        if method == "reset":
+            seed, options = arguments
+            return _answer(world, env, _reset_tuple(env.reset(seed=seed, options=options)), first=True)
+        if method == "step":
+            return _answer(world, env, env.step(*arguments), first=False)
+        if method == "restore":
+            state, seed = arguments
+            env.restore(state)
+            return env.reseed(seed) if seed is not None else None
+        return _checked(world, method, getattr(env, method)(*arguments))
+    except EnvironmentFailure:
+        raise
+    except BaseException as error:
+        if method == "restore" and isinstance(error, Exception) and not isinstance(error, MemoryError):
+            raise BadRequest(f"{world.name} cannot be restored from this: {describe(error)}") from error
+        raise EnvironmentCrashed(f"{world.name} failed in {method}: {describe(error)}") from error
+
+
+def open_env(world: World) -> Env:
+    """A new instance. Raises EnvironmentNotOpened when its constructor fails."""
+    try:
+        return world.make()
+    except EnvironmentFailure:
+        raise
+    except BaseException as error:
+        raise EnvironmentNotOpened(f"{world.name} could not be opened: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one short line that can be encoded, even when its own text cannot be had."""
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except BaseException:  # noqa: BLE001  (its __str__ is the world's too)
+        text = f"{type(error).__name__} (its text cannot be had)"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
+
+
+def _checked(world: World, method: str, result: Any) -> Any:
+    """What expert, hint, snapshot or restore returned. Raises EnvironmentCrashed unless its contract allows it."""
+    try:
+        if method == "expert":
+            good = WireAction.of(result).value() == result and json.dumps(result) is not None
+        else:
+            good = isinstance(result, {"hint": str, "snapshot": bytes}.get(method, object))
+    except (TypeError, ValueError, KeyError):  # pydantic's ValidationError is a ValueError
+        good = False
+    if not good:
+        raise EnvironmentCrashed(f"{world.name} broke its contract: {method} returned {_excerpt(result)}")
+    return result
+
+
+def _reset_tuple(raw: Any) -> Any:
+    if not (isinstance(raw, tuple) and len(raw) == 2):
+        raise EnvironmentCrashed(f"reset must return (observation, info), it returned {_excerpt(raw)}")
+    return raw[0], 0.0, False, False, raw[1]
+
+
+def _answer(world: World, env: Env, raw: Any, first: bool) -> Answer:
+    method = "reset" if first else "step"
+
+    def wrong(what: str) -> EnvironmentCrashed:
+        return EnvironmentCrashed(f"{world.name} broke its contract in {method}: {what}")
+
+    if not (isinstance(raw, tuple) and len(raw) == 5):
+        raise wrong(f"not (observation, reward, terminated, truncated, info) but {_excerpt(raw)}")
+    observation, reward, terminated, truncated, info = raw
+    if not env.observation_space.contains(observation):
+        raise wrong(f"the observation should be {' and '.join(world.spec.observations)}, it is {_excerpt(observation)}")
+    if isinstance(observation, dict) and observation["image"].shape[2] != 3:
+        raise wrong(f"the image should be uint8[height, width, 3], it is {observation['image'].shape}")
+    if not (isinstance(reward, _NUMBERS) and math.isfinite(reward)):  # type: ignore[arg-type]
+        raise wrong(f"the reward should be a finite number, it is {_excerpt(reward)}")
+    if not (isinstance(terminated, _BOOLS) and isinstance(truncated, _BOOLS)):
+        raise wrong(f"terminated and truncated should be bools, they are {_excerpt((terminated, truncated))}")
+    if not isinstance(info, dict):
+        raise wrong(f"info should be a dict, it is {_excerpt(info)}")
+    done = bool(terminated or truncated)
+    try:
+        encode = _JSON.encode  # field by field: cheaper than one dict of them all
+        seen = (
+            f'{{"text":{encode(observation)},"metadata":{{}}}}'
+            if isinstance(observation, str)
+            else encode(encode_observation(observation))  # type: ignore[arg-type]
+        )
+        reply = (
+            f'{{"observation":{seen},"reward":{"null" if first else repr(float(reward))},"done":{_WORD[done]},'  # type: ignore[arg-type]
+            f'"metadata":null,"terminated":{_WORD[bool(terminated)]},"truncated":{_WORD[bool(truncated)]},'
+            f'"info":{encode(info) if info else "{}"}}}'
+        )
+        return Answer(reply.encode(), done)
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise wrong(f"its answer is not JSON: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{_excerpt(value)} ({type(value).__name__})")
+
+
+_NUMBERS = (float, int, Real, np.number, np.bool_)
+_BOOLS = (bool, np.bool_)
+_WORD = {True: "true", False: "false"}
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def _excerpt(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,168 @@
+"""API keys: 256 random bits, shown once, kept as their SHA-256; and `Guard`, which lets requests in or not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentgym.errors import ConfigError, EnvironmentFailure, MissingScope, RateLimited, WrongKey
+from agentgym.protocol import WireError
+from agentgym_servers.gateway.database import Key, Registry
+from agentgym_servers.gateway.errors import DatabaseUnavailable
+from agentgym_servers.web.cross_origin import refused
+
+SCOPES = ("register", "run", "read")
+"""What a key may do: add and remove worlds; play in them; see what there is."""
+REFRESH_S = 2.0
+"""A key that was revoked elsewhere stops working within so long."""
+OPEN_PATHS = ("/", "/health")
+"""The page without its data, and whether the gateway lives."""
+
+
+def new_key(name: str, scopes: Iterable[str], lifetime_s: float | None = None) -> tuple[Key, str]:
+    """A key to be stored, and the secret, which nobody can read again. Raises ConfigError for an unknown scope."""
+    chosen = frozenset(scopes)
+    if not chosen or chosen - set(SCOPES):
+        raise ConfigError(f"the scopes of a key are {', '.join(SCOPES)}, not {', '.join(sorted(chosen)) or 'none'}")
+    now = time.time()
+    key_id = secrets.token_hex(4)
+    secret = f"agk_{key_id}_{secrets.token_urlsafe(32)}"
+    expires = None if lifetime_s is None else now + lifetime_s
+    return Key(key_id, name, _digest(secret), chosen, now, expires, None), secret
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Keyring:
+    """The keys of a registry, read again every REFRESH_S; while the database fails, those known before."""
+
+    def __init__(self, registry: Registry, rate: str) -> None:
+        try:
+            self._rate: RateLimitItem = parse(rate)
+        except ValueError as error:
+            raise ConfigError(f"{rate!r} is no rate; write it as 1000/second or 60000/minute") from error
+        self._registry = registry
+        self._keys: dict[str, Key] = {}
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    @property
+    def empty(self) -> bool:
+        """No key was ever created."""
+        return not self._keys
+
+    def load(self) -> None:
+        self._keys = {key.id: key for key in self._registry.all_keys()}
+
+    async def keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await asyncio.to_thread(self.load)
+            except DatabaseUnavailable as error:
+                logging.getLogger(__name__).warning("the keys could not be read again: %s", error)
+
+    def admit(self, secret: str | None, scope: str) -> Key:
+        """The key, if it may do this now. Raises WrongKey, MissingScope or RateLimited."""
+        if not secret:
+            raise WrongKey("this gateway wants an API key: send it as `Authorization: Bearer KEY`")
+        parts = secret.split("_", 2)
+        key = self._keys.get(parts[1]) if len(parts) == 3 else None
+        known = hmac.compare_digest(_digest(secret), "0" * 64 if key is None else key.digest)
+        if key is None or not known or not key.valid(time.time()):
+            raise WrongKey("this API key is unknown, revoked or expired; `agentgym gateway keys create` makes another")
+        if not self._limiter.hit(self._rate, key.id):
+            window, _ = self._limiter.get_window_stats(self._rate, key.id)
+            raise RateLimited(
+                f"the key {key.id} ({key.name}) asked more often than {self._rate}", max(1, round(window - time.time()))
+            )
+        if scope not in key.scopes:
+            raise MissingScope(
+                f"the key {key.id} ({key.name}) lacks the scope {scope!r}; it has {', '.join(sorted(key.scopes))}"
+            )
+        return key
+
+
+class Guard:
+    """ASGI middleware: no page of another origin drives the gateway, and with keys nobody without one.
+
+    While no key exists everything is open, to loopback alone: `Host` must then name it, so that no foreign name that
+    was made to point here passes for ours.
+    """
+
+    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
+        self.app, self.keyring = app, keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        if await refused(scope, receive, send):
+            return None
+        headers = Headers(scope=scope)
+        try:
+            self._require_own_name(headers)
+            if not self.keyring.empty and scope["path"] not in OPEN_PATHS:
+                self.keyring.admit(_secret(headers), _scope_of(scope.get("method", "GET"), scope["path"]))
+        except EnvironmentFailure as error:
+            more = []
+            if isinstance(error, RateLimited):
+                more = [(b"retry-after", b"%d" % error.retry_after_s)]
+            elif isinstance(error, WrongKey):
+                more = [(b"www-authenticate", b"Bearer")]
+            return await _refuse(scope, send, error, more)
+        await self.app(scope, receive, send)
+
+    def _require_own_name(self, headers: Headers) -> None:
+        try:
+            host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        except ValueError:  # "[x"
+            host = ""
+        if self.keyring.empty and not is_loopback(host):
+            raise MissingScope("without API keys this gateway answers to localhost alone: ask it by that name")
+
+
+def _secret(headers: Headers) -> str | None:
+    kind, _, secret = headers.get("authorization", "").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
+
+
+def _scope_of(method: str, path: str) -> str:
+    if path == "/envs" or path.startswith("/envs/"):
+        return "run"
+    return "read" if method in ("GET", "HEAD") else "register"
+
+
+async def _refuse(scope: Scope, send: Send, error: EnvironmentFailure, more: list[tuple[bytes, bytes]]) -> None:
+    """Answer with a WireError; a socket is refused before its handshake."""
+    body = json.dumps(WireError.of(error).model_dump()).encode()
+    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
+    await send({"type": f"{kind}.start", "status": error.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})

@@ -1,0 +1,250 @@
+"""The verbs, answered by replicas: a session always by its own, a new one by whichever has room."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel
+
+from agentgym.errors import AtCapacity, DeadlineExceeded, EnvironmentFailure, EpisodeLost, UnknownSession, Unreachable
+from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, SessionRequest, StepRequest
+from agentgym.spec import EnvSpec
+from agentgym_servers.gateway.metrics import Traffic
+from agentgym_servers.gateway.pool import Pool
+from agentgym_servers.gateway.replicas import Replica
+from agentgym_servers.web.backend import Answer, seen
+
+MARGIN_S = 30.0
+"""A replica may take so much longer than the world's own deadline."""
+LOOKUP_S = 5.0
+_SESSION_ID = re.compile(r"[0-9a-f]{32}")
+"""What our servers call a session."""
+
+
+@dataclass
+class World:
+    """A registered world."""
+
+    id: str
+    pool: Pool
+    traffic: Traffic
+    spec: EnvSpec | None
+    """None for one that does not speak AgentGym's extension: it is piped through, not routed."""
+    created: float
+    beginning: dict[str, asyncio.Future[bytes]] = field(default_factory=dict)
+    """Episodes that are being begun now: asked for again, one joins."""
+
+    @property
+    def name(self) -> str:
+        return self.pool.registration.name
+
+    @property
+    def timeout_s(self) -> float:
+        return MARGIN_S + (0.0 if self.spec is None else self.spec.step_deadline_s)
+
+
+class Router:
+    """`Verbs` of the registered worlds."""
+
+    def __init__(self, worlds: dict[str, World]) -> None:
+        self.worlds = worlds
+
+    def names(self) -> Sequence[str]:
+        return [name for name, world in self.worlds.items() if world.spec is not None]
+
+    def spec(self, world: str) -> EnvSpec:
+        spec = self.worlds[world].spec
+        assert spec is not None
+        return spec
+
+    def health(self, world: str) -> dict[str, Any]:
+        pool = self.worlds[world].pool
+        ready = pool.ready()
+        asleep = not ready and pool.registration.replicas.min == 0 and not pool.last_failure
+        capacity = max((replica.capacity or 0 for replica in ready), default=0)
+        return {
+            "status": "healthy" if ready or asleep else "unhealthy",
+            "world": world,
+            "sessions": sum(replica.sessions for replica in ready),
+            "max_sessions": capacity * max(pool.registration.replicas.max, len(ready)),
+            "replicas": len(ready),
+            "waiting": len(pool.waiting),
+        }
+
+    def open(self, world: str) -> Answer:
+        return self._run(world, "open", self._open(self.worlds[world]))
+
+    def reset(self, world: str, body: ResetRequest) -> Answer:
+        found = self.worlds[world]
+        if body.session_id is not None:
+            return self._run(world, "reset", self._ask(found, body.session_id, "/reset", _json(body)))
+        return self._begin(found, "reset", body)
+
+    def restore(self, world: str, body: RestoreRequest) -> Answer:
+        return self._begin(self.worlds[world], "restore", body)
+
+    def step(self, world: str, body: StepRequest) -> Answer:
+        return self._run(world, "step", self._step(self.worlds[world], body))
+
+    def close(self, world: str, body: SessionRequest) -> Answer:
+        return self._run(world, "close", self._close(self.worlds[world], body))
+
+    def expert(self, world: str, body: SessionRequest) -> Answer:
+        return self._of_session(world, "expert", body)
+
+    def hint(self, world: str, body: SessionRequest) -> Answer:
+        return self._of_session(world, "hint", body)
+
+    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+        return self._of_session(world, "snapshot", body)
+
+    def state(self, world: str, session_id: str) -> Answer:
+        path = f"/state?session_id={quote(session_id, safe='')}"
+        return self._run(world, "state", self._ask(self.worlds[world], session_id, path, None))
+
+    def lookup(self, world: str, session_id: str) -> Answer:
+        path = f"/sessions/{quote(session_id, safe='')}"
+        return self._run(world, "lookup", self._ask(self.worlds[world], session_id, path, None))
+
+    def _of_session(self, world: str, verb: str, body: SessionRequest) -> Answer:
+        return self._run(world, verb, self._ask(self.worlds[world], body.session_id, f"/{verb}", _json(body)))
+
+    def _run(self, world: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
+        """The answer to come, measured. It is fetched even when whoever asked goes away."""
+        traffic = self.worlds[world].traffic
+
+        async def measured() -> bytes:
+            begun = time.monotonic()
+            try:
+                answer = await work
+            except EnvironmentFailure as error:
+                traffic.failed(verb, error.code, str(error))
+                raise
+            traffic.answered(verb, time.monotonic() - begun)
+            return answer
+
+        task = asyncio.get_running_loop().create_task(measured())
+        task.add_done_callback(seen)
+        return task
+
+    # --- sessions that are there -----------------------------------------------------------------------------------
+
+    async def _ask(self, world: World, session_id: str, path: str, body: bytes | None) -> bytes:
+        return await self._at(world, session_id, lambda replica: replica.ask(path, body, world.timeout_s))
+
+    async def _step(self, world: World, body: StepRequest) -> bytes:
+        content, once = _json(body), body.step is not None or body.request_id is not None
+        return await self._at(
+            world, body.session_id, lambda replica: replica.step(content, world.timeout_s, repeatable=once)
+        )
+
+    async def _at(self, world: World, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
+        replica = world.pool.table.get(session_id) or await self._find(world, session_id)
+        try:
+            return await ask(replica)
+        except (Unreachable, EpisodeLost):
+            if replica.state == "gone" or not replica.running.ours:
+                world.pool.suspect()
+            raise
+
+    async def _close(self, world: World, body: SessionRequest) -> bytes:
+        try:
+            answer = await self._ask(world, body.session_id, "/close", _json(body))
+        except EpisodeLost:  # with its replica: what was wanted
+            answer = _json(SessionReply(session_id=body.session_id, closed=True))
+        replica = world.pool.table.pop(body.session_id, None)
+        if replica is not None:
+            world.pool.left(replica)
+        return answer
+
+    async def _find(self, world: World, session_id: str) -> Replica:
+        """Ask every replica: the gateway may have been restarted since. Raises UnknownSession or EpisodeLost."""
+        path = f"/sessions/{quote(session_id, safe='')}"
+        replicas = [replica for replica in world.pool.replicas if replica.state != "gone"]
+        asked = [replica.ask(path, None, LOOKUP_S) for replica in replicas]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for replica, answer in zip(replicas, answers):
+            if isinstance(answer, bytes):
+                world.pool.remember(session_id, replica)
+                return replica
+        for answer in answers:
+            if isinstance(answer, DeadlineExceeded):  # the episode is not lost for that
+                raise Unreachable(f"{world.name}: a replica did not say in time whether it has the session")
+            if isinstance(answer, BaseException) and not isinstance(answer, UnknownSession):
+                raise answer
+        if world.pool.registration.kind != "url" and _SESSION_ID.fullmatch(session_id):
+            raise EpisodeLost(
+                f"no replica of {world.name} has this session: it ended, or was lost with its replica or the "
+                "gateway's "
+                "restart; POST /reset without a session_id opens another"
+            )
+        raise UnknownSession(
+            f"{world.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
+        )
+
+    # --- sessions that begin ---------------------------------------------------------------------------------------
+
+    def _begin(self, world: World, verb: str, body: ResetRequest | RestoreRequest) -> Answer:
+        episode = body.episode_id
+        if episode is not None and episode in world.beginning:
+            return self._run(world.name, verb, self._again(world, verb, body, world.beginning[episode]))
+        answer = self._run(world.name, verb, self._place(world, verb, body))
+        if episode is not None:
+            world.beginning[episode] = answer
+            answer.add_done_callback(lambda _: world.beginning.pop(episode))
+        return answer
+
+    async def _again(
+        self, world: World, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
+    ) -> bytes:
+        """After the first request for this episode: its replica knows whether this one is the same."""
+        await asyncio.wait([first])
+        return await self._place(world, verb, body)
+
+    async def _place(self, world: World, verb: str, body: ResetRequest | RestoreRequest) -> bytes:
+        pool, key = world.pool, body.episode_id
+        content = _json(body)
+
+        async def begin(replica: Replica) -> bytes:
+            return await replica.ask(f"/{verb}", content, world.timeout_s)
+
+        before = pool.episodes.get(key) if key is not None else None
+        if before is not None and before.state == "ready":
+            try:
+                return self._begun(pool, before, await begin(before), key)
+            except AtCapacity:  # the session is no longer there
+                pass
+        replica, answer = await pool.place(key, body.queue_s, begin)
+        return self._begun(pool, replica, answer, key)
+
+    async def _open(self, world: World) -> bytes:
+        """A session without an episode, by the one way that the protocol has to ask for it."""
+        ask = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create", "params": {}}
+
+        async def begin(replica: Replica) -> bytes:
+            answer = json.loads(await replica.ask("/mcp", json.dumps(ask).encode(), world.timeout_s))
+            if "error" in answer:
+                error: Callable[[str], EnvironmentFailure] = EnvironmentFailure
+                if "max_sessions" in (answer["error"].get("data") or {}):
+                    error = AtCapacity
+                raise error(str(answer["error"].get("message")))
+            return _json(SessionReply(session_id=answer["result"]["session_id"]))
+
+        replica, answer = await world.pool.place(None, 0.0, begin)
+        return self._begun(world.pool, replica, answer, None)
+
+    def _begun(self, pool: Pool, replica: Replica, answer: bytes, episode_id: str | None) -> bytes:
+        pool.remember(json.loads(answer)["session_id"], replica, episode_id)
+        return answer
+
+
+def _json(body: BaseModel) -> bytes:
+    """As it was sent, but for the wait for room: that is the gateway's."""
+    return body.model_dump_json(exclude_unset=True, exclude={"queue_s"}).encode()

@@ -1,0 +1,93 @@
+"""The body of POST /environments."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import httpx
+from pydantic import Field, model_validator
+
+from agentgym.protocol import Body
+
+MOST_REPLICAS = 256
+
+
+class Replicas(Body):
+    """How many servers of the world may run."""
+
+    min: int = Field(default=1, ge=0, le=MOST_REPLICAS)
+    max: int = Field(default=1, ge=1, le=MOST_REPLICAS)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"replicas.min is {self.min}, replicas.max {self.max}: the least cannot exceed the most")
+        return self
+
+
+class Limits(Body):
+    """What one container may use."""
+
+    memory_mb: int = Field(default=1024, ge=16)
+    cpus: float = Field(default=1.0, gt=0, le=1024)
+    pids: int = Field(default=256, ge=8)
+    network: bool = False
+    """Whether it may reach anything but the gateway."""
+
+
+class Registration(Body):
+    """A world to be registered: a name, and exactly one of `url`, `image` and `entry_point`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    url: str | None = Field(default=None, max_length=2048)
+    """A server's root (its first world) or .../envs/NAME. Whoever runs it starts and stops it."""
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """A container image whose server listens on `port`."""
+    entry_point: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_length=512)
+    """The id of an installed world, or "package.module:Class": served by a child process of the gateway."""
+    replicas: Replicas = Replicas()
+    limits: Limits | None = None
+    """Of a container; by default `Limits()`."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    read_only: bool = True
+    """Whether the container's root is read-only; /tmp never is."""
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Of one replica by entry point; by default the server's own."""
+    idle_s: float = Field(default=300.0, ge=0)
+    """A replica beyond `replicas.min` without sessions stops after so long."""
+    startup_s: float = Field(default=60.0, gt=0, le=600)
+    """A replica that does not answer so long after its start has failed."""
+    check_tasks: int = Field(default=3, ge=1, le=1000)
+    """How many tasks of a split the conformance check tries."""
+    check_s: float = Field(default=300.0, gt=0, le=3600)
+    """The check may take so long."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [kind for kind in ("url", "image", "entry_point") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of url, image and entry_point, not {' and '.join(given) or 'none'}")
+        if self.url is not None:
+            _require_url(self.url)
+        if self.url is not None and self.replicas != Replicas():
+            raise ValueError("a world by URL is one replica that the gateway does not start: leave out `replicas`")
+        if self.limits is not None and self.image is None:
+            raise ValueError("limits apply to containers: give an `image`, or leave them out")
+        if self.max_sessions is not None and self.entry_point is None:
+            raise ValueError("max_sessions applies to entry points: a URL's or an image's server has its own")
+        return self
+
+    @property
+    def kind(self) -> str:
+        return "url" if self.url is not None else "image" if self.image is not None else "entry_point"
+
+
+def _require_url(url: str) -> None:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"url is not a URL: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ValueError("url should be http://host:port or http://host:port/envs/NAME")
+    if parsed.userinfo:
+        raise ValueError("url must not hold a user or a password: they would be shown in listings and logs")

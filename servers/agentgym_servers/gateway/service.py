@@ -1,0 +1,178 @@
+"""Registering, listing and removing worlds. Nothing is half-registered.
+
+A world's row is written once a replica of it has passed the check; what fails before stops the replica. What a killed
+gateway leaves running has no row, or is found again by the next: child processes end with their standard input,
+containers carry labels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from typing import Any
+
+from pydantic import ValidationError
+
+from agentgym.conformance.run import check_server
+from agentgym.errors import ConfigError, EnvironmentFailure
+from agentgym.spec import EnvSpec
+from agentgym_servers.gateway.backend import World
+from agentgym_servers.gateway.containers import Engine, Image
+from agentgym_servers.gateway.database import Registry, Row
+from agentgym_servers.gateway.errors import CheckFailed, DuplicateName, NoEngine, UnknownWorld
+from agentgym_servers.gateway.metrics import Meters, Traffic
+from agentgym_servers.gateway.passthrough import check_foreign
+from agentgym_servers.gateway.pool import Pool, started
+from agentgym_servers.gateway.replicas import EntryPoint, Given, Launcher, Replica, metadata_of
+from agentgym_servers.gateway.schemas import Registration
+
+DRAIN_S = 30.0
+"""Sessions of a removed world may go on for so long, unless told."""
+
+log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """The registered worlds, each with its pool of replicas."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self.worlds: dict[str, World] = {}
+        self.meters = Meters()
+        self.engine = Engine(registry.id)
+        self.born = time.time()
+        self.registering: dict[str, float] = {}
+        """Names whose registration is under way, and since when."""
+        self._removing: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        """Bring the registered worlds up again, and remove what a killed gateway left behind."""
+        rows = await asyncio.to_thread(self.registry.worlds)
+        images = {row.id for row in rows if row.registration.image is not None}
+        with contextlib.suppress(NoEngine):  # then there are no containers either; image worlds will say so
+            await self.engine.reap(keep=images)
+        found: dict[str, list[Replica]] = {}
+        for row in rows:
+            asked, found[row.id] = row.registration, []
+            if asked.url is not None:
+                found[row.id] = [Replica(Given(asked.url))]
+            elif asked.image is not None:
+                with contextlib.suppress(NoEngine):
+                    found[row.id] = [Replica(one) for one in await self.engine.found(row.id, asked)]
+        await asyncio.gather(*(replica.look() for replicas in found.values() for replica in replicas))
+        for row in rows:
+            self._open(row, found[row.id])
+
+    async def stop(self) -> None:
+        """Stop everything that the gateway started."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(world.pool.stop("the gateway stopped") for world in self.worlds.values()))
+        await self.engine.close()
+
+    async def register(self, asked: Registration) -> World:
+        """Start the world, check it, write it down, and make it live. Raises the refusal that says what is wrong."""
+        if asked.name in self.worlds or asked.name in self.registering:
+            state = "being removed" if asked.name in self._removing else "taken"
+            raise DuplicateName(f"the name {asked.name!r} is {state}; choose another, or remove that world first")
+        self.registering[asked.name] = time.time()
+        try:
+            return await self._finish(self._register(asked))
+        finally:
+            del self.registering[asked.name]
+
+    async def remove(self, name: str, drain_s: float = DRAIN_S) -> int:
+        """Unregister a world, let its sessions end, stop its replicas; the number of sessions lost."""
+        world = self.find(name)
+        if name in self._removing:
+            raise DuplicateName(f"{name!r} is being removed already")
+        self._removing.add(name)
+        try:
+            return await self._finish(self._remove(world, drain_s))
+        finally:
+            self._removing.discard(name)
+
+    def find(self, name: str) -> World:
+        """Raises UnknownWorld."""
+        if name not in self.worlds:
+            known = ", ".join(sorted(self.worlds)) or "none yet"
+            raise UnknownWorld(f"no world is registered as {name!r}; there are: {known}")
+        return self.worlds[name]
+
+    async def _finish(self, work: Any) -> Any:
+        """To its end, even when whoever asked goes away; but not past the gateway's."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def _register(self, asked: Registration) -> World:
+        row_id = secrets.token_hex(16)
+        replica = await started(self._launcher(row_id, asked), asked.startup_s)
+        try:
+            spec = await _checked(replica, asked)
+            row = Row(row_id, asked, None if spec is None else spec.model_dump(mode="json"), time.time())
+            await asyncio.to_thread(self.registry.add_world, row)
+        except BaseException:
+            await replica.stop("its world was not registered")
+            raise
+        log.info("registered %s by %s", asked.name, asked.kind)
+        return self._open(row, [replica])
+
+    async def _remove(self, world: World, drain_s: float) -> int:
+        await asyncio.to_thread(self.registry.remove_world, world.id)
+        lost = await world.pool.drain(drain_s)
+        del self.worlds[world.name]
+        log.info("removed %s; %d sessions were lost", world.name, lost)
+        return lost
+
+    def _open(self, row: Row, replicas: list[Replica]) -> World:
+        asked = row.registration
+        spec = None if row.spec is None else _spec(row.spec)
+        pool = Pool(asked, self._launcher(row.id, asked), replicas, piped=spec is None)
+        world = World(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
+        self.worlds[asked.name] = world
+        pool.supervise()
+        return world
+
+    def _launcher(self, row_id: str, asked: Registration) -> Launcher:
+        if asked.url is not None:
+            return Given(asked.url)
+        return EntryPoint(asked) if asked.image is None else Image(self.engine, row_id, asked)
+
+
+async def _checked(replica: Replica, asked: Registration) -> EnvSpec | None:
+    """The spec of the world behind the replica, None for a foreign one. Raises CheckFailed."""
+    metadata = await metadata_of(replica)
+    try:
+        async with asyncio.timeout(asked.check_s):
+            if metadata.get("agentgym") is None:
+                broken = await check_foreign(replica)
+                rules = "OpenEnv's protocol"
+            else:
+                findings = await check_server(replica.link.url, tasks=asked.check_tasks)
+                broken = [f"{one.rule}: {one.message}" for one in findings if not one.ok]
+                rules = f"{len(findings)} rules"
+    except TimeoutError:
+        raise CheckFailed(f"{asked.name} was not through its check after {asked.check_s:g} s") from None
+    except (ConfigError, EnvironmentFailure) as error:
+        raise CheckFailed(f"{asked.name} cannot be checked: {error}") from error
+    if broken:
+        listed = "".join(f"\n- {one}" for one in broken)
+        raise CheckFailed(f"{asked.name} breaks {len(broken)} of {rules}:{listed}")
+    if metadata.get("agentgym") is None:
+        return None
+    try:
+        return _spec(metadata["agentgym"]["spec"])
+    except (ValidationError, TypeError, KeyError) as error:
+        raise CheckFailed(f"{asked.name} describes itself in a way that this gateway cannot read: {error}") from error
+
+
+def _spec(fields: dict[str, Any]) -> EnvSpec:
+    """Fields that a newer server may have are left out. Raises ValidationError."""
+    return EnvSpec.model_validate({key: value for key, value in fields.items() if key in EnvSpec.model_fields})

@@ -1,0 +1,150 @@
+"""The inference server's answers, in OpenAI's shapes: whole, or in chunks as the replies grow."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any, ClassVar
+
+from agentgym_servers.inference.generation import Decode, Reply
+from agentgym_servers.inference.parsing import (
+    ChatRequest,
+    TextRequest,
+    chat_logprobs,
+    read_calls,
+    text_logprobs,
+    usage,
+)
+
+Chunk = dict[str, Any]
+
+
+class Answer:
+    """One request's replies: `n` to each prompt, prompt by prompt."""
+
+    kind: ClassVar[tuple[str, str, str]]
+    """The id's prefix, and `object` of the whole answer and of a chunk."""
+
+    def __init__(
+        self, model: str, fingerprint: str, prompts: list[list[int]], replies: list[Reply], decode: Decode
+    ) -> None:
+        self.prompts, self.replies, self._decode = prompts, replies, decode
+        self.recorded: dict[str, Any] | None = None
+        """Which turn of which episode the reply became, where it is recorded."""
+        prefix, self._whole, self._chunk = self.kind
+        self._head = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": fingerprint or None,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        choices = [self.choice(index, reply) for index, reply in enumerate(self.replies)]
+        told = {"choices": choices, "usage": self.usage(), **self.extra(), **self.recording()}
+        return {**self._head, "object": self._whole, **told}
+
+    def chunk(self, *choices: Chunk, **more: Any) -> dict[str, Any]:
+        return {**self._head, "object": self._chunk, "choices": list(choices), **more}
+
+    def usage(self) -> dict[str, int]:
+        return usage(sum(map(len, self.prompts)), sum(len(reply.ids) for reply in self.replies))
+
+    def texts(self, reply: Reply, tokens: slice) -> list[str]:
+        return [self._decode([token]) for token in reply.ids[tokens]]
+
+    def extra(self) -> dict[str, Any]:
+        """Fields beside OpenAI's."""
+        return {}
+
+    def recording(self) -> dict[str, Any]:
+        return {"agentgym": self.recorded} if self.recorded is not None else {}
+
+    def choice(self, index: int, reply: Reply) -> Chunk:
+        raise NotImplementedError
+
+    def opening(self, index: int) -> Chunk | None:
+        """The first chunk's choice, before any text."""
+        return None
+
+    def growth(self, index: int, reply: Reply) -> Chunk | None:
+        """What is new in a reply; None when nothing is to be told yet."""
+        raise NotImplementedError
+
+    def closing(self, index: int, reply: Reply) -> Chunk:
+        """The last chunk's choice: why the reply ended."""
+        raise NotImplementedError
+
+
+class ChatAnswer(Answer):
+    kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
+
+    def __init__(self, asked: ChatRequest, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.asked = asked
+        self._offered = bool(asked.tools) and asked.tool_choice != "none"
+
+    def extra(self) -> dict[str, Any]:
+        return {"prompt_token_ids": self.prompts[0]} if self.asked.return_token_ids else {}
+
+    def choice(self, index: int, reply: Reply) -> Chunk:
+        content, calls = self._read(reply)
+        message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+        finish = "tool_calls" if calls else reply.finish
+        return {"index": index, "message": message, "finish_reason": finish, **self._tokens(reply, slice(None))}
+
+    def opening(self, index: int) -> Chunk:
+        return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+
+    def growth(self, index: int, reply: Reply) -> Chunk | None:
+        if self._offered:  # whether it is text or a call is known at its end
+            return None
+        text, tokens = reply.take()
+        told = self._tokens(reply, tokens)
+        wanted = text or ((self.asked.logprobs or self.asked.return_token_ids) and reply.ids[tokens])
+        return {"index": index, "delta": {"content": text}, "finish_reason": None, **told} if wanted else None
+
+    def closing(self, index: int, reply: Reply) -> Chunk:
+        if not self._offered:
+            return {"index": index, "delta": {}, "finish_reason": reply.finish}
+        content, calls = self._read(reply)
+        numbered = [{"index": number, **call} for number, call in enumerate(calls)]
+        delta = {"content": content, **({"tool_calls": numbered} if calls else {})}
+        finish = "tool_calls" if calls else reply.finish
+        return {"index": index, "delta": delta, "finish_reason": finish, **self._tokens(reply, slice(None))}
+
+    def _read(self, reply: Reply) -> tuple[str | None, list[dict[str, Any]]]:
+        return read_calls(reply.text) if self._offered else (reply.text, [])
+
+    def _tokens(self, reply: Reply, tokens: slice) -> dict[str, Any]:
+        logprobs = chat_logprobs(self.texts(reply, tokens), reply.logprobs[tokens]) if self.asked.logprobs else None
+        ids = {"token_ids": reply.ids[tokens]} if self.asked.return_token_ids else {}
+        return {"logprobs": logprobs, **ids}
+
+
+class TextAnswer(Answer):
+    kind = ("cmpl", "text_completion", "text_completion")
+
+    def __init__(self, asked: TextRequest, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.asked = asked
+
+    def choice(self, index: int, reply: Reply) -> Chunk:
+        return self._choice(index, reply, reply.text, slice(None), reply.finish)
+
+    def growth(self, index: int, reply: Reply) -> Chunk | None:
+        text, tokens = reply.take()
+        wanted = text or ((self.asked.logprobs is not None or self.asked.return_token_ids) and reply.ids[tokens])
+        return self._choice(index, reply, text, tokens, None) if wanted else None
+
+    def closing(self, index: int, reply: Reply) -> Chunk:
+        return {"index": index, "text": "", "finish_reason": reply.finish, "logprobs": None}
+
+    def _choice(self, index: int, reply: Reply, text: str, tokens: slice, finish: str | None) -> Chunk:
+        logprobs = None
+        if self.asked.logprobs is not None:
+            logprobs = text_logprobs(self.texts(reply, tokens), reply.logprobs[tokens], reply.offsets[tokens])
+        told: Chunk = {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
+        if self.asked.return_token_ids:
+            told |= {"token_ids": reply.ids[tokens], "prompt_token_ids": self.prompts[index // self.asked.n]}
+        return told

@@ -1,0 +1,128 @@
+"""The seam between the front of a server (HTTP, sockets, OpenEnv's dialect) and whatever stands behind it.
+
+`local.py` runs worlds in this server; the gateway forwards to other servers. The front never sees a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from starlette.exceptions import HTTPException
+
+from agentgym.errors import EnvironmentFailure, EpisodeLost
+from agentgym.protocol import ResetRequest, RestoreRequest, SessionRequest, StepRequest
+from agentgym.spec import EnvSpec
+from agentgym_servers.web.parsing import failure
+
+Answer = bytes | asyncio.Future[bytes]
+"""A reply's JSON, now or later. A future belongs to the back: whoever awaits it must shield it."""
+
+FRESH_STATE = b'{"episode_id":null,"step_count":0}'
+"""The state of a session before its first episode."""
+
+CANCELLED = EpisodeLost("the call was cancelled; the server is stopping")
+
+
+class Verbs(Protocol):
+    """What the front asks of its back. `world` is a name from `names`.
+
+    A verb raises EnvironmentFailure, at once or out of the future. It must not await anything before it has applied
+    what was asked: calls that arrive in order take effect in order.
+    """
+
+    def names(self) -> Sequence[str]:
+        """The worlds, as they are called in URLs. The first also answers at the root."""
+        ...
+
+    def spec(self, world: str) -> EnvSpec: ...
+
+    def health(self, world: str) -> dict[str, Any]:
+        """`status` ("healthy", "degraded" or "unhealthy"), `world`, `sessions`, `max_sessions`, and the back's own."""
+        ...
+
+    def open(self, world: str) -> Answer:
+        """A session without an episode, kept until it is closed or its lease runs out: a SessionReply."""
+        ...
+
+    def reset(self, world: str, body: ResetRequest) -> Answer:
+        """A StepReply."""
+        ...
+
+    def step(self, world: str, body: StepRequest) -> Answer:
+        """A StepReply. Many steps of one request are asked for one by one, in the same turn of the loop."""
+        ...
+
+    def close(self, world: str, body: SessionRequest) -> Answer:
+        """A SessionReply, also for a session that is gone already."""
+        ...
+
+    def expert(self, world: str, body: SessionRequest) -> Answer:
+        """An ActionReply."""
+        ...
+
+    def hint(self, world: str, body: SessionRequest) -> Answer:
+        """A HintReply."""
+        ...
+
+    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+        """A SnapshotReply."""
+        ...
+
+    def restore(self, world: str, body: RestoreRequest) -> Answer:
+        """A SessionReply."""
+        ...
+
+    def state(self, world: str, session_id: str) -> Answer:
+        """`{"episode_id", "step_count"}`; renews the lease."""
+        ...
+
+    def lookup(self, world: str, session_id: str) -> Answer:
+        """A SessionInfo; does not renew the lease."""
+        ...
+
+
+async def done(answer: Answer) -> bytes:
+    """The reply, once it is there. That the caller goes away does not cancel it."""
+    return answer if isinstance(answer, bytes) else await asyncio.shield(answer)
+
+
+def seen(future: asyncio.Future[Any]) -> None:
+    """An exception counts as seen even when whoever asked has gone away: a callback for futures of a back."""
+    if not future.cancelled():
+        future.exception()
+
+
+def entry_of(verbs: Verbs, world: str, step: StepRequest) -> Answer:
+    """One step of many: its reply or its error, as bytes or as a future."""
+    try:
+        return verbs.step(world, step)
+    except EnvironmentFailure as error:
+        return failure(error)
+
+
+def entry_bytes(entry: Answer) -> bytes:
+    """What stands for a step in the results: null while it runs."""
+    if isinstance(entry, bytes):
+        return entry
+    if not entry.done():
+        return b"null"
+    if entry.cancelled():
+        return failure(CANCELLED)
+    error = entry.exception()
+    if error is None:
+        return entry.result()
+    if isinstance(error, EnvironmentFailure):
+        return failure(error)
+    raise error
+
+
+def world_of(verbs: Verbs, name: str | None) -> str:
+    """The world of a path. Raises HTTPException 404."""
+    names = verbs.names()
+    if name is None and names:
+        return names[0]
+    if name is None or name not in names:
+        raise HTTPException(404, f"this server has no world {name!r}; it has {', '.join(names) or 'none'}")
+    return name

@@ -1,0 +1,90 @@
+"""The way in: pages of other sites stay out, and the verbs and sockets are answered at once.
+
+FastAPI's way from a request to its handler costs several times a cheap world's step; its routes remain for everything
+else, and to describe these in /openapi.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from agentgym_servers.web.backend import Verbs, world_of
+from agentgym_servers.web.cross_origin import refused
+from agentgym_servers.web.responses import ON_PURPOSE, TooLarge, refuse, told
+
+Call = Callable[[str, bytes], Awaitable[bytes]]
+"""A world and a request's body in, the reply's body out."""
+
+
+class Door:
+    """ASGI middleware before the router; what others add must come before it."""
+
+    def __init__(
+        self,
+        app: Any,
+        verbs: Verbs,
+        calls: Mapping[tuple[str, str], Call],
+        sockets: Mapping[str, Any],
+        root: bool,
+        largest: int,
+    ) -> None:
+        """`calls` by method and the path below the world, `sockets` by path; `root`: whether the first world is at /.
+
+        A request has at most `largest` bytes.
+        """
+        self._app, self._verbs, self._calls, self._sockets = app, verbs, calls, sockets
+        self._root, self._largest = root, largest
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        kind = scope["type"]
+        if kind == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if await refused(scope, receive, send):
+            return
+        name, last = _split(scope["path"])
+        call: Any = self._sockets.get(last) if kind == "websocket" else self._calls.get((scope["method"], last))
+        if call is None or (name is None and not self._root) or scope.get("root_path"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            world = world_of(self._verbs, name)
+        except HTTPException as error:
+            await refuse(scope, receive, send, error.status_code, "NOT_FOUND", error.detail)
+            return
+        if kind == "websocket":
+            await call(world, scope, receive, send)
+        else:
+            await self._answer(world, call, receive, send)
+
+    async def _answer(self, world: str, call: Call, receive: Any, send: Any) -> None:
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._largest:
+                break
+        try:
+            if len(body) > self._largest:
+                raise TooLarge(f"a request may have {self._largest} bytes, this one has more")
+            status, reply, more_headers = 200, await call(world, bytes(body)), {}
+        except ON_PURPOSE as error:
+            status, reply, more_headers = told(error)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply))]
+        headers += [(name.lower().encode(), value.encode()) for name, value in more_headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
+
+
+def _split(path: str) -> tuple[str | None, str]:
+    """The world that a path names, None at the root, and what comes below it."""
+    if not path.startswith("/envs/"):
+        return None, path[1:]
+    name, _, last = path[6:].partition("/")
+    return name, last

@@ -1,0 +1,124 @@
+"""Reading requests and writing refusals: the same for HTTP, the socket and OpenEnv's dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from agentgym.errors import AgentGymError, BadRequest, EnvironmentFailure
+from agentgym.protocol import (
+    ActionReply,
+    HintReply,
+    ResetRequest,
+    RestoreRequest,
+    SessionReply,
+    SessionRequest,
+    SnapshotReply,
+    StepManyReply,
+    StepManyRequest,
+    StepReply,
+    StepRequest,
+    WireError,
+)
+
+VERBS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
+    "reset": (ResetRequest, StepReply),
+    "step": (StepRequest, StepReply),
+    "step_many": (StepManyRequest, StepManyReply),
+    "close": (SessionRequest, SessionReply),
+    "expert": (SessionRequest, ActionReply),
+    "hint": (SessionRequest, HintReply),
+    "snapshot": (SessionRequest, SnapshotReply),
+    "restore": (RestoreRequest, SessionReply),
+}
+"""Each verb's body and reply."""
+INPUT_SHOWN = 200
+"""Characters of a wrong value that its error repeats."""
+ENTRIES_SHOWN = 50
+"""Errors of one request that are told."""
+
+ACTION_EXPECTED = (
+    'an action is an object: {"text": "go north"} for text, {"tool": "click", "arguments": {"x": 3}} for a tool call'
+)
+
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+
+class NotJson(AgentGymError):
+    """A body or frame that cannot be read at all."""
+
+
+def read(raw: bytes) -> Any:
+    """The JSON value. Raises NotJson, also for NaN and for nesting too deep to be meant."""
+    try:
+        return from_json(raw, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise NotJson(f"it is not JSON: {error}") from None
+
+
+def parse(model: type[Parsed], raw: bytes) -> Parsed:
+    """Raises NotJson or pydantic's ValidationError."""
+    return model.__pydantic_validator__.validate_python(read(raw))
+
+
+def failure(error: EnvironmentFailure) -> bytes:
+    """The WireError."""
+    return WireError.of(error).model_dump_json().encode()
+
+
+def refusal(error: ValidationError | NotJson) -> bytes:
+    """The WireError of a request that is wrong, with OpenEnv's list of what is wrong in `detail`.
+
+    An action's errors have their place within the action, others begin with "body".
+    """
+    if isinstance(error, NotJson):
+        entries = [{"type": "json_invalid", "loc": ("body",), "msg": str(error), "input": {}}]
+    else:
+        entries = details(error)
+    for entry in entries:
+        location = entry["loc"]
+        inside = len(location) > 1 and location[0] == "action"
+        entry["loc"] = location[1:] if inside else ("body", *location) if location != ("body",) else location
+    where = "; ".join(map(_sentence, entries[:5]))
+    told = WireError.of(BadRequest(f"the request is not valid: {where}"))
+    return json.dumps({**told.model_dump(), "detail": entries}).encode()
+
+
+def _sentence(entry: dict[str, Any]) -> str:
+    """What is wrong, and where unless it is the body as a whole."""
+    if entry["loc"] == ("body",):
+        return entry["msg"]
+    return f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}"
+
+
+def details(error: ValidationError) -> list[dict[str, Any]]:
+    """pydantic's list of what is wrong, fit to send: few entries, long values cut."""
+    entries = error.errors(include_url=False, include_context=False)[:ENTRIES_SHOWN]
+    return [
+        {
+            "type": entry["type"],
+            "loc": tuple(part[:INPUT_SHOWN] if isinstance(part, str) else part for part in entry["loc"]),
+            "msg": _message(entry),
+            "input": _excerpt(entry["input"]),
+        }
+        for entry in entries
+    ]
+
+
+def _message(entry: ErrorDetails) -> str:
+    """What is wrong with one field, without pydantic's names of our classes."""
+    if entry["type"] in ("model_type", "model_attributes_type"):
+        return ACTION_EXPECTED if entry["loc"][-1:] == ("action",) else "it should be a JSON object"
+    return entry["msg"].removeprefix("Value error, ")
+
+
+def _excerpt(value: Any) -> Any:
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:  # 1e999 is read as infinity
+        text = repr(value)
+        return text[:INPUT_SHOWN]
+    return value if len(text) <= INPUT_SHOWN else f"{text[:INPUT_SHOWN]}..."

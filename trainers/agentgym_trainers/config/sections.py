@@ -1,0 +1,301 @@
+"""A run's configuration: every part and its options. Unknown keys are refused, and so are parts that do not fit."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+
+from agentgym.rollouts.prompt_format import Harness
+from agentgym_trainers.config.option_errors import checked_model, checked_options
+from agentgym_trainers.config.schedules import ScheduleOptions, applied
+from agentgym_trainers.credit import assigner_of
+from agentgym_trainers.data.filters import SELECTORS
+from agentgym_trainers.data.replay_buffer import BufferOptions
+from agentgym_trainers.data.reward_shaping import SHAPERS
+from agentgym_trainers.distributed.options import RayOptions
+from agentgym_trainers.engines.options import AnyEngine, InProcess
+from agentgym_trainers.learner.critic import ValueOptions
+from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.entropy_band import EntropyBandOptions
+from agentgym_trainers.losses.importance import CorrectOptions
+from agentgym_trainers.losses.reduce import Reducer
+from agentgym_trainers.monitoring.guards import GuardOptions
+from agentgym_trainers.nn.device import DeviceName
+from agentgym_trainers.nn.lora import LoraOptions
+from agentgym_trainers.nn.precision import Dtype
+from agentgym_trainers.nn.tiny import TinyModel
+from agentgym_trainers.rollout.sources import AnySource
+from agentgym_trainers.rollout.sources.online import Online
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.validate import check_fit
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunOptions(Part):
+    """Length and bookkeeping of the run."""
+
+    seed: int = Field(default=0, ge=0)
+    steps: int = Field(default=100, ge=0)
+    """RL iterations: collect, credit, update."""
+    checkpoint_every: int = Field(default=25, gt=0)
+    keep_checkpoints: int = Field(default=2, gt=0)
+    """Older ones are deleted; the last of the run always stays."""
+    trajectories_every: int = Field(default=10, gt=0)
+    """Steps between those whose trajectories are kept for the report."""
+    threads: int | None = Field(default=None, gt=0)
+    """Torch's threads; None leaves them alone. 1 is fastest for tiny models beside a busy server."""
+
+
+class ModelOptions(Part):
+    """Where the policy comes from."""
+
+    path: str | None = None
+    """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
+    tiny: TinyModel = TinyModel()
+    device: DeviceName = "auto"
+    """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
+    dtype: Dtype = "float32"
+    """What policy, critic and reference compute in. Their weights, and what the optimiser keeps, are float32; of a
+    policy with adapters only those."""
+    lora: LoraOptions | None = None
+    """Train adapters of low rank; None trains all weights."""
+    gradient_checkpointing: bool = False
+    """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
+
+
+class WorldOptions(Part):
+    """What is trained on."""
+
+    name: str
+    """An id, "package.module:Class", or the URL of a running server."""
+    split: str = "train"
+    serve: bool = True
+    """Start a server for the world and speak HTTP to it; False runs the world inside the trainer. A URL is used as it
+    is."""
+    max_turns: int | None = Field(default=None, gt=0)
+    """Turns before an episode is cut; None leaves it to the world."""
+    episode_s: float = Field(default=600.0, gt=0)
+
+
+class RolloutOptions(Part):
+    """How a step's episodes are collected."""
+
+    groups: int = Field(default=16, gt=0)
+    """Tasks a step."""
+    group_size: int = Field(default=8, gt=0)
+    """Attempts at each."""
+    temperature: float = Field(default=1.0, gt=0)
+    max_new_tokens: int = Field(default=64, gt=0)
+    """Of one reply."""
+    max_length: int = Field(default=1024, gt=1)
+    """Tokens of a whole episode; longer ones are cut."""
+    concurrency: int = Field(default=128, gt=0)
+    staleness: int = Field(default=0, ge=0)
+    """Updates that a token may be behind the weights that learn from it. 0 plays and learns in turns; above it episodes
+    are played all the time, and the weights change under them."""
+    lockstep: bool = False
+    """Wait for every open episode before each forward: the run is then reproducible to the bit, and as slow as the
+    slowest world."""
+
+
+class Chosen(Part):
+    """A part that is chosen by name. Further keys are the options of its own: its function's keyword parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    def _choose(self, what: str, name: str, parts: Mapping[str, Any]) -> None:
+        if name not in parts:
+            close = difflib.get_close_matches(name, parts, n=1)
+            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ValueError(f"there is no {what} {name!r}{guess}; there are {', '.join(sorted(parts))}")
+        self._check(name, parts[name].function)
+
+    def _check(self, name: str, function: Any) -> None:
+        checked = checked_options(name, function, self.model_extra or {}, list(type(self).model_fields))
+        object.__setattr__(self, "__pydantic_extra__", checked)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class CreditOptions(Chosen):
+    """Which turn deserves the credit. Further keys are the assigner's own options."""
+
+    assigner: str
+    """A name of ours, or "package.module:function"."""
+    normalise: Literal["none", "token", "turn", "trajectory"] = "none"
+    """Centre and scale the finished advantages over these rows of the batch."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> CreditOptions:
+        self._check(self.assigner, assigner_of(self.assigner).function)
+        return self
+
+
+class SelectOptions(Chosen):
+    """Which trajectories are learned from. Further keys are the selector's own options."""
+
+    kind: str
+    tries: int = Field(default=1, gt=0)
+    """Times that the source is asked, at most, until rollout.groups groups are left to learn from."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> SelectOptions:
+        self._choose("selector", self.kind, SELECTORS)
+        return self
+
+
+class LossOptions(Chosen):
+    """What each token's advantage becomes. Further keys are the objective's own options."""
+
+    objective: str = "ppo_clip"
+    reducer: Reducer = "token_mean"
+    reducer_length: int | None = Field(default=None, gt=0)
+    """The constant of the reducer "constant"."""
+    entropy: float = Field(default=0.0, ge=0)
+    """Coefficient of the entropy bonus."""
+    kl: float = Field(default=0.0, ge=0)
+    """Coefficient of KL(policy ‖ the policy as RL began)."""
+    kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+"
+    band: EntropyBandOptions | None = None
+    """EPO's entropy bonus, turned round outside a band around past entropy."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> LossOptions:
+        self._choose("objective", self.objective, OBJECTIVES)
+        if (self.reducer == "constant") != (self.reducer_length is not None):
+            raise ValueError('reducer = "constant" and reducer_length go together')
+        return self
+
+
+class ReplayOptions(BufferOptions):
+    """Self-imitation: attempts that went well are learned from once more, in an update of their own."""
+
+    loss: LossOptions = Field(default_factory=lambda: LossOptions(objective="ppo_clip"))
+
+
+class OptimOptions(Part):
+    """AdamW, and how a step's episodes become optimiser batches."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    epochs: int = Field(default=1, gt=0)
+    minibatches: int = Field(default=2, gt=0)
+    """Optimiser batches an epoch, cut between trajectories."""
+    tokens_per_micro_batch: int = Field(default=16384, gt=0)
+
+
+class SFTOptions(Part):
+    """Supervised warm-up on the world's scripted expert."""
+
+    demonstrations: int = Field(default=1000, gt=0)
+    noise: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a demonstrated action is random: an expert made imperfect on purpose."""
+    lr: float = Field(default=2e-3, gt=0)
+    batch: int = Field(default=32, gt=0)
+    """Demonstrations a step."""
+    max_steps: int = Field(default=300, gt=0)
+    stop_at_success: float | None = Field(default=None, gt=0, le=1)
+    """Stop once sampled success on the training split reaches this; checked every `check_every` steps."""
+    check_every: int = Field(default=25, gt=0)
+
+
+class EvalOptions(Part):
+    """Held-out evaluation before and after RL."""
+
+    split: str = "test"
+    tasks: int = Field(default=100, ge=0)
+    """0 skips it."""
+    attempts: int = Field(default=4, gt=0)
+
+
+class Config(Part):
+    """Everything that decides a run."""
+
+    name: str
+    description: str = ""
+    paper: str = ""
+    run: RunOptions = RunOptions()
+    model: ModelOptions = ModelOptions()
+    world: WorldOptions
+    harness: Harness = Harness()
+    rollout: RolloutOptions = RolloutOptions()
+    engine: AnyEngine = InProcess()
+    source: AnySource = Online()
+    select: SelectOptions | None = None
+    signals: dict[str, SerializeAsAny[BaseModel]] = {}
+    """Learned signals by kind, asked in this order."""
+    shaping: dict[str, dict[str, Any]] = {}
+    """Shapers of rewards, in this order, each with its options."""
+    credit: CreditOptions
+    value: ValueOptions | None = None
+    """The critic; needed by assigners that read values."""
+    correct: CorrectOptions | None = None
+    """Weights for tokens that other weights, or another precision, sampled."""
+    loss: LossOptions = Field(default_factory=LossOptions)
+    replay: ReplayOptions | None = None
+    optim: OptimOptions = OptimOptions()
+    sft: SFTOptions | None = None
+    eval: EvalOptions = EvalOptions()
+    guards: GuardOptions = GuardOptions()
+    scale: RayOptions | None = None
+    """Several processes, on one machine or many; None is this one."""
+    schedules: dict[str, ScheduleOptions] = {}
+    """Options by their dotted names that change from step to step."""
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Config:
+        check_fit(self)
+        return self
+
+    def at(self, step: int) -> Config:
+        """This, with every scheduled option as it is in a step (counted from 0)."""
+        if not self.schedules:
+            return self
+        tree = applied(self.model_dump(exclude={"schedules"}), self.schedules, step)
+        return checked_model(type(self), tree).model_copy(update={"schedules": self.schedules})
+
+    @field_validator("shaping")
+    @classmethod
+    def _shapers_fit(cls, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in tables:
+            if name not in SHAPERS:
+                raise ValueError(f"there is no shaper {name!r}; there are {', '.join(sorted(SHAPERS))}")
+        return {name: checked_options(name, SHAPERS[name].function, given, []) for name, given in tables.items()}
+
+    @field_validator("signals", mode="before")
+    @classmethod
+    def _signals_fit(cls, tables: dict[str, Any]) -> dict[str, BaseModel]:
+        for name in tables:
+            if name not in SIGNALS:
+                raise ValueError(f"there is no signal {name!r}; there are {', '.join(sorted(SIGNALS))}")
+        return {name: checked_model(SIGNALS[name].options, given) for name, given in tables.items()}
+
+    @property
+    def needs(self) -> dict[str, frozenset[str]]:
+        """What each chosen part must be given, by how the recipe names the part."""
+        found = {f"credit.assigner = {self.credit.assigner!r}": assigner_of(self.credit.assigner).needs}
+        loss = self.loss
+        found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
+        if self.correct is not None:
+            found["[correct]"] = frozenset({"prox_logprob_A", "version_A"})
+        if self.select is not None:
+            found[f"select.kind = {self.select.kind!r}"] = SELECTORS[self.select.kind].needs - {"past"}
+        if self.replay is not None:
+            loss = self.replay.loss
+            found[f"replay.loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
+        found |= {f"[shaping.{name}]": SHAPERS[name].needs for name in self.shaping}
+        return found | {f"[signals.{name}]": SIGNALS[name].needs for name in self.signals}
+
+    @property
+    def all_needs(self) -> frozenset[str]:
+        return frozenset().union(*self.needs.values())

@@ -1,0 +1,285 @@
+"""The bench, from a world and a policy to a table: collect, branch, train what must be learned, assign, measure.
+
+episodes to measure on      groups × group_size of a fixed policy
+the truth                   `continuations` from every state, whose step is taken again where the world has chance
+a second, smaller set       what mc_branch and "measured V" read, so that no assigner has the truth's own noise
+episodes to learn from      of other tasks, for critics and signals
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+from rich.progress import Progress
+
+from agentgym.errors import AgentGymError, ConfigError, PolicyFailure
+from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym_trainers import run
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit_bench.columns import Columns
+from agentgym_trainers.credit_bench.contestants import Contestant, contestants, unfit
+from agentgym_trainers.credit_bench.gradient import token_scores
+from agentgym_trainers.credit_bench.scores import (
+    WITHIN,
+    Figure,
+    Truth,
+    credit_of_turns,
+    figure,
+    gradient_figures,
+    resamples,
+    turn_figures,
+    unit_gradients,
+)
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snapshots
+from agentgym_trainers.signals import Parts, Scene
+from agentgym_trainers.train import Trainer, success_rate
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How much of everything."""
+
+    groups: int = 8
+    """Tasks to measure on: intervals are over these."""
+    group_size: int = 8
+    continuations: int = 20
+    """From every state, for the truth."""
+    second: int = 8
+    """From every state, for assigners that read measured values."""
+    learn_groups: int = 20
+    """Tasks that critics and signals learn from, `group_size` attempts at each."""
+    passes: int = 8
+    """Over those."""
+    width: int = 1024
+    """Of the sketch of a token's gradient; 0 leaves gradients out."""
+    draws: int = 1000
+    """Bootstrap resamples."""
+    seed: int = 0
+    only: tuple[str, ...] = ()
+    """Assigners and recipes; none is all of them."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One line of the table."""
+
+    contestant: Contestant
+    figures: dict[str, Figure]
+    credit_N: np.ndarray
+
+
+@dataclass
+class Result:
+    """What the bench found."""
+
+    world: str
+    policy: str
+    options: BenchOptions
+    trajectories: list[Trajectory]
+    group_N: np.ndarray
+    traj_N: np.ndarray
+    truth: Truth
+    branched: Branched
+    """The truth as it was found."""
+    scored: list[Scored] = field(default_factory=list)
+    """The best first."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Who was not measured, and why."""
+    signals: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    processor: dict[str, float] = field(default_factory=dict)
+    """Seconds of processor time, of the same parts."""
+
+    @property
+    def irrelevant(self) -> float:
+        """Share of turns whose true advantage is within its noise of 0."""
+        return float(self.truth.irrelevant_N.sum() / max(self.truth.known_N.sum(), 1))
+
+    @property
+    def reliability(self) -> float:
+        """Share of the truth's variance that is no noise."""
+        known = self.truth.known_N
+        spread = float(np.var(self.truth.advantage_N[known]))
+        return 1 - float((self.truth.error_N[known] ** 2).mean()) / spread if spread > 0 else float("nan")
+
+
+async def bench(config: Config, folder: Path, options: BenchOptions, progress: Progress) -> Result:
+    """Measure every assigner on `config`'s world and policy, with its warm-up in `folder`. Raises ConfigError where the
+    world cannot be branched."""
+    entered = contestants(options.only)
+    async with open_world(config, progress) as (world, _):
+        require_snapshots(world.spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        clock = Clock()
+        start = await run.warm_start(config, folder, world, progress)
+        trainer, log = await run.start_training(config, folder, world, start)
+        clock.lap("policy")
+        try:
+            return await _measure(trainer, entered, options, progress, clock)
+        finally:
+            log.close()
+            await trainer.engine.aclose()
+
+
+@dataclass
+class Clock:
+    """What every part of a run took."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    processor: dict[str, float] = field(default_factory=dict)
+    """Of all threads of this process."""
+    _since: tuple[float, float] = field(default_factory=lambda: (perf_counter(), process_time()))
+
+    def lap(self, what: str) -> None:
+        now = perf_counter(), process_time()
+        self.seconds[what], self.processor[what] = now[0] - self._since[0], now[1] - self._since[1]
+        self._since = now
+
+
+async def _measure(
+    trainer: Trainer,
+    entered: Sequence[Contestant],
+    options: BenchOptions,
+    progress: Progress,
+    clock: Clock,
+) -> Result:
+    scene = await play(trainer, options.groups, options.group_size, options.seed, salt=0)
+    truth = await _branch(
+        trainer, scene, options.continuations, options.seed, progress, "true advantages", actions=True
+    )
+    clock.lap("truth")
+    if not (np.abs(np.nan_to_num(truth.advantage_N)) > WITHIN * np.nan_to_num(truth.advantage_se_N)).any():
+        won = success_rate(list(scene.trajectories))
+        raise ConfigError(
+            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations "
+            "could "
+            f"see ({won:.0%} of the episodes were won), so there is nothing to compare with: take a policy that wins "
+            "sometimes (--policy, --recipe, or a longer warm-up)"
+        )
+    needs_second = any(c.measured or any(n.startswith("mc_") for n in c.needs) for c in entered)
+    second = (
+        await _branch(trainer, scene, options.second, options.seed + 1, progress, "measured values", actions=False)
+        if needs_second
+        else truth
+    )
+    clock.lap("measured values")
+    policy, batch = str(trainer.config.model.path or "after the warm-up"), scene.batch
+    result = Result(
+        trainer.spec.id, policy, options, list(scene.trajectories), batch.group_M[batch.traj_N], batch.traj_N,
+        Truth(truth.advantage_N, truth.advantage_se_N), truth,
+    )  # fmt: skip
+    columns = await _columns(trainer, options, progress)
+    scene = with_policy(trainer, scene)
+    weights_BU = resamples(int(result.group_N.max()) + 1, options.draws, np.random.default_rng([options.seed, 7]))
+    given: list[tuple[Contestant, Any]] = []
+    for contestant in entered:
+        reason = unfit(contestant, scene.batch)
+        try:
+            if not reason:
+                credit = contestant.credit(await columns.of(contestant, scene, second))
+                given.append((contestant, credit))
+                if not np.any(np.abs(credit.advantage_A) > 1e-12):
+                    reason = "it gives no turn of these any credit"
+                    given.pop()
+        except AgentGymError as error:
+            reason = str(error)
+        if reason:
+            result.refused[contestant.name] = reason
+    result.signals = columns.told
+    clock.lap("signals")
+    sketch_AK = _sketch(trainer, scene, options, progress)
+    clock.lap("gradients")
+    for contestant, credit in given:
+        figures = _figures(scene, credit, result, sketch_AK, weights_BU)
+        result.scored.append(Scored(contestant, figures, credit_of_turns(scene.batch, credit)))
+    result.scored.sort(key=lambda s: -np.nan_to_num(s.figures["pearson"].value, nan=-2.0))
+    clock.lap("figures")
+    result.seconds, result.processor = clock.seconds, clock.processor
+    return result
+
+
+async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> Scene:
+    """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
+    env, split = trainer.spec.id, trainer.config.world.split
+    tasks = trainer.curriculum.propose(groups)
+    episodes = [Episode(env, split, task, world_seed, k) for task, world_seed in tasks for k in range(size)]
+    played = await trainer.runner.run(trainer.policy(seed, 11, salt), episodes)
+    batch, rows, trajectories = collate([Group(tuple(played[i : i + size])) for i in range(0, len(played), size)])
+    if not trajectories:
+        raise PolicyFailure(f"every episode failed: {played[0].error}")
+    whole = replace(batch, group_M=np.unique(batch.group_M, return_inverse=True)[1])  # without groups that failed
+    return Scene(whole, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
+
+
+def with_policy(trainer: Trainer, scene: Scene) -> Scene:
+    """With what the policy itself says of its tokens; it is its own reference, for it has not moved."""
+    batch = trainer.learner.annotate(scene.batch, scene.rows, prox=True)
+    return replace(scene, batch=batch.with_columns(**{"ref_logprob_A": batch.x["prox_logprob_A"]} | batch.x))
+
+
+async def _branch(
+    trainer: Trainer, scene: Scene, continuations: int, seed: int, progress: Progress, what: str, *, actions: bool
+) -> Branched:
+    bar = progress.add_task(f"{what}: {continuations} continuations of every state", total=len(scene.trajectories))
+    return await branch(
+        trainer.runner, trainer.policy(seed, 17), scene.trajectories, continuations=continuations, seed=seed,
+        action_values=actions, on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
+    )  # fmt: skip
+
+
+async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) -> Columns:
+    """What trains signals, with the episodes for it."""
+    scenes = []
+    bar = progress.add_task("episodes to learn from", total=options.learn_groups)
+    for number in range(0, options.learn_groups, 2):
+        many = min(2, options.learn_groups - number)
+        played = await play(trainer, many, options.group_size, options.seed, salt=1 + number)
+        scenes.append(with_policy(trainer, played))
+        progress.update(bar, completed=number + many)
+    policy = trainer.policy(options.seed, 19)
+    parts = Parts(
+        model=trainer.learner.model, reference=trainer.learner.model, engine=trainer.engine, template=policy.template,
+        sampling=policy.sampling, runner=trainer.runner, open_session=trainer.runner.open_session, spec=trainer.spec,
+        folder=trainer.folder, seed=options.seed, tokens_per_micro_batch=trainer.config.optim.tokens_per_micro_batch,
+    )  # fmt: skip
+    bar = progress.add_task("training critics and signals", total=None)
+    steps = iter(range(10**9))
+    return Columns(
+        trainer, parts, scenes, options.passes,
+        lambda what: progress.update(bar, description=what, completed=next(steps)),
+    )  # fmt: skip
+
+
+def _sketch(trainer: Trainer, scene: Scene, options: BenchOptions, progress: Progress) -> np.ndarray | None:
+    if not options.width:
+        return None
+    bar = progress.add_task("gradients of every token", total=len(scene.rows))
+    return token_scores(
+        trainer.learner.model, scene.rows, len(scene.batch.turn_A), temperature=trainer.config.rollout.temperature,
+        width=options.width, seed=options.seed, on_row=lambda: progress.advance(bar),
+    )  # fmt: skip
+
+
+def _figures(
+    scene: Scene, credit: Any, result: Result, sketch_AK: np.ndarray | None, weights_BU: np.ndarray
+) -> dict[str, Figure]:
+    """All figures of one contestant."""
+    batch, truth = scene.batch, result.truth
+    told = turn_figures(credit_of_turns(batch, credit), truth, result.group_N, weights_BU)
+    if sketch_AK is not None:
+        known_A = truth.known_N[batch.turn_A]
+        exact_A = np.where(known_A, np.nan_to_num(truth.advantage_N)[batch.turn_A], 0.0)
+        mine, exact = (
+            unit_gradients(batch, a, sketch_AK, batch.group_M)
+            for a in (np.where(known_A, credit.advantage_A, 0.0), exact_A)
+        )
+        told |= gradient_figures(mine, exact, weights_BU, size=len(batch.group_M) / weights_BU.shape[1])
+    return {name: figure(values) for name, values in told.items()}

@@ -1,0 +1,57 @@
+"""A selector at work: what it has seen, and what it leaves of groups that were just played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.filters import SELECTORS
+from agentgym_trainers.data.sequences import collate, told_columns
+
+if TYPE_CHECKING:
+    from agentgym_trainers.config.sections import SelectOptions
+
+
+def waits(kind: str) -> bool:
+    """Whether the selector reads more than what trajectories tell."""
+    return not SELECTORS[kind].needs <= {"groups", "past", *told_columns([])}
+
+
+class Selection:
+    """The recipe's selector. It chooses before any model is asked, unless it reads what models say: then it waits."""
+
+    def __init__(self, options: SelectOptions) -> None:
+        self.waits = waits(options.kind)
+        self.past: list[float] = []
+        """Returns of every trajectory so far, if the selector wants them."""
+
+    def keep(self, batch: Batch, trajectories: Sequence[Trajectory], options: SelectOptions) -> np.ndarray:
+        """bool[M]: which trajectories stay. `options` are this step's."""
+        selector = SELECTORS[options.kind]
+        past = ()
+        if "past" in selector.needs:
+            self.past += batch.return_M.tolist()
+            past = (np.array(self.past),)
+        said: dict[tuple[str, ...], int] = {}
+        reply_M = [said.setdefault(tuple(turn.reply for turn in t.turns), len(said)) for t in trajectories]
+        return selector.function(batch.with_columns(reply_M=np.array(reply_M, np.int64)), *past, **options.options)
+
+    def choose(self, groups: Sequence[Group], options: SelectOptions) -> Sequence[Group]:
+        """Those groups of which something stays, and of them what stays; all of them if the choice has to wait."""
+        if self.waits:
+            return groups
+        batch, _, trajectories = collate(groups)
+        kept: dict[int, list[Trajectory]] = {}
+        for m in np.flatnonzero(self.keep(batch, trajectories, options)).tolist():
+            kept.setdefault(int(batch.group_M[m]), []).append(trajectories[m])
+        return [Group(tuple(members)) for members in kept.values()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"past": self.past}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.past = list(state["past"])

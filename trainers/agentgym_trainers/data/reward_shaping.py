@@ -1,0 +1,138 @@
+"""Shaped rewards: what credit is assigned from. Pure functions, chained in the order that a recipe names them.
+
+A shaper takes a Batch and gives its new reward_N; its options are the keyword-only parameters of its function. To add
+one, write the function and add it to SHAPERS. The harness's penalty is in reward_N before any of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from agentgym.rollouts.trajectory import Trajectory
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import position, remaining
+
+
+@dataclass(frozen=True)
+class Shaper:
+    function: Callable[..., np.ndarray]
+    """(batch, *, options) -> float64[N], the new rewards."""
+    needs: frozenset[str] = frozenset()
+    """As of an assigner."""
+
+    @property
+    def description(self) -> str:
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+def shaped_rewards(trajectory: Trajectory) -> list[float]:
+    """One reward a turn: the world's, less the harness's penalty for a reply without an action."""
+    return [turn.reward - turn.penalty for turn in trajectory.turns]
+
+
+def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
+    """A learned head's progress plus grounding, in place of the world's reward.
+
+    r_t = alpha c_t + beta g_t, g_t = 1 where the world executed the action.
+    Wang et al. 2025 (SPA-RL, 2505.20732). The head was fitted to Σ_t c_t = R, so adding R again would count it twice;
+    only the sum of c over a trajectory is fitted, how it is spread comes from the head's generalisation. The last turn
+    is a turn like any other (the released code weighs turn t of T by T − t − 1).
+    """
+    return alpha * batch.x["progress_c_N"] + beta * batch.x["valid_N"]
+
+
+def potential(batch: Batch, *, weight: float = 1.0, gamma: float = 1.0) -> np.ndarray:
+    """The world's own progress as a potential: it changes when reward comes, not which policy is best.
+
+    r_t + weight · (γ Φ(s_{t+1}) − Φ(s_t)), Φ the progress that the world reports; 0 before the first turn and 0 after
+    the last one of an episode that the world ended.
+    Ng, Harada and Russell 1999, with the assigner's own γ. Φ(terminal) = 0 takes back what progress gave; Φ(win) = 1
+    would double the gradient. Truncated: Φ(s_{H+1}) is what the world last reported, so that the return of a cut
+    episode contains its progress, and a critic that bootstraps (it learns V − Φ) gets V. A turn of which the world
+    reports nothing (NaN) leaves progress where it was.
+    """
+    after_N = weight * _known(batch.x["progress_N"], batch.traj_N)
+    before_N = np.where(position(batch.traj_N) > 0, np.roll(after_N, 1), 0.0)
+    ended_N = batch.last_N & ~batch.truncated_M[batch.traj_N]
+    return batch.reward_N + gamma * np.where(ended_N, 0.0, after_N) - before_N
+
+
+def judge(batch: Batch, *, weight: float = 1.0) -> np.ndarray:
+    """A judge's score of every turn, weighted, on top of the reward.
+
+    r_t + weight · p_t. More turns earn more: `delta` and `clip` are the versions that filler cannot inflate.
+    """
+    return batch.reward_N + weight * batch.x["judge_N"]
+
+
+def clip(batch: Batch, *, eta: float = 0.5, weight: float = 1.0) -> np.ndarray:
+    """A judge's score less a margin, never above 0: no turn earns anything by being there.
+
+    r_t + weight · min(p_t − eta, 0). Gao et al. 2024 (2410.15115), "Clip".
+    """
+    return batch.reward_N + weight * np.minimum(batch.x["judge_N"] - eta, 0.0)
+
+
+def delta(batch: Batch, *, weight: float = 1.0) -> np.ndarray:
+    """The fall of a judge's score from each turn to the next: what is still to come is the turn's own score.
+
+    r_t + weight · (p_t − p_{t+1}) before the last turn but one, p_t at it, 0 at the last.
+    Gao et al. 2024 (2410.15115), "Delta": the sum from turn t on is p_t however many turns follow, so it is bounded.
+    The last turn's own score counts nowhere: the outcome judges it.
+    """
+    score_N, left_N = batch.x["judge_N"], remaining(batch.traj_N)
+    following_N = np.where(left_N > 1, np.roll(score_N, -1), 0.0)
+    return batch.reward_N + weight * np.where(left_N > 0, score_N - following_N, 0.0)
+
+
+def overlong(batch: Batch, *, max_length: int = 1024, buffer: int = 256, factor: float = 1.0) -> np.ndarray:
+    """A penalty that grows over the last `buffer` tokens of the length allowed, at the trajectory's last turn.
+
+    + factor · clip(−(tokens − (max_length − buffer)) / buffer, −1, 0), tokens those that the policy sampled.
+    Yu et al. 2025 (DAPO, 2503.14476), soft overlong punishment.
+    """
+    tokens_M = np.bincount(batch.traj_A)
+    penalty_M = factor * np.clip((max_length - buffer - tokens_M) / buffer, -1.0, 0.0)
+    return batch.reward_N + np.where(batch.last_N, penalty_M[batch.traj_N], 0.0)
+
+
+def tool_bonus(
+    batch: Batch,
+    *,
+    scale: float = 1.0,
+    per_call: float = 0.1,
+    most: float = 1.0,
+    count: Literal["turns", "executed"] = "turns",
+) -> np.ndarray:
+    """A bonus for acting at all, at the trajectory's last turn; a schedule on `scale` lets it fade.
+
+    + scale · min(most, per_call · n), n the trajectory's turns, or those whose action the world executed.
+    SPEAR (2509.22601), which counts turns for agents and tool calls for mathematics, and lets `scale` go from 1 to 0 as
+    half a cosine. It is no potential: while it is there, it changes which policy is best.
+    """
+    counted_N = np.ones(len(batch.traj_N)) if count == "turns" else batch.x["valid_N"]
+    bonus_M = scale * np.minimum(per_call * np.bincount(batch.traj_N, counted_N), most)
+    return batch.reward_N + np.where(batch.last_N, bonus_M[batch.traj_N], 0.0)
+
+
+def _known(progress_N: np.ndarray, traj_N: np.ndarray) -> np.ndarray:
+    """Each turn's last known progress in its trajectory; 0 before there is any."""
+    rows = np.arange(len(progress_N))
+    latest_N = np.maximum.accumulate(np.where(np.isnan(progress_N), -1, rows)) if len(rows) else rows
+    return np.where(latest_N >= rows - position(traj_N), progress_N[latest_N], 0.0)
+
+
+SHAPERS: dict[str, Shaper] = {
+    "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N"})),
+    "potential": Shaper(potential, frozenset({"progress_N"})),
+    "judge": Shaper(judge, frozenset({"judge_N"})),
+    "clip": Shaper(clip, frozenset({"judge_N"})),
+    "delta": Shaper(delta, frozenset({"judge_N"})),
+    "overlong": Shaper(overlong),
+    "tool_bonus": Shaper(tool_bonus, frozenset({"valid_N"})),
+}

@@ -1,0 +1,120 @@
+"""A recipe's parts along the axes: what it is made of, each part with the sentence that describes it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit import assigner_of
+from agentgym_trainers.data.filters import SELECTORS
+from agentgym_trainers.data.reward_shaping import SHAPERS
+from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.reduce import Reducer
+from agentgym_trainers.rollout.sources import SOURCES
+from agentgym_trainers.signals import SIGNALS
+
+AXES = (
+    "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularisers", "reducer", "replay",
+    "schedules", "guards",
+)  # fmt: skip
+"""In the order in which a step meets them; docs/credit.md."""
+
+REDUCERS: dict[Reducer, str] = {
+    "token_mean": "All tokens of the batch weigh alike.",
+    "turn_mean": "All turns weigh alike, and the tokens within one.",
+    "trajectory_mean": "All trajectories weigh alike, and the tokens within one.",
+    "trajectory_sum": "Tokens are summed, trajectories averaged: the policy gradient itself.",
+    "constant": "Tokens are summed and divided by a constant length, trajectories averaged.",
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One part of a recipe."""
+
+    axis: str
+    name: str
+    description: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def told_options(self) -> str:
+        """name=value, as an override would set them."""
+        told = {name: value for name, value in self.options.items() if value is not None}
+        return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in told.items())
+
+
+def pieces(config: Config) -> list[Piece]:
+    """The recipe's parts, axis by axis. An axis that it leaves alone has none."""
+    return [*_before_credit(config), *_from_credit(config)]
+
+
+def _before_credit(config: Config) -> Iterator[Piece]:
+    source, select = config.source, config.select
+    yield Piece("source", source.kind, SOURCES[source.kind].description, _own(source, "kind"))
+    if select is not None:
+        yield Piece("select", select.kind, SELECTORS[select.kind].description, select.options)
+    if config.value is not None:
+        yield Piece("signals", "value", _first_line(config.value), _own(config.value))
+    for name, options in config.signals.items():
+        yield Piece("signals", name, SIGNALS[name].description, _own(options))
+    for name, options in config.shaping.items():
+        yield Piece("shaping", name, SHAPERS[name].description, options)
+
+
+def _from_credit(config: Config) -> Iterator[Piece]:
+    credit, loss = config.credit, config.loss
+    yield Piece("credit", credit.assigner, assigner_of(credit.assigner).description, credit.options)
+    if credit.normalise != "none":
+        rows = "trajectories" if credit.normalise == "trajectory" else f"{credit.normalise}s"
+        yield Piece(
+            "credit", f"normalise {credit.normalise}", f"Advantages centred and scaled over the batch's {rows}."
+        )
+    if (correct := config.correct) is not None:
+        yield Piece("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
+    yield Piece("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)
+    if loss.entropy:
+        yield Piece("regularisers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
+    if loss.kl:
+        told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
+        yield Piece("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
+    if (band := loss.band) is not None:
+        yield Piece("regularisers", "entropy_band", _first_line(band), _own(band))
+    length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
+    yield Piece("reducer", loss.reducer, REDUCERS[loss.reducer], length)
+    if config.replay is not None:
+        again = config.replay.loss.objective
+        yield Piece(
+            "replay", again, _first_line(config.replay), _own(config.replay, "loss") | config.replay.loss.options
+        )
+    for path, schedule in config.schedules.items():
+        yield Piece("schedules", path, _first_line(schedule), _own(schedule))
+    yield from _guards(config)
+
+
+def _guards(config: Config) -> Iterator[Piece]:
+    guards = config.guards
+    if "judge" in config.signals:
+        told = {"false_positives": guards.false_positives, "probe_every": guards.probe_every}
+        yield Piece("guards", "probes", "A judge that calls answers without content good stops the run.", told)
+    if config.signals:
+        told = {"zero_gradient": guards.zero_gradient}
+        yield Piece("guards", "zero_gradient", "Finds a signal's loss that reaches none of its parameters.", told)
+    if guards.max_kl is not None:
+        told = {"max_kl": guards.max_kl}
+        yield Piece("guards", "max_kl", "Ends a step's epochs once the policy has moved too far.", told)
+
+
+def _own(options: BaseModel, *without: str) -> dict[str, Any]:
+    """What a table says beyond its defaults."""
+    return options.model_dump(exclude=set(without), exclude_defaults=True)
+
+
+def _first_line(options: BaseModel) -> str:
+    return (inspect.getdoc(options) or "").partition("\n")[0]

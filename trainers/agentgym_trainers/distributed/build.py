@@ -1,0 +1,67 @@
+"""A run spread over machines: what takes the place of its engine, its runner and its learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from agentgym.clients.client import key_in_use
+from agentgym.rollouts.runner import Runner
+from agentgym_trainers.build import engine_of
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.distributed.learner_group import Learners
+from agentgym_trainers.distributed.ray_cluster import Cluster
+from agentgym_trainers.distributed.rollout_workers import Crew, CrewRunner
+from agentgym_trainers.distributed.vllm_servers import started
+from agentgym_trainers.engines.base import Conversation, Engine
+from agentgym_trainers.engines.vllm.engine import VllmEngine
+
+
+class PublishingEngine:
+    """The controller's engine, for what is played here (evaluation); a refresh reaches the crew's, too."""
+
+    def __init__(self, engine: Engine, crew: Crew, cluster: Cluster) -> None:
+        self.engine, self.crew, self.cluster = engine, crew, cluster
+        self.max_length, self.version = engine.max_length, engine.version
+        if isinstance(engine, VllmEngine):
+            engine.others = crew
+
+    def open(self, rng: np.random.Generator) -> Conversation:
+        return self.engine.open(rng)
+
+    async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
+        await self.engine.refresh(weights, version)
+        self.version = version
+        await self.crew.publish(weights, version)
+
+    async def aclose(self) -> None:
+        """And end all that was placed."""
+        try:
+            await self.engine.aclose()
+        finally:
+            self.cluster.close()
+
+
+def spread(
+    config: Config, folder: Path, runner: Runner, model: Any, reference: Any, tokenizer: Any
+) -> tuple[PublishingEngine, CrewRunner, Learners]:
+    """Of a run with [scale]. Closing the engine ends it all. Raises UsageError where the cluster has no room."""
+    assert config.scale is not None
+    cluster = Cluster(config.scale)
+    try:
+        if config.scale.servers:
+            urls = started(cluster, config, folder, model, tokenizer)
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
+        crew = Crew(cluster, config, model, tokenizer, key_in_use())
+        learners = Learners(cluster, config, model, reference)
+        engine = PublishingEngine(engine_of(config, folder, model, tokenizer), crew, cluster)
+    except BaseException:
+        cluster.close()
+        raise
+    plain = {part.name: getattr(runner, part.name) for part in fields(Runner)}
+    return engine, CrewRunner(**plain, crew=crew), learners

@@ -1,0 +1,303 @@
+"""Rollout workers on several machines: each has worlds, an engine and a Runner, and plays a share of a step's episodes.
+
+publish  the weights go into Ray's object store once a version; a job names the version and has the reference
+play     neighbouring episodes, which begin alike, go to one worker; with `rollout.staleness` each goes by itself, and
+         new weights reach the workers while they play
+lost     a worker that is gone or silent is started again by Ray, and its episodes are played by another: the same
+         task and seeds, and in turns the same weights, so no prompt is lost and none is learned from twice
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from agentgym.clients.client import use_key
+from agentgym.errors import AgentGymError, PolicyFailure
+from agentgym.rollouts.policy import Episode, Policy
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.runner import Limits, Past, Runner
+from agentgym.rollouts.trajectory import Trajectory
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.distributed.ray_cluster import Cluster
+from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.vllm.engine import VllmEngine
+from agentgym_trainers.learner.build import sampled_of
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WatchedPolicy, name_of
+from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.train import sampling_of
+
+LOSSES = 3
+"""Workers that a share of episodes may lose, one after the other."""
+START_S = 300.0
+"""Beyond the episodes' own deadlines: to start a worker again, its world, and to fetch the weights."""
+POLL_S = 0.5
+"""Between two questions whether a worker is back."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What decides some episodes beside their names."""
+
+    salt: tuple[int, ...]
+    harness: Harness
+    limits: Limits
+    concurrency: int
+    """Of this worker."""
+    retries: int
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What to sample from."""
+
+    version: int = -1
+    reference: tuple[Any, ...] = ()
+    """In a tuple: by itself Ray would fetch it for every job, needed or not. vLLM's servers have theirs already."""
+
+
+class RolloutWorker:
+    """One of the processes: a Ray actor. It opens its world and makes its engine at its first job."""
+
+    def __init__(self, given: tuple[Any]) -> None:
+        """A reference, in a tuple, to (configuration, whose `rollout.concurrency` is this worker's; model; tokenizer;
+        the API key of worlds behind a gateway)."""
+        self._given = given
+        self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
+        self._engine: Engine | None = None
+        self._version = -1
+        """That the engine samples from."""
+        self._newest = Weights()
+        self._free = asyncio.Event()
+        """Cleared while vLLM's weights change."""
+        self._free.set()
+
+    async def answers(self) -> None:
+        """That it does is all that is asked."""
+
+    async def play(self, job: Job, weights: Weights, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """One trajectory an episode, in order. A job that finds no room for its sequences waits for it."""
+        async with self._changing:
+            engine = self._engine or await self._start()
+        async with self._jobs:
+            await self._free.wait()
+            await self._catch_up(weights)
+            runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
+            policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
+            return await runner.run(policy, episodes)
+
+    async def hold(self) -> None:
+        """Ask vLLM nothing until `renew`. Returns when nothing is under way there."""
+        self._free.clear()
+        if isinstance(self._engine, VllmEngine):
+            await self._engine.hold()
+
+    async def renew(self, weights: Weights) -> None:
+        """Sample from these from now on, replies under way too."""
+        await self._catch_up(weights)
+        if isinstance(self._engine, VllmEngine):
+            self._engine.release()
+        self._free.set()
+
+    async def _catch_up(self, weights: Weights) -> None:
+        """The engine samples from the newest that are known, as soon as there is one."""
+        async with self._changing:
+            newest = self._newest = max(self._newest, weights, key=lambda given: given.version)
+            if self._engine is None or newest.version <= self._version:
+                return
+            if isinstance(self._engine, VllmEngine):
+                await self._engine.attach(newest.version)
+            else:
+                await self._engine.refresh(await newest.reference[0], newest.version)
+            self._version = newest.version
+
+    async def _start(self) -> Engine:
+        from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
+        from agentgym_trainers.run import open_world
+
+        self.config, model, tokenizer, key = await self._given[0]
+        if self.config.run.threads is not None:
+            torch.set_num_threads(self.config.run.threads)
+        use_key(key)
+        self.template = ChatTemplate(tokenizer)
+        self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
+        options, rollout = self.config.engine, self.config.rollout
+        # A step's share fills the engine; with `staleness` a job is one episode.
+        self._jobs = asyncio.Semaphore(rollout.concurrency if rollout.staleness else 1)
+        if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
+            room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
+            self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
+        else:
+            self._engine = engine_of(self.config, Path(), model, tokenizer)
+        return self._engine
+
+    async def _open_session(self) -> Any:
+        return self._world.session()
+
+
+class Crew:
+    """The workers of a run, as the controller knows them."""
+
+    def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
+        """`model` is sampled from, but by vLLM."""
+        self._ray, count, self._vllm = cluster.ray, cluster.options.workers, config.engine.kind == "vllm"
+        self._deadline_s, self._streamed = cluster.options.deadline_s, config.rollout.staleness > 0
+        self.concurrency = ceil(config.rollout.concurrency / count)
+        own = config.model_copy(
+            update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
+        )
+        model = None if self._vllm else sampled_of(config, model)
+        self._given = (self._ray.put((own, model, tokenizer, key)),)  # kept: workers that are started again read it
+        self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
+        self.lost = 0
+        """Workers, so far."""
+        self.starting: dict[int, asyncio.Task[None]] = {}
+        """Those that were lost and are not back yet."""
+        self._playing = [0] * count
+        """Episodes, of each worker."""
+        self._weights = Weights()
+        self._told = asyncio.Event()
+        """Cleared while the weights change: who begins now might take the new ones for the old."""
+
+    async def hold(self) -> None:
+        """No worker sends vLLM anything until `publish`. Returns when nothing of theirs is under way."""
+        self._told.clear()
+        if self._streamed:
+            await self._each("hold")
+
+    async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Workers sample from these from their next job on, and with `staleness` at once; vLLM's servers have them
+        already."""
+        self._weights = Weights(version, () if self._vllm else (self._ray.put(dict(weights)),))
+        if self._streamed:
+            await self._each("renew", self._weights)
+        self._told.set()
+
+    async def _each(self, method: str, *arguments: Any) -> None:
+        """Of every worker that is there; one that is silent is ended, and started again."""
+        from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+
+        async def told(number: int) -> None:
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    await getattr(self.workers[number], method).remote(*arguments)
+            except RayActorError:
+                pass  # whoever waits for its episodes sees to it
+            except TimeoutError:
+                self._ray.kill(self.workers[number], no_restart=False)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, AgentGymError) else error from None
+
+        await asyncio.gather(*(told(number) for number in range(len(self.workers)) if number not in self.starting))
+
+    def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
+        return Job(salt, runner.harness, runner.limits, self.concurrency, runner.retries)
+
+    async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
+        """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""
+        count = min(len(self.workers), len(episodes))
+        shares = (
+            [[episodes[i] for i in part] for part in np.array_split(np.arange(len(episodes)), count)] if count else []
+        )
+        tasks = [asyncio.ensure_future(self._share(job, share)) for share in shares]
+        try:
+            return [trajectory for played in await asyncio.gather(*tasks) for trajectory in played]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _share(self, job: Job, episodes: list[Episode]) -> list[Trajectory]:
+        from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
+
+        why = ""
+        for _ in range(LOSSES):
+            number = await self._pick()
+            self._playing[number] += len(episodes)
+            waves = ceil(self._playing[number] / job.concurrency)
+            deadline_s = (job.retries + 1) * waves * job.limits.episode_s + START_S
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return await self.workers[number].play.remote(job, self._weights, episodes)
+            except RayActorError:
+                why = "its process was gone"
+            except TimeoutError:
+                why = f"it did not answer within {deadline_s:g} s"
+                self._ray.kill(self.workers[number], no_restart=False)
+            except RayTaskError as error:
+                raise error.cause if isinstance(error.cause, AgentGymError) else error from None
+            finally:
+                self._playing[number] -= len(episodes)
+            self.lost += 1
+            if number not in self.starting:
+                self.starting[number] = asyncio.ensure_future(self._back(number))
+        raise PolicyFailure(
+            f"{LOSSES} rollout workers were lost over the same {len(episodes)} episodes; the last one: {why}. Give "
+            "workers more memory, or fewer episodes at once (rollout.concurrency), and resume"
+        )
+
+    async def _pick(self) -> int:
+        """The worker that plays the fewest episodes, of those that are there. Raises PolicyFailure where none is."""
+        until = monotonic() + START_S
+        while True:
+            await self._told.wait()
+            there = [number for number in range(len(self.workers)) if number not in self.starting]
+            if there:
+                return min(there, key=lambda number: (self._playing[number], number))
+            if monotonic() > until:
+                raise PolicyFailure(f"all rollout workers were lost, and none was back within {START_S:g} s")
+            await asyncio.sleep(POLL_S)
+
+    async def _back(self, number: int) -> None:
+        """Until Ray has started a worker again."""
+        from ray.exceptions import RayActorError  # pyright: ignore[reportMissingImports]
+
+        while number in self.starting:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self.workers[number].answers.remote()
+            except RayActorError:
+                continue
+            del self.starting[number]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrewRunner(Runner):
+    """A Runner whose episodes are played by a crew, with the token policy of the run."""
+
+    crew: Crew
+
+    async def run(
+        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+    ) -> list[Trajectory]:
+        watched = policy if isinstance(policy, WatchedPolicy) else None
+        policy = policy if watched is None else watched.policy
+        if not isinstance(policy, TokenPolicy) or pasts is not None:
+            return await Runner.run(self, watched or policy, episodes, pasts)
+        job = self.crew.job(self, policy.salt)
+        if watched is None:
+            return await self.crew.play(job, episodes)
+        names = [name_of(episode) for episode in episodes]
+        try:
+            for name in names:
+                watched.watch.now_for(name, WORKER)
+            played = await self.crew.play(job, episodes)
+        finally:
+            for name in names:
+                watched.watch.now_for(name, None)
+        turns = [turn for trajectory in played for turn in trajectory.turns]
+        watched.watch.spent[ENGINE] += sum(turn.policy_s for turn in turns)
+        watched.watch.spent[WORLD] += sum(turn.env_s for turn in turns)
+        return played

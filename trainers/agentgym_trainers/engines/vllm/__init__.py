@@ -1,0 +1,1 @@
+"""vLLM as the engine: its client, our own server, weight sync."""

@@ -1,0 +1,212 @@
+"""A vLLM server of our own, for as long as a run needs it.
+
+    python -m agentgym_trainers.engines.vllm.server COMMAND ...
+
+is what stands between: it runs the command in a session of its own and ends everything in it when the command ends,
+when told to, or when its standard input does, which happens however the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from agentgym.clients.server_process import end_of
+from agentgym.errors import UsageError
+
+STARTUP_S = 900.0
+"""Until the server answers: large models take minutes to load."""
+GRACE_S = 10.0
+"""Between asking processes to end and ending them."""
+DYING_S = 8.0
+"""A server looks every five seconds whether its model's process lives."""
+TAIL = 30
+"""Lines of the log that an error shows."""
+TOKENS = 2048
+"""Of one forward on a CPU, unless one sequence may be longer."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl(2)."""
+READER = "agentgym_trainers.engines.vllm.worker.WeightReader"
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """What decides a server."""
+
+    model: Path
+    """A checkpoint's folder."""
+    max_length: int
+    max_sequences: int
+    dtype: str
+    seed: int
+    gpu_memory_utilization: float
+    cache_bytes: int | None
+    """Memory for keys and values on a CPU; None where there is a GPU."""
+    host: str = "127.0.0.1"
+    """Where it listens. Whoever reaches it may change the model."""
+    gpus: int = 1
+    """Slices that the model is cut into."""
+
+    def engine(self) -> dict[str, Any]:
+        """Of vLLM's engine, by the names of its `EngineArgs`."""
+        given: dict[str, Any] = {
+            "model": str(self.model), "dtype": self.dtype, "max_model_len": self.max_length,
+            "max_num_seqs": self.max_sequences, "seed": self.seed, "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm", "worker_extension_cls": READER, "enable_prefix_caching": True,
+            "disable_log_stats": True, "use_tqdm_on_load": False,
+        }  # fmt: skip
+        if self.gpus > 1:
+            given["tensor_parallel_size"] = self.gpus
+        if self.cache_bytes is None:
+            return given | {"gpu_memory_utilization": self.gpu_memory_utilization}
+        # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
+        return given | {
+            "kv_cache_memory_bytes": self.cache_bytes, "max_num_batched_tokens": max(self.max_length, TOKENS),
+            "enforce_eager": True, "enable_chunked_prefill": False,
+        }  # fmt: skip
+
+    def command(self, port: int, name: str) -> list[str]:
+        """Of a server; `name` is what it calls its model."""
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        given = {**self.engine(), "served_model_name": name, "host": self.host, "port": port}
+        for key, value in given.items():
+            flag = key.replace("_", "-")
+            if isinstance(value, bool):
+                command.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                command += [f"--{flag}", str(value)]
+        return [*command, "--disable-uvicorn-access-log"]
+
+
+class VllmServer:
+    """Started by `start`, ended by `stop` or with this process."""
+
+    def __init__(self, flags: ServerFlags, log: Path) -> None:
+        self.flags, self.log = flags, log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def start(self, startup_s: float = STARTUP_S) -> str:
+        """Its URL, once it answers. Raises UsageError with the end of its log when it does not."""
+        port, started = free_port(), monotonic()
+        url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
+        command = [sys.executable, "-m", "agentgym_trainers.engines.vllm.server", *self.flags.command(port, name)]
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        told = {**os.environ, **environment(self.flags), "PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=told
+            )
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=5.0, trust_env=False) as client:
+                while not await _answers(client, name):
+                    if self.process.poll() is not None:
+                        raise self._not_started(f"ended with status {self.process.returncode}")
+                    if monotonic() - started > startup_s:
+                        raise self._not_started(f"did not answer within {startup_s:g} s")
+                    await asyncio.sleep(0.2)
+        except BaseException:
+            self.stop()
+            raise
+        return url
+
+    def died(self) -> bool:
+        """Whether it ends by itself within a moment: a server whose model's process was killed takes some seconds."""
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(DYING_S)
+                return True
+        return False
+
+    def stop(self) -> None:
+        """End it and all that it started."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()  # asks the process between to end the server
+        try:
+            process.wait(2 * GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _not_started(self, how: str) -> UsageError:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return UsageError(f"the vLLM server {how} ({self.log}). {end_of(lines[-TAIL:])}")
+
+
+def environment(flags: ServerFlags) -> dict[str, str]:
+    """What vLLM reads there."""
+    if flags.cache_bytes is None:
+        return {"VLLM_NO_USAGE_STATS": "1"}
+    # As many threads as OMP_NUM_THREADS says, on whatever cores are free.
+    return {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+async def _answers(client: httpx.AsyncClient, name: str) -> bool:
+    """Whether the server at this address is there, and is ours."""
+    try:
+        response = await client.get("/v1/models")
+    except httpx.TransportError:
+        return False
+    return response.status_code == 200 and name in response.text
+
+
+def free_port() -> int:
+    """One that nobody listens on now. Another may take it before the server does: then the server ends, and says so."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def guard(command: Sequence[str]) -> int:
+    """Run a command as the head of this file says; its status."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+
+    def end_with_input() -> None:
+        # Unbuffered: the lock of a buffer, held in this thread, would abort the interpreter's exit.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        end()
+        try:
+            child.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    threading.Thread(target=end_with_input, daemon=True).start()
+    status = child.wait()
+    with contextlib.suppress(ProcessLookupError):  # what it started and left behind
+        os.killpg(child.pid, signal.SIGKILL)
+    return status if status >= 0 else 128 - status  # of a signal, as a shell tells it
+
+
+def _end_with_parent() -> None:
+    """In the child, before it becomes the command: what stands between may be killed itself, as Ray kills children of
+    an actor that ends. Linux alone has this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(guard(sys.argv[1:]))

@@ -1,0 +1,402 @@
+"""The learner: forwards rows, adds up losses, takes optimiser steps. It does not know the names of methods.
+
+Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-case name says "of these rows".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from agentgym_trainers import losses
+from agentgym_trainers.config.sections import LossOptions, OptimOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner import fsdp
+from agentgym_trainers.learner.critic import ValueHead
+from agentgym_trainers.learner.whole_batch_gradient import column_gradient
+from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
+from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
+from agentgym_trainers.nn import lora
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.nn.precision import Dtype, autocast
+from agentgym_trainers.nn.process_group import ALONE, Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the models say of some rows. `index` places each entry among the batch's action tokens."""
+
+    index: np.ndarray
+    logprob: Tensor
+    entropy: Tensor
+    value: Tensor | None
+    """The value head's output, to be read by `ValueHead.read`."""
+    bootstrap: list[tuple[int, Tensor]]
+    """(trajectory, output for its final observation)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One optimiser batch, and what of it is the same for all its micro-batches."""
+
+    batch: Batch
+    credit: Credit
+    options: LossOptions
+    weights_A: np.ndarray
+    """Of the objective: the reducer's, times the corrector's."""
+    plain_A: np.ndarray
+    """Of the regularisers: the reducer's. A token too old to learn from is still held by the KL."""
+    value_parts: tuple[np.ndarray, np.ndarray] | None
+    gradient_A: Tensor | None
+    """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
+
+    by_turn: tuple[np.ndarray, np.ndarray]
+    """`shares_by_bin` of the batch."""
+
+    @property
+    def old_logprob_A(self) -> np.ndarray:
+        """What the ratio is to: the weights before the update if a corrector weighs those against the engine's, else
+        what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
+        corrected = self.credit.weight_A is not None
+        return self.batch.x.get("prox_logprob_A", self.batch.logprob_A) if corrected else self.batch.logprob_A
+
+
+class Learner:
+    """A policy, perhaps a critic, perhaps a frozen reference, and their optimiser."""
+
+    def __init__(
+        self,
+        model: Any,
+        optim: OptimOptions,
+        *,
+        temperature: float = 1.0,
+        value: ValueHead | None = None,
+        reference: Any = None,
+        processes: Processes = ALONE,
+        dtype: Dtype = "float32",
+    ) -> None:
+        """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled. Every one of
+        `processes` is given the same rows, and forwards its share. A `reference` that is the model itself is the model
+        with its adapters off. All models compute in `dtype`, whatever their weights are in."""
+        for part in (model, value.trunk if value else None, reference):
+            if part is not None:
+                use_packed_attention(part)
+        self.model, self.value, self.reference = model, value, reference
+        self.optim, self.temperature, self.processes = optim, temperature, processes
+        self.dtype: Dtype = dtype
+        self.sharded = fsdp.is_sharded(model)
+        self.past_entropy = EntropyHistory()
+        self.not_finite: list[str] = []
+        """Parameters whose gradient was not finite in the last step that was skipped for it."""
+        groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
+        if value is not None:
+            groups.append({"params": list(value.parameters()), "lr": value.options.lr})
+        self.optimizer = torch.optim.AdamW(groups, betas=optim.betas, weight_decay=optim.weight_decay, foreach=True)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """The policy's, by name, as an engine samples from them: adapters are merged. Sliced ones are put together in
+        the process of rank 0, and the others get none; call it in all."""
+        weights = fsdp.gathered(self.model.state_dict(), self.processes)
+        if self.sharded and self.processes.rank:
+            return {}
+        return lora.merged(weights, self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how learning goes on, but the model's own weights. Of sliced models, as `weights`."""
+        state = {
+            "optimizer": self.optimizer.state_dict(),
+            "value": self.value.state_dict() if self.value is not None else None,
+            "adapters": lora.state_of(self.model.state_dict()),
+            "past_entropy": self.past_entropy.state_dict(),
+        }
+        return fsdp.gathered(state, self.processes)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises CheckpointError where the state is of other adapters."""
+        self.optimizer.load_state_dict(fsdp.sliced_optimizer(state["optimizer"], self.optimizer))
+        if self.value is not None:
+            self.value.load_state_dict(fsdp.sliced(state["value"], self.value.state_dict()))
+        lora.load(self.model, fsdp.sliced(state.get("adapters", {}), self.model.state_dict()))
+        self.past_entropy.load_state_dict(state["past_entropy"])
+
+    def set_lr(self, lr: float) -> None:
+        """The policy's, from the next step on."""
+        self.optimizer.param_groups[0]["lr"] = lr
+
+    def remember_entropy(self, entropy: float) -> None:
+        """A step's, for the band of `loss.band`."""
+        self.past_entropy.add(entropy)
+
+    def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
+        """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
+        columns: dict[str, np.ndarray] = {}
+        if self.value is not None:
+            columns |= self._values(batch, rows)
+        if self.reference is not None:
+            with lora.off(self.reference):
+                columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
+        if prox:
+            columns["prox_logprob_A"] = self.logprobs(batch, rows)
+        return batch.with_columns(**columns)
+
+    def _values(self, batch: Batch, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        assert self.value is not None
+        value_A, bootstrap_M = np.zeros(len(batch.turn_A)), np.zeros(len(batch.group_M))
+        with torch.no_grad():
+            for part in self._mine(rows):
+                outputs = self._forward(part, logits=False)
+                assert outputs.value is not None
+                value_A[outputs.index] = self.value.read(outputs.value).cpu().numpy()
+                for m, output in outputs.bootstrap:
+                    bootstrap_M[m] = self.value.read(output[None])[0].item()
+        for column in (value_A, bootstrap_M):
+            self.processes.sum(torch.from_numpy(column))
+        return {"value_A": value_A, "value_N": value_A[batch.first_A], "bootstrap_M": bootstrap_M}
+
+    def logprobs(self, batch: Batch, rows: Sequence[Row], model: Any = None) -> np.ndarray:
+        """float64[A]: each action token's log-probability under the present weights, or under another model's."""
+        logprob_A = np.zeros(len(batch.turn_A))
+        with torch.no_grad():
+            for part in self._mine(rows):
+                outputs = self._forward(part, model=model, critic=False)
+                logprob_A[outputs.index] = outputs.logprob.cpu().numpy()
+        self.processes.sum(torch.from_numpy(logprob_A))
+        return logprob_A
+
+    def imitate(self, rows: Sequence[Row], weights_A: np.ndarray) -> dict[str, float]:
+        """One optimiser step of cross-entropy on the rows' action tokens; `weights_A` as from `token_weights`."""
+        total = 0.0
+        for part in self._mine(rows):
+            outputs = self._forward(part, critic=False)
+            weights = _tensor(weights_A[outputs.index], outputs.logprob)
+            loss = (weights * losses.cross_entropy(outputs.logprob)).sum()
+            loss.backward()
+            total += loss.item()
+        return self._stepped(self.processes.add({"loss/cross_entropy": total}))
+
+    def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
+        """One optimiser step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
+        parts = self._mine(rows)
+        task, sums = self._task(batch, credit, options, parts)
+        largest = set()
+        for part in parts:
+            outputs = self._forward(part, critic=task.value_parts is not None)
+            loss, metrics = self._loss(outputs, task)
+            loss.backward()
+            share = len(outputs.index) / len(batch.turn_A)
+            for name, (value, how) in metrics.items():
+                if how == "max":
+                    largest.add(name)
+                    sums[name] = max(sums.get(name, 0.0), value)
+                else:
+                    sums[name] = sums.get(name, 0.0) + value * (share if how == "mean" else 1.0)
+        return self._stepped(self.processes.add(sums, sorted(largest)))
+
+    def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
+        """One optimiser step of the critic alone, whose trunk is its own, on this whole batch."""
+        value_parts = _targets(batch, credit)
+        assert self.value is not None
+        assert value_parts is not None
+        total = 0.0
+        for part in self._mine(rows):
+            outputs = self._forward(part, logits=False)
+            assert outputs.value is not None
+            target, weight = (_tensor(column[outputs.index], outputs.value) for column in value_parts)
+            loss = (weight * self.value.loss(outputs.value, target)).sum()
+            (self.value.options.coefficient * loss).backward()
+            total += loss.item()
+        return self._stepped(self.processes.add({"loss/value": total}))
+
+    def _task(
+        self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
+    ) -> tuple[Task, dict[str, float]]:
+        """The optimiser batch, and the metrics of an objective that sees it whole."""
+        plain_A = losses.token_weights(batch, options.reducer, options.reducer_length)
+        weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
+        value_parts = _targets(batch, credit) if self.value is not None else None
+        objective = OBJECTIVES[options.objective]
+        task = Task(batch, credit, options, weights_A, plain_A, value_parts, None, shares_by_bin(batch))
+        if objective.unit == "token":
+            return task, {}
+
+        def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            old, advantage, weights = (
+                _tensor(column, logprob_A) for column in (task.old_logprob_A, credit.advantage_A, weights_A)
+            )
+            return objective.function(logprob_A, old, batch, advantage, weights, **options.options)
+
+        def forward(part: list[Row]) -> tuple[np.ndarray, Tensor]:
+            outputs = self._forward(part, critic=False)
+            return outputs.index, outputs.logprob
+
+        gradient_A, loss, seen = column_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
+        first = self.processes.rank == 0  # every process saw the whole: it is told once
+        metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
+        told = metrics if first else {}
+        return replace(task, gradient_A=gradient_A), told
+
+    def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
+        """The rows' share of the loss, and (metric, how it adds up over shares)."""
+        index, logprob, options = outputs.index, outputs.logprob, task.options
+        if not len(index):  # their loss is zero, and so is its gradient, which is there all the same
+            return logprob.sum() + (outputs.value.sum() if outputs.value is not None else 0.0), {}
+        old = _tensor(task.old_logprob_A[index], logprob)
+        weights, plain = (_tensor(column[index], logprob) for column in (task.weights_A, task.plain_A))
+        change = logprob.detach() - old
+        metrics = {
+            "policy/entropy": (outputs.entropy.detach().mean().item(), "mean"),
+            "policy/logprob_gap": (change.abs().max().item(), "max"),
+            "policy/log_ratio": (change.mean().item(), "mean"),
+            **self._mismatch(outputs, task),
+        }
+        if task.gradient_A is not None:
+            loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
+        else:
+            advantage = _tensor(task.credit.advantage_A[index], logprob)
+            policy, seen = OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
+            loss = (weights * policy).sum()
+            metrics["loss/policy"] = (loss.item(), "sum")
+            for name, value in seen.items():
+                metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
+        if options.entropy:
+            loss = loss + options.entropy * (plain * losses.entropy(outputs.entropy)).sum()
+        if options.band is not None:
+            spread = outputs.entropy
+            share = _tensor(losses.token_weights(task.batch, "trajectory_mean")[index], spread)
+            metrics["policy/entropy_trajectory"] = ((share * spread.detach()).sum().item(), "sum")
+            penalty = (plain * entropy_band(spread, self.past_entropy.mean, options.band)).sum()
+            metrics["loss/band"] = (penalty.item(), "sum")
+            loss = loss + options.band.coefficient * penalty
+        if options.kl:
+            ref = _tensor(task.batch.x["ref_logprob_A"][index], logprob)
+            penalty = (plain * losses.kl(logprob, ref, options.kl_estimator)).sum()
+            metrics["loss/kl"] = (penalty.item(), "sum")
+            loss = loss + options.kl * penalty
+        if task.value_parts is not None:
+            assert outputs.value is not None
+            assert self.value is not None
+            target, weight = (_tensor(part[index], logprob) for part in task.value_parts)
+            critic = (weight * self.value.loss(outputs.value, target)).sum()
+            metrics["loss/value"] = (critic.item(), "sum")
+            loss = loss + self.value.options.coefficient * critic
+        return loss, metrics
+
+    def _mismatch(self, outputs: Outputs, task: Task) -> dict[str, tuple[float, str]]:
+        """How far learner and engine are apart at tokens of the newest weights, and entropy by turn.
+
+        "prob_error" is the mean of exp|ℓ − ℓ_engine|, "mismatch_kl" k3 of KL(engine ‖ learner): 1 and 0 where both
+        compute the same distribution. They say so of the engine only before the first optimiser step of an update.
+        """
+        index, batch = outputs.index, task.batch
+        change = outputs.logprob.detach().cpu().double().numpy() - batch.logprob_A[index]
+        version_A = batch.x.get("version_A")
+        if version_A is not None:
+            newest = version_A == version_A.max()
+            change, count = change[newest[index]], int(newest.sum())
+        else:
+            count = len(batch.turn_A)
+        bounded = np.clip(change, -20, 20)  # e^20 says enough
+        bin_A, share_A = task.by_turn
+        spread = outputs.entropy.detach().cpu().double().numpy() * share_A[index]
+        sums = np.bincount(bin_A[index], spread, minlength=len(NAMES))
+        return {
+            "policy/prob_error": (float(np.exp(np.abs(bounded)).sum()) / count, "sum"),
+            "policy/mismatch_kl": (float((np.exp(bounded) - 1 - bounded).sum()) / count, "sum"),
+            **{f"policy/entropy_turn_{NAMES[b]}": (float(sums[b]), "sum") for b in np.unique(bin_A).tolist()},
+        }
+
+    def _stepped(self, told: dict[str, float]) -> dict[str, float]:
+        """The metrics of an optimiser batch, with those of its step."""
+        return {**told, **self._step(all(math.isfinite(x) for name, x in told.items() if name.startswith("loss/")))}
+
+    def _step(self, finite: bool = True) -> dict[str, float]:
+        """Sum over processes, clip, check, step. A gradient that is not finite steps nothing, nor does a loss that is
+        not (`finite`): where it was clamped, its gradient is 0 and looks well.
+
+        Nor does one that is exactly zero, as where every attempt of every group failed: Adam's momentum would carry the
+        weights on, at full speed, in the direction of batches gone by.
+        """
+        norms = {}
+        for name, group in zip(("grad_norm", "value_grad_norm"), self.optimizer.param_groups, strict=False):
+            self.processes.sum_gradients(group["params"])
+            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            norms[f"optim/{name}"] = norm.item()
+            if torch.isfinite(norm):
+                torch.nn.utils.clip_grads_with_norm_(group["params"], self.optim.max_grad_norm, norm)
+            else:
+                finite = False
+            if norm == 0:
+                for parameter in group["params"]:
+                    parameter.grad = None  # the optimizer leaves those alone, their moments too
+        if finite:
+            self.optimizer.step()
+        else:
+            self.not_finite = self._not_finite()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {**norms, "optim/skipped": 0.0 if finite else 1.0}
+
+    def _not_finite(self) -> list[str]:
+        """Names of the parameters whose gradient is not, as far as this process has it."""
+        parts = {"": self.model, "value.": self.value}
+        named = [(f"{at}{name}", p.grad) for at, part in parts.items() if part for name, p in part.named_parameters()]
+        own = [(name, g.to_local() if isinstance(g, DTensor) else g) for name, g in named if g is not None]
+        return [name for name, gradient in own if not bool(torch.isfinite(gradient).all())]
+
+    def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """This process's micro-batches."""
+        parts = list(micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch))
+        return fsdp.evened(parts, self.processes) if self.sharded else parts
+
+    def _forward(self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True) -> Outputs:
+        """One packed forward. Logits are computed at the positions that predict action tokens, nowhere else."""
+        model = model or self.model
+        with autocast(model, self.dtype):
+            return self._forwarded(rows, model, critic, logits)
+
+    def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> Outputs:
+        packed = pack(rows, model.device)
+        value = self.value if critic else None
+        logprob = entropy = torch.zeros(len(packed.at), device=model.device)
+        hidden = None
+        if logits or (value is not None and value.trunk is None):
+            scores = token_logprobs(model, packed, self.temperature, hidden=value is not None and value.trunk is None)
+            logprob, entropy, hidden = scores.logprob, scores.entropy, scores.hidden
+        values, bootstrap = None, []
+        if value is not None:
+            cut = [
+                (row.trajectory, int(place[-1]))
+                for row, place in zip(rows, packed.places, strict=True)
+                if row.bootstrap
+            ]
+            final = torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)
+            both = value(packed.inputs, hidden, torch.cat([packed.at, final]))
+            values = both[: len(packed.at)]
+            bootstrap = [(m, both[len(packed.at) + i]) for i, (m, _) in enumerate(cut)]
+        return Outputs(packed.index, logprob, entropy, values, bootstrap)
+
+
+def _targets(batch: Batch, credit: Credit) -> tuple[np.ndarray, np.ndarray] | None:
+    """The critic's (target, weight) at each action token: every token's, or only a turn's first."""
+    if "value_A" in credit.targets:
+        a = len(batch.turn_A)
+        return credit.targets["value_A"], np.full(a, 1 / max(a, 1))
+    if "value_N" in credit.targets:
+        target_A = credit.targets["value_N"][batch.turn_A]
+        return target_A, np.where(batch.first_A, losses.turn_weights(batch)[batch.turn_A], 0.0)
+    return None
+
+
+def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(like.device, like.dtype)

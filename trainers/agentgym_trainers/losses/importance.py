@@ -1,0 +1,137 @@
+"""Correctors: what each token's loss weighs for having been sampled by other weights, or by another precision.
+
+ratio = π_prox / π_behaviour: the policy as the trainer computes it when an update begins, over the one that sampled.
+The objective's ratio is then π_θ / π_prox ("decoupled" PPO, AReaL 2505.24298), and the weight multiplies its loss.
+Weights are numbers without gradient. They never change a denominator: a token of weight 0 counts as one all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agentgym_trainers.data.batch import Batch
+
+Kind = Literal["none", "tis", "mis", "icepop", "k1_band"]
+Level = Literal["token", "turn", "trajectory"]
+
+MAX_LOG_RATIO = 20.0
+
+
+class CorrectOptions(BaseModel):
+    """Importance weights for tokens that the present policy would not have sampled as often."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind = "tis"
+    """"tis": min(ratio, cap); with it PPO is AReaL's decoupled PPO. "mis": the ratio, and 0 where it is outside
+    [low, high]. "icepop": the same, token by token, in [.5, 5]. "k1_band": 1, and 0 for all of a sequence whose tokens'
+    geometric mean ratio is outside [low, high]. "none": 1."""
+    level: Level = "token"
+    """Whose ratio it is: each token's, or the product over its turn or its trajectory."""
+    cap: float = Field(default=2.0, gt=0)
+    """AReaL has 5."""
+    low: float | None = Field(default=None, ge=0)
+    high: float | None = Field(default=None, gt=0)
+    max_staleness: int | None = Field(default=None, ge=0)
+    """Updates since a token was sampled beyond which it weighs 0, and with it its turn or trajectory."""
+
+    @model_validator(mode="after")
+    def _band_fits(self) -> CorrectOptions:
+        banded = self.kind in ("mis", "icepop", "k1_band")
+        if not banded and (self.low is not None or self.high is not None):
+            raise ValueError(f'correct.kind = "{self.kind}" has no band: remove correct.low and correct.high')
+        if self.kind == "icepop" and self.level != "token":
+            raise ValueError(f'correct.kind = "icepop" is of tokens; "mis" does the same for a {self.level}')
+        if self.kind == "k1_band" and self.level == "token":
+            raise ValueError(
+                'correct.kind = "k1_band" rejects whole sequences: set correct.level = "turn" or "trajectory"'
+            )
+        low, high = self.band
+        if low > high:
+            raise ValueError(f"correct.low is {low}, and that is above correct.high, {high}")
+        return self
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """(low, high), where nothing is said: mis [0, 2], icepop [.5, 5], k1_band [.99, 1.01]."""
+        low, high = {"icepop": (0.5, 5.0), "k1_band": (0.99, 1.01)}.get(self.kind, (0.0, 2.0))
+        return low if self.low is None else self.low, high if self.high is None else self.high
+
+
+def correct(
+    prox_A: np.ndarray,
+    behaviour_A: np.ndarray,
+    batch: Batch,
+    *,
+    kind: Kind = "tis",
+    level: Level = "token",
+    cap: float = 2.0,
+    low: float = 0.0,
+    high: float = 2.0,
+    max_staleness: int | None = None,
+    version: int | None = None,
+) -> tuple[np.ndarray, dict[str, float]]:
+    """float64[A], what each token's loss is multiplied by, and metrics.
+
+    `prox_A`, `behaviour_A`: log-probabilities. Population: the tokens of the turn or trajectory where `level` says so.
+    TIS: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". MIS and k1 band:
+    Liu, Li et al. 2025, "When speed kills stability". IcePop: Ring-1T's report, 2025. AReaL's default as released
+    applies no weight at all; this one is applied whenever a recipe names it.
+    `max_staleness` reads `version_A` and `version`, that of the present weights (default: the newest in the batch).
+    """
+    log_ratio_A = np.asarray(prox_A, np.float64) - np.asarray(behaviour_A, np.float64)
+    index_A = {"token": np.arange(len(log_ratio_A)), "turn": batch.turn_A, "trajectory": batch.traj_A}[level]
+    count = np.maximum(np.bincount(index_A), 1)
+    log_U = np.bincount(index_A, log_ratio_A, minlength=len(count))
+    if kind == "k1_band":
+        log_U = log_U / count
+    ratio_U = np.exp(np.clip(log_U, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+    inside_U = (ratio_U >= low) & (ratio_U <= high)
+    weight_U = {
+        "none": lambda: np.ones_like(ratio_U),
+        "tis": lambda: np.minimum(ratio_U, cap),
+        "mis": lambda: np.where(inside_U, ratio_U, 0.0),
+        "icepop": lambda: np.where(inside_U, ratio_U, 0.0),
+        "k1_band": lambda: inside_U.astype(np.float64),
+    }[kind]()
+    metrics: dict[str, float] = {}
+    if max_staleness is not None:
+        version_A = batch.x["version_A"]
+        age_A = (version_A.max(initial=0) if version is None else version) - version_A
+        stale_U = np.bincount(index_A, age_A > max_staleness, minlength=len(count)) > 0
+        weight_U = np.where(stale_U, 0.0, weight_U)
+        metrics |= {"stale": float(stale_U[index_A].mean()), "staleness_max": float(age_A.max())} if len(age_A) else {}
+    weight_A = weight_U[index_A]
+    if len(weight_A):
+        metrics |= _metrics(weight_A, log_ratio_A, (ratio_U[index_A] > cap) if kind == "tis" else None)
+    return weight_A, metrics
+
+
+def apply(
+    options: CorrectOptions, prox_A: np.ndarray, behaviour_A: np.ndarray, batch: Batch, version: int | None = None
+) -> tuple[np.ndarray, dict[str, float]]:
+    """`correct` with a recipe's options."""
+    low, high = options.band
+    return correct(
+        prox_A, behaviour_A, batch, kind=options.kind, level=options.level, cap=options.cap, low=low, high=high,
+        max_staleness=options.max_staleness, version=version,
+    )  # fmt: skip
+
+
+def _metrics(weight_A: np.ndarray, log_ratio_A: np.ndarray, capped_A: np.ndarray | None) -> dict[str, float]:
+    """`k1`, `k3`: KL(behaviour ‖ prox) by two estimators; the tokens are behaviour's. `effective`: (Σw)² / (A Σw²)."""
+    square = float((weight_A**2).sum())
+    bounded = np.clip(log_ratio_A, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return {
+        "weight_mean": float(weight_A.mean()),
+        "weight_max": float(weight_A.max()),
+        "zeroed": float((weight_A == 0).mean()),
+        "effective": float(weight_A.sum()) ** 2 / (len(weight_A) * square) if square else 0.0,
+        "k1": float(-log_ratio_A.mean()),
+        "k3": float((np.exp(bounded) - 1 - bounded).mean()),
+        "logprob_gap_max": float(np.abs(log_ratio_A).max()),
+        **({} if capped_A is None else {"capped": float(capped_A.mean())}),
+    }

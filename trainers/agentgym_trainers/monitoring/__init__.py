@@ -1,0 +1,1 @@
+"""What a run logs, and the guards that stop it."""

@@ -1,0 +1,101 @@
+"""What is logged: `metrics.jsonl`, always, and TensorBoard beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from agentgym.rollouts.trajectory import Trajectory
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import is_demonstration
+from agentgym_trainers.monitoring.turn_bins import NAMES, bin_of_turns
+
+
+class MetricsLog:
+    """Appends one line a step: {"phase", "step", "group/name": number, ...}. Names under "time/" are seconds, and the
+    only ones that differ between two runs of the same seed."""
+
+    def __init__(self, run: Path, position: int = 0) -> None:
+        """`position`: bytes of the file that count; a resumed run drops what came after its checkpoint."""
+        self.path = run / "metrics.jsonl"
+        self.path.touch()
+        with self.path.open("r+b") as file:
+            file.truncate(min(position, self.position))
+        self._tensorboard = SummaryWriter(str(run / "tensorboard"))
+
+    @property
+    def position(self) -> int:
+        return self.path.stat().st_size
+
+    def write(self, phase: str, step: int, metrics: dict[str, float]) -> None:
+        clean = {name: (float(value) if math.isfinite(value) else None) for name, value in metrics.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"phase": phase, "step": step, **clean}) + "\n")
+        for name, value in clean.items():
+            if value is not None:
+                self._tensorboard.add_scalar(f"{phase}/{name}", value, step)
+
+    def close(self) -> None:
+        self._tensorboard.close()
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What happened in the episodes; failures are counted apart and enter nothing else, demonstrations nothing."""
+    trajectories = [t for t in trajectories if not is_demonstration(t)]
+    counted = [t for t in trajectories if not t.stop.is_failure]
+    turns = [turn for t in counted for turn in t.turns]
+    n, k = max(len(counted), 1), max(len(turns), 1)
+    return {
+        "rollout/success": sum(t.success for t in counted) / n,
+        "rollout/score": sum(t.score for t in counted) / n,
+        "rollout/turns": len(turns) / n,
+        "rollout/truncated": sum(t.stop.is_truncated for t in counted) / n,
+        "rollout/invalid": sum(turn.action is None or turn.info.get("valid_action") is False for turn in turns) / k,
+        "rollout/cut_by_length": sum(turn.finish == "length" for turn in turns) / k,
+        "rollout/failed": float(len(trajectories) - len(counted)),
+        "rollout/forks": sum(len(t.forks) for t in counted) / n,
+    }
+
+
+def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
+    """How credit was dealt out, and how well the critic explains its targets."""
+    advantage = credit.advantage_A
+    if not len(advantage):
+        return {}
+    metrics = {
+        "credit/mean": float(advantage.mean()),
+        "credit/std": float(advantage.std()),
+        "credit/zero_fraction": float((advantage == 0).mean()),
+        "credit/positive_fraction": float((advantage > 0).mean()),
+    }
+    for column, target in credit.targets.items():
+        spread = float(np.var(target))
+        if spread > 0:
+            metrics["value/explained_variance"] = 1 - float(np.var(target - batch.x[column])) / spread
+            metrics |= explained_by_turn(batch, column, target)
+        metrics["value/mean"] = float(batch.x[column].mean())
+        metrics["value/target_mean"] = float(target.mean())
+    return metrics
+
+
+def explained_by_turn(batch: Batch, column: str, target: np.ndarray) -> dict[str, float]:
+    """1 − Var(G − V) / Var(G) over what lies at the first turn, the second, the third or fourth, ... of its attempt.
+
+    Population: the batch's turns (column "_N") or tokens ("_A") there. Left out where all targets are equal.
+    """
+    bin_N = bin_of_turns(batch)
+    bin_ = bin_N if column.endswith("_N") else bin_N[batch.turn_A]
+    found = {}
+    for number, name in enumerate(NAMES):
+        here = bin_ == number
+        spread = float(np.var(target[here])) if here.any() else 0.0
+        if spread > 0:
+            found[f"value/explained_variance_turn_{name}"] = (
+                1 - float(np.var((target - batch.x[column])[here])) / spread
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Models: checkpoints, attention over prefix trees, packed forward passes, adapters, process groups."""

@@ -1,0 +1,1 @@
+"""From tasks to trajectories: the environment, the token policy, sources of episodes, Monte Carlo branching."""

@@ -1,0 +1,81 @@
+"""The world that a run trains on: in this process, at a URL, or behind a server that is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rich.progress import Progress
+
+from agentgym.clients.client import Connection, connect
+from agentgym.clients.server_process import server_process
+from agentgym.errors import ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.rollout.sources import SOURCES
+
+REVIVAL_RETRIES = 9
+"""Of a request, through the socket: nine seconds, and an episode is tried twice. Then a server that died is there
+again."""
+
+
+@asynccontextmanager
+async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
+    """The world to train on, and the URL of the server that was started for it, if one was."""
+    name = config.world.name
+    if "://" in name or not config.world.serve:
+        async with connect(name) as world:
+            yield check_world(config, world), None
+        return
+    with server_process([name], revive=True) as url:
+        progress.console.print(f"serving {name} at {url}")
+        async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
+            yield check_world(config, world), url
+
+
+def check_world(config: Config, world: Connection) -> Connection:
+    """The world, checked by its spec (see `check_spec`)."""
+    check_spec(config, world.spec)
+    return world
+
+
+def check_spec(config: Config, spec: EnvSpec) -> None:
+    """Raise ConfigError where the recipe asks for what the world does not have."""
+    for split in (config.world.split, config.eval.split):
+        if split not in spec.splits:
+            raise ConfigError(f"{spec.id} has no split {split!r}; it has {', '.join(spec.splits)}")
+    if config.eval.tasks > spec.splits[config.eval.split]:
+        raise ConfigError(
+            f"eval.tasks is {config.eval.tasks}; {spec.id} has {spec.splits[config.eval.split]} tasks in "
+            f"{config.eval.split!r}: set eval.tasks={spec.splits[config.eval.split]}, or fewer"
+        )
+    for who, needs in config.needs.items():
+        if "anchors" in needs and "state_key" not in spec.info_keys:
+            raise ConfigError(f"{who} compares equal states, and {spec.id} names none (no state_key)")
+        if "snapshots" in needs and "snapshot" not in spec.capabilities:
+            raise ConfigError(f"{who} goes back to states that were visited, and {spec.id} has no snapshots")
+    for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(spec.capabilities)):
+        raise ConfigError(f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {spec.id} has none")
+    if "two_player" in spec.capabilities and config.source.kind != "selfplay":
+        raise ConfigError(
+            f"{spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
+            '"selfplay", or train against an opponent of the world\'s own'
+        )
+    _check_warm_up(config, spec)
+
+
+def _check_warm_up(config: Config, spec: EnvSpec) -> None:
+    """Raise ConfigError where there is nothing to imitate, or no action to draw at random."""
+    options = config.sft
+    if options is None:
+        return
+    if "expert" not in spec.capabilities:
+        raise ConfigError(
+            f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set sft= to train without a warm-up, "
+            "best with model.path=FOLDER of a trained model"
+        )
+    if options.noise and not spec.actions and "available_actions" not in spec.info_keys:
+        raise ConfigError(
+            f"sft.noise = {options.noise:g} replaces the expert's actions by random ones, and {spec.id} lists no "
+            "actions to draw from: set sft.noise=0"
+        )

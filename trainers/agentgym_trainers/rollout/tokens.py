@@ -1,0 +1,240 @@
+"""Prompt tokens: append-only, and never re-tokenised once sampled.
+
+The next prompt is the last prompt, the sampled tokens, and whatever the chat template writes after them:
+
+    rendered before   <|im_start|>user\\nA<|im_end|>\\n<|im_start|>assistant\\n
+    sampled           go north <|im_end|>                                   (tokens kept as they are)
+    rendered now      ...the above... \\n<|im_start|>user\\nB<|im_end|>\\n<|im_start|>assistant\\n
+                                      ^ only this suffix is encoded: boundary and observation, never trained
+
+Where the new rendering does not begin with the old one and the reply (a template that strips earlier thinking, or trims
+a reply that has space to trim; a history window; a tool call that is written otherwise; a stop token that is not the
+template's own), the transcript forks: a new branch begins whose prompt is the new rendering, encoded whole. Forks are
+counted and say why.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+
+from agentgym.errors import CheckpointError, PolicyFailure
+from agentgym.rollouts.policy import Tokens
+from agentgym.rollouts.prompt_format import Message
+from agentgym.rollouts.trajectory import Branch, Span
+from agentgym.spec import ToolSpec
+
+CACHED = 2048
+"""Characters of the longest text whose tokens are kept: boundaries and observations repeat, whole prompts do not."""
+
+
+class ChatTemplate:
+    """A Hugging Face tokenizer's chat template as three functions: render, encode, decode."""
+
+    def __init__(self, tokenizer: Any, options: dict[str, Any] | None = None) -> None:
+        """`options` go to the template (`enable_thinking`, for instance)."""
+        if not getattr(tokenizer, "chat_template", None):
+            raise CheckpointError(
+                f"the tokenizer of {tokenizer.name_or_path or 'this model'} has no chat template; save one with it "
+                "(tokenizer.chat_template = ...) or choose a chat model"
+            )
+        self.tokenizer = tokenizer
+        self._options = options or {}
+        self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
+        """The conversation as text; with `generation`, up to where the reply begins.
+
+        Raises CheckpointError where the template refuses it (a system message, for instance).
+        """
+        offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages), tools=offered, tokenize=False, add_generation_prompt=generation, **self._options
+            )
+        except TemplateError as error:
+            raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error
+
+    def encode(self, text: str, after: int | None = None) -> tuple[int, ...]:
+        """Token ids of rendered text: special tokens are recognised, none are added.
+
+        `after` is the token before: where a text begins, or follows a special token, some tokenizers write or swallow
+        a space.
+        """
+        if after is not None:
+            joined = self._encode(self.decode([after]) + text)
+            if joined[:1] == (after,):
+                return joined[1:]
+        return self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return self._encode_cached(text) if len(text) <= CACHED else self._encode_uncached(text)
+
+    def _encode_uncached(self, text: str) -> tuple[int, ...]:
+        if not text.isascii():  # half a surrogate pair in a world's text has no bytes: it becomes "?"
+            text = text.encode(errors="replace").decode()
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, ids: Sequence[int], after: Sequence[int] = ()) -> str:
+        """The text of `ids`; `after` are tokens before them: some tokenizers drop the space that begins a text."""
+        before = self._decode(after) if after else ""
+        return self._decode([*after, *ids])[len(before) :]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @cached_property
+    def end_id(self) -> int | None:
+        """The token that ends a reply: the first special one that the template writes after it, else the EOS."""
+        marker = "\u2063reply\u2063"
+        reply = [{"role": "user", "content": "x"}, {"role": "assistant", "content": marker}]
+        added = self.tokenizer.added_tokens_decoder.items()
+        special = {token for token, kind in added if kind.special} | set(self.tokenizer.all_special_ids)
+        for then in ([], [{"role": "user", "content": "x"}]):  # GLM ends a reply by who speaks next
+            _, found, tail = self.render([*reply, *then], generation=False).rpartition(marker)
+            for token in self.encode(tail) if found else ():
+                if token in special:
+                    return token
+        return self.tokenizer.eos_token_id
+
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens at which a reply stops: the one that the template ends it with, and the tokenizer's EOS."""
+        return frozenset(token for token in (self.end_id, self.tokenizer.eos_token_id) if token is not None)
+
+    def write(self, messages: Sequence[Message], reply: str, tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
+        """`reply` to `messages` as a model that keeps to the template would sample it, its end token included."""
+        prompt = self.render(messages, tools)
+        whole = self.render([*messages, {"role": "assistant", "content": reply}], tools, generation=False)
+        text = whole[len(prompt) :] if whole.startswith(prompt) else reply
+        end = () if self.end_id is None else (self.end_id,)
+        said, ended, rest = text.rpartition(self.decode(end)) if end else (text, "", "")
+        text = said if ended and not rest.strip() else text
+        return (*self.encode(text, *self.encode(prompt)[-1:]), *end)
+
+
+class Transcript:
+    """The token record of one episode, built turn by turn:
+
+    transcript.prompt(messages) -> ids so far; sample from them; transcript.sampled(turn, ids, ...); and again.
+    """
+
+    def __init__(self, template: ChatTemplate, stop_ids: frozenset[int], tools: Sequence[ToolSpec] = ()) -> None:
+        self._template, self._stop_ids, self._tools = template, stop_ids, tools
+        self._covered = ""
+        """The text that `ids` stand for: rendered prompt, then reply text (its stop token included)."""
+        self._done: list[Branch] = []
+        self._forks: list[str] = []
+        self._ids: list[int] = []
+        self._turn: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+
+    def copy(self) -> Transcript:
+        """The same record so far, to be continued apart from this one."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, list):
+                setattr(twin, name, value.copy())
+        return twin
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact."""
+        return self._extend(self._template.render(messages, self._tools))
+
+    def _extend(self, rendered: str) -> list[int]:
+        if rendered.startswith(self._covered):
+            self._append(self._template.encode(rendered[len(self._covered) :], *self._ids[-1:]))
+        else:
+            self._forks.append(difference(self._covered, rendered))
+            self._close_branch()
+            self._append(self._template.encode(rendered))
+        self._covered = rendered
+        return list(self._ids)
+
+    def sampled(
+        self, turn: int, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> tuple[Span, str]:
+        """Record a reply exactly as it left the engine; returns where it lies and its text without the stop token.
+
+        Raises PolicyFailure for what no engine may answer.
+        """
+        if not ids or not len(ids) == len(logprobs) == len(versions) or not all(map(math.isfinite, logprobs)):
+            raise PolicyFailure(
+                f"the engine answered {len(ids)} tokens, {len(logprobs)} log-probabilities and {len(versions)} "
+                "versions; a reply has at least one token, and each token a finite log-probability and a version"
+            )
+        start, before = len(self._ids), self._ids[-1:]
+        self._ids.extend(ids)
+        self._turn.extend([turn] * len(ids))
+        self._logprobs.extend(logprobs)
+        self._versions.extend(versions)
+        # After a stop token the template's own closing text begins with that very token; after a reply that was cut by
+        # length it must be written whole, unsampled.
+        said = len(ids) - (ids[-1] in self._stop_ids)
+        text = self._template.decode(ids[:said], before)
+        self._covered += text + self._template.decode(ids[said:])
+        return Span(len(self._done), start, len(self._ids)), text
+
+    def finish(self, messages: Sequence[Message] | None, max_length: int | None = None) -> Tokens:
+        """All branches. `messages` of an episode that was cut are appended, unsampled, so that their value is read.
+
+        No branch is longer than `max_length`: what an engine refused to answer, or was never asked, is cut there.
+        """
+        if messages is not None:
+            self._extend(self._template.render(messages, self._tools))
+        sampled_until = next((i + 1 for i in reversed(range(len(self._turn))) if self._turn[i] >= 0), 1)
+        for column in (self._ids, self._turn, self._logprobs, self._versions):
+            del column[max(max_length or len(column), sampled_until) :]
+        self._close_branch()
+        return Tokens(tuple(self._done), tuple(self._forks))
+
+    def _append(self, ids: Sequence[int]) -> None:
+        self._ids.extend(ids)
+        self._turn.extend([-1] * len(ids))
+        self._logprobs.extend([0.0] * len(ids))
+        self._versions.extend([-1] * len(ids))
+
+    def _close_branch(self) -> None:
+        if self._ids:
+            columns = (self._ids, self._turn, self._logprobs, self._versions)
+            dtypes = (np.int32, np.int32, np.float32, np.int32)
+            self._done.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))
+        self._ids, self._turn, self._logprobs, self._versions = [], [], [], []
+
+
+def difference(covered: str, rendered: str) -> str:
+    """Where a prompt first says something else than the tokens so far."""
+    at = next(
+        (i for i, (a, b) in enumerate(zip(covered, rendered, strict=False)) if a != b),
+        min(len(covered), len(rendered)),
+    )
+    was, now = covered[max(0, at - 20) : at + 30], rendered[max(0, at - 20) : at + 30]
+    return f"the next prompt says {now!r} where the tokens say {was!r}"
+
+
+REPLIES = {
+    "a plain reply": "two",
+    "a reply that thinks": "<think>\nhm\n</think>\n\ntwo",
+    "a tool call": '<tool_call>{"name": "act", "arguments": {"action": "two", "sure": false}}</tool_call>',
+}
+"""What `check_template` tries."""
+
+
+def check_template(template: ChatTemplate) -> list[str]:
+    """What to know of a template before training: after which replies the next turn forks, and why; empty when none."""
+    notes = [] if template.stop_ids() else ["nothing ends a reply: neither template nor tokenizer has a token for it"]
+    first = [{"role": "user", "content": "one"}]
+    for kind, reply in REPLIES.items():
+        transcript = Transcript(template, template.stop_ids())
+        transcript.prompt(first)
+        ids = template.write(first, reply)
+        _, text = transcript.sampled(0, ids, [0.0] * len(ids), [0] * len(ids))
+        then = [{"role": "assistant", "content": text}, {"role": "user", "content": "three"}]
+        notes += [f"after {kind}, {why}" for why in transcript.finish([*first, *then]).forks]
+    return notes

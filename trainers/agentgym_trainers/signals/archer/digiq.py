@@ -1,0 +1,95 @@
+"""Digi-Q (Bai et al. 2025, 2502.15760): a Q function over frozen features, from which a policy is drawn by best of N.
+
+The critic is ArCHer's, its encoder frozen: TD on features alone. The policy imitates, at each replayed state, the best
+of N actions, the buffer's own among them, if its advantage clears a threshold (assigner "digiq"):
+
+    a* = argmax_a A(s, a),  a ∈ {a_buffer, ã_1 .. ã_{N−1} ~ π(·|s)},   A = max_i Q_i − max_i V_i
+
+N = 1 is filtered imitation of the buffer. The maximum over heads is as released, and optimistic; heads = "min" is not.
+A reply without an action that the world has is never imitated: its A is 0. Published on the features of a model that
+was first taught whether an action changes the screen; without such a stage they may say too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import Field
+
+from agentgym.rollouts.prompt_format import Harness
+from agentgym.spec import EnvSpec
+from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals.archer.critic import CriticOptions, TwinCritic
+from agentgym_trainers.signals.archer.signal import CriticSignal, critic_of, fresh
+from agentgym_trainers.signals.archer.transitions import Transition
+
+if TYPE_CHECKING:
+    from agentgym_trainers.signals import Parts
+
+Valid = Callable[[Sequence[int], Sequence[int]], bool]
+"""(the state's ids, the reply's) -> whether the reply holds an action of the world."""
+
+
+class DigiQOptions(CriticOptions):
+    """Digi-Q: best of N by a Q function over frozen features."""
+
+    encoder: Literal["frozen"] = "frozen"
+    candidates: int = Field(default=16, gt=0)
+    """N: actions compared at a state, the buffer's own among them."""
+    heads: Literal["max", "min"] = "max"
+    """What the two heads' answers become when the best is chosen; "max" is as released, and optimistic."""
+
+
+class DigiQSignal(CriticSignal):
+    """Provides q_N and v_N of the best action at each replayed state; q = v for one that is no action."""
+
+    options: DigiQOptions
+
+    def __init__(
+        self, options: DigiQOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int, valid: Valid
+    ) -> None:
+        super().__init__(options, critic, engine, sampling, wave)
+        self.over, self.valid = options.heads, valid
+
+    @classmethod
+    def build(cls, options: DigiQOptions, parts: Parts) -> DigiQSignal:
+        valid = validity(parts.template, parts.runner.harness, parts.spec)
+        critic, wave = critic_of(options, parts), parts.runner.concurrency
+        return cls(options, critic, parts.engine, parts.sampling, wave, valid)
+
+    async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
+        """The best of N; of equal ones the buffer's, then the first that was sampled."""
+        replies = await self.reply(turns, self.options.candidates - 1, rng)
+        every: list[Transition] = []
+        ends: list[int] = []
+        for turn, said in zip(turns, replies, strict=True):
+            distinct = {tuple(turn.action.tolist()): turn}
+            for one in said:
+                if tuple(one.ids) not in distinct:
+                    distinct[tuple(one.ids)] = replace(fresh(turn, one), valid=self.valid(turn.state.tolist(), one.ids))
+            every += distinct.values()
+            ends.append(len(every))
+        q, v = self.judge(every)
+        best = [first + int(np.argmax((q - v)[first:end])) for first, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return [every[i] for i in best]
+
+    def judge(self, turns: Sequence[Transition]) -> np.ndarray:
+        """(q, v) of turns; q = v where the action was none."""
+        q, v = super().judge(turns)
+        return np.stack([np.where([t.valid for t in turns], q, v), v])
+
+
+def validity(template: ChatTemplate, harness: Harness, spec: EnvSpec) -> Valid:
+    """By the harness's grammar and, where the world lists its actions, that list."""
+    stops = template.stop_ids()
+
+    def valid(state: Sequence[int], said: Sequence[int]) -> bool:
+        kept = said[:-1] if said[-1] in stops else said
+        action = harness.parse(template.decode(kept, state[-1:]), spec).action
+        return action is not None and (not spec.actions or action in spec.actions)
+
+    return valid

@@ -1,0 +1,167 @@
+"""ArCHer's critic as a signal: it remembers turns, learns Q and V from them, and gives the actor fresh actions.
+
+Each RL step, before the actor moves: the step's turns enter the replay buffer; the critic takes its steps; then fresh
+actions are sampled at replayed states, and the actor is trained on those with A = q_N − v_N (assigner "q_minus_v").
+That is on-policy whatever the buffer holds, so the objective is the plain policy gradient: no ratio, no clip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.engines.base import Completion, Engine, Sampling
+from agentgym_trainers.signals.archer.critic import CriticOptions, Examples, Over, TwinCritic, action_read
+from agentgym_trainers.signals.archer.encoder import Encoder
+from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
+
+if TYPE_CHECKING:
+    from agentgym_trainers.signals import Parts, Scene
+
+
+class TwinOptions(CriticOptions):
+    """ArCHer: twin Q and V over a replay buffer."""
+
+    actor: Literal["resample", "rollout"] = "resample"
+    """What the policy is trained on: fresh actions at replayed states, or the step's own turns."""
+
+
+class CriticSignal:
+    """A buffer, a critic that learns from it, and the engine that says what the present policy would do."""
+
+    fit_first = True
+    over: Over = "min"
+    """What the two heads' answers become when somebody asks. Their training knows only each its own."""
+
+    def __init__(
+        self, options: CriticOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int
+    ) -> None:
+        """`wave`: fresh actions sampled at once."""
+        self.options, self.critic = options, critic
+        self.engine, self.sampling, self.wave = engine, sampling, wave
+        self.replay = Replay(options.capacity)
+
+    async def fit(self, scene: Scene) -> dict[str, float]:
+        """Remember the step's turns; then take the critic's steps."""
+        options = self.options
+        self.replay.add(transitions_of(scene.batch, scene.rows, options.gamma))
+        turns = self.replay.sample(options.pool, scene.rng)
+        acted = turns
+        if options.expectile is None:
+            replies = await self.reply(turns, 1, scene.rng)
+            acted = [fresh(t, said) for t, (said,) in zip(turns, replies, strict=True)]
+        metrics = self.critic.learn(Examples(turns, [action_read(t) for t in acted]), scene.rng)
+        return metrics | {"replay": float(len(self.replay))}
+
+    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+        """q_N and v_N of the turns as they were played; 0 during the warm-up, when they would say nothing."""
+        if scene.step < self.options.warmup:
+            return {"q_N": np.zeros(len(scene.batch.traj_N)), "v_N": np.zeros(len(scene.batch.traj_N))}
+        q_N, v_N = self.judge(transitions_of(scene.batch, scene.rows, self.options.gamma))
+        return {"q_N": q_N, "v_N": v_N}
+
+    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
+        """The actions that the policy is trained on, every one a trajectory of one turn; in the warm-up the step's own,
+        without advantage."""
+        if scene.step < self.options.warmup:
+            return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
+        turns = await self.choose(self.replay.sample(self.options.actor_states, scene.rng), scene.rng)
+        batch, rows = turns_batch(turns)
+        q_N, v_N = self.judge(turns)
+        return batch.with_columns(q_N=q_N, v_N=v_N), rows
+
+    async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
+        """An action for the state of each turn."""
+        raise NotImplementedError
+
+    def judge(self, turns: Sequence[Transition]) -> np.ndarray:
+        """(q, v) of turns."""
+        return self.critic.values(turns, self.over)
+
+    async def reply(self, turns: Sequence[Transition], count: int, rng: np.random.Generator) -> list[list[Completion]]:
+        """`count` replies of the present policy in the state of each turn, from streams that `rng` decides."""
+        seeds = rng.integers(2**63, size=len(turns)).tolist()
+        answers: list[list[Completion]] = []
+        for first in range(0, len(turns), self.wave):
+            asked = list(zip(turns, seeds, strict=True))[first : first + self.wave]
+            opened = [(t, self.engine.open(np.random.default_rng(seed))) for t, seed in asked]
+            answers += await asyncio.gather(*(self._ask(talk, t.state.tolist(), count) for t, talk in opened))
+        return answers
+
+    async def _ask(self, conversation: Any, state: list[int], count: int) -> list[Completion]:
+        try:
+            return [await conversation.generate(state, self.sampling) for _ in range(count)]
+        finally:
+            conversation.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"replay": self.replay.state_dict(), "critic": self.critic.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.replay.load_state_dict(state["replay"])
+        self.critic.load_state_dict(state["critic"])
+
+
+class TwinSignal(CriticSignal):
+    """Provides q_N and v_N, each the lower of its two heads, of fresh actions at replayed states."""
+
+    options: TwinOptions
+
+    @classmethod
+    def build(cls, options: TwinOptions, parts: Parts) -> TwinSignal:
+        return cls(options, critic_of(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
+
+    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
+        if self.options.actor == "rollout":
+            return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
+        return await super().actor(scene)
+
+    async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
+        """One action that the present policy samples."""
+        return [fresh(t, said) for t, (said,) in zip(turns, await self.reply(turns, 1, rng), strict=True)]
+
+
+def fresh(turn: Transition, said: Completion) -> Transition:
+    """Another action at the turn's state, stop token included; what the world makes of it, nobody knows."""
+    ids, stop = np.concatenate([turn.state, np.array(said.ids, np.int64)]), turn.start + len(said.ids)
+    logprobs = np.array(said.logprobs, np.float32)
+    return Transition(ids, turn.start, stop, logprobs, said.version, 0.0, ids, 0, True, False, True, float("nan"))
+
+
+def turns_batch(turns: Sequence[Transition]) -> tuple[Batch, list[Row]]:
+    """A batch of these turns alone, every one a trajectory and a group of its own; rewards are 0."""
+    count = len(turns)
+    tokens = [t.stop - t.start for t in turns]
+    firsts = np.cumsum([0, *tokens[:-1]])
+    rows = [
+        Row(t.ids[: t.stop], np.arange(t.start, t.stop), first + np.arange(t.stop - t.start), m, False)
+        for m, (t, first) in enumerate(zip(turns, firsts.tolist(), strict=True))
+    ]
+    batch = Batch(
+        group_M=np.arange(count),
+        traj_N=np.arange(count),
+        reward_N=np.zeros(count),
+        turn_A=np.repeat(np.arange(count), tokens),
+        truncated_M=np.zeros(count, bool),
+        anchor_N=np.full(count, -1),
+        logprob_A=np.concatenate([np.zeros(0, np.float32), *(t.logprobs for t in turns)]),
+        x={
+            "version_A": np.repeat([t.version for t in turns], tokens),
+            "valid_N": np.array([t.valid for t in turns], float),
+        },
+    )
+    return batch, rows
+
+
+def critic_of(options: CriticOptions, parts: Parts) -> TwinCritic:
+    """The critic on a copy of the policy's trunk as RL began, its heads drawn from the run's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(parts.seed)
+        return TwinCritic(Encoder(copy.deepcopy(parts.reference.base_model)), options, parts.tokens_per_micro_batch)

@@ -1,0 +1,175 @@
+"""The implicit process reward model: a language model φ, trained on outcomes alone, whose log-ratio rewards each token.
+
+    q_j = ℓ_φ(y_j | ·) − ℓ_ref(y_j | ·)            column prm_A, not times β
+
+    loss = "outcome"  PRIME (Cui et al. 2025, 2502.01456): p = σ(β Σ_j q_j), cross-entropy with success; ref = φ as it
+                      began, which is the policy as RL began.
+    loss = "pair"     iStar, OPRL (Liu et al. 2025, 2509.19199): −log σ(s⁺ − s⁻) over every success × failure of a
+                      group, s = Σ_t β Σ_{j∈t} q_j; ref = the policy that acted, which moves on.
+
+Both couple whole trajectories; the gradient is exact whatever the micro-batches are (twopass.py). Released iStar
+detaches the scores before the loss, so that its φ never moves.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, mean_by, outcomes
+
+if TYPE_CHECKING:
+    from agentgym_trainers.signals import Parts, Scene
+
+Aggregate = Literal["sum", "mean"]
+
+
+class PRMOptions(FitOptions):
+    """A reward for every token: how much likelier a model trained on outcomes finds it (PRIME, iStar).
+
+    Unless `fit_first`, a batch's rewards are of the model before it saw its outcomes, as released.
+    """
+
+    loss: Literal["outcome", "pair"] = "outcome"
+    """"outcome": cross-entropy with success (PRIME). "pair": success over failure within a group (iStar, OPRL)."""
+    beta: float = Field(default=0.05, gt=0)
+    aggregate: Aggregate = "sum"
+    """Of a trajectory's score. "mean" is over tokens ("outcome") or turns ("pair", as released): a sum over a long
+    episode saturates σ."""
+    max_grad_norm: float = Field(default=10.0, gt=0)
+
+
+class ImplicitPRM:
+    """φ, what it is compared with, and φ's optimiser."""
+
+    def __init__(self, options: PRMOptions, parts: Parts) -> None:
+        self.options, self.fit_first = options, options.fit_first
+        self.budget, self.temperature = parts.tokens_per_micro_batch, parts.sampling.temperature
+        self.model = copy.deepcopy(parts.reference).eval().requires_grad_(True)
+        self.reference = None
+        if options.loss == "outcome":
+            self.reference = copy.deepcopy(parts.reference).eval().requires_grad_(False)
+        for model in (self.model, self.reference):
+            if model is not None:
+                use_packed_attention(model)
+        self.processes = parts.processes
+        self.optimiser = Optimiser(self.model.parameters(), options, parts.processes)
+
+    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+        """prm_A, and prm_ref_A, which `fit` then need not compute."""
+        reference_A = self._reference_A(scene)
+        return {"prm_A": self._logprob_A(self.model, scene) - reference_A, "prm_ref_A": reference_A}
+
+    async def fit(self, scene: Scene) -> dict[str, float]:
+        """Loss and accuracy are those before the first step on this batch. A group without both outcomes makes no pair;
+        a batch without any changes nothing, and its loss is NaN."""
+        if not scene.trajectories:
+            return {}
+        batch, success_M = scene.batch, outcomes(scene.trajectories, "success")
+        known = batch.x.get("prm_ref_A")
+        reference_A = self._reference_A(scene) if known is None else known
+
+        def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, float]]:
+            q_A = logprob_A - as_tensor(reference_A, logprob_A)
+            if self.options.loss == "outcome":
+                return outcome_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
+            return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
+
+        told: dict[str, float] = {}
+        mine = self.processes.share(scene.rows)
+        for _ in range(self.options.epochs):
+            loss, seen = two_pass(self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes)
+            norm = self.optimiser.step()
+            told = told or {"loss": loss, "grad_norm": norm, **seen}
+        return told
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    def _reference_A(self, scene: Scene) -> np.ndarray:
+        """φ's own beginning; or the policy before this step's update, or else as it acted."""
+        if self.reference is not None:
+            return self._logprob_A(self.reference, scene)
+        return scene.batch.x.get("prox_logprob_A", scene.batch.logprob_A).astype(np.float64)
+
+    def _logprob_A(self, model: Any, scene: Scene) -> np.ndarray:
+        logprob_A = np.zeros(len(scene.batch.turn_A))
+        with torch.inference_mode():
+            for part in self._parts(scene.rows):
+                packed = pack(part, model.device)
+                logprob_A[packed.index] = token_logprobs(model, packed, self.temperature).logprob.cpu().numpy()
+        return logprob_A
+
+    def _forward(self, part: list[Row]) -> tuple[np.ndarray, Tensor]:
+        packed = pack(part, self.model.device)
+        return packed.index, token_logprobs(self.model, packed, self.temperature).logprob
+
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))
+
+
+def outcome_loss(
+    q_A: Tensor, batch: Batch, success_M: np.ndarray, *, beta: float, aggregate: Aggregate = "sum"
+) -> tuple[Tensor, dict[str, float]]:
+    """mean_M BCE(σ(β Σ_j q_j), success). φ = ref: every p is ½ and the loss log 2.
+
+    Population: the batch's trajectories, each once. "mean" takes the mean over a trajectory's action tokens for their
+    sum. K = 1 and all-equal outcomes are no exception: φ then learns that outcome. Truncated: what success says.
+    Metrics: `accuracy`, of p > ½ (½ for a p of ½); `brier`, of p; `gap`, mean β Σ q of successes less that of failures.
+    """
+    reduce = segment_sum if aggregate == "sum" else mean_by
+    score_M = beta * reduce(q_A, batch.traj_A, len(batch.group_M))
+    loss = binary_cross_entropy_with_logits(score_M, as_tensor(success_M, score_M))
+    said, won = score_M.detach().cpu().numpy(), success_M > 0.5
+    right = np.where(said == 0, 0.5, (said > 0) == won)
+    chance = torch.sigmoid(score_M.detach()).cpu().numpy()
+    gap = said[won].mean() - said[~won].mean() if won.any() and not won.all() else np.nan
+    return loss, {"accuracy": float(right.mean()), "brier": float(((chance - won) ** 2).mean()), "gap": float(gap)}
+
+
+def pair_loss(
+    q_A: Tensor, batch: Batch, success_M: np.ndarray, *, beta: float, aggregate: Aggregate = "sum"
+) -> tuple[Tensor, dict[str, float]]:
+    """mean over pairs of −log σ(s⁺ − s⁻), s = Σ_t β Σ_{j∈t} q_j: trajectory DPO.
+
+    Population: all pairs of a success and a failure of one group, alike, so groups of mixed outcomes weigh more. "mean"
+    takes the mean over a trajectory's turns, as the released code does. K = 1 or all-equal outcomes: no pair, no
+    gradient. Truncated: what success says. φ = ref: log 2.
+    Metrics: `pairs`; `accuracy`, the share in the right order (ties count ½); `gap`, mean s⁺ − s⁻.
+    """
+    score_N = beta * segment_sum(q_A, batch.turn_A, len(batch.traj_N))
+    reduce = segment_sum if aggregate == "sum" else mean_by
+    score_M = reduce(score_N, batch.traj_N, len(batch.group_M))
+    won, lost = success_pairs(batch.group_M, success_M)
+    if not len(won):
+        return torch.full((), torch.nan), {"pairs": 0.0, "accuracy": float("nan"), "gap": float("nan")}
+    gap = score_M[torch.from_numpy(won)] - score_M[torch.from_numpy(lost)]
+    seen = gap.detach()
+    right = (seen > 0).double() + 0.5 * (seen == 0).double()
+    return softplus(-gap).mean(), {
+        "pairs": float(len(won)), "accuracy": right.mean().item(), "gap": seen.mean().item(),
+    }  # fmt: skip
+
+
+def success_pairs(group_M: np.ndarray, success_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(trajectories that succeeded, those of their group that did not): every pair."""
+    won = success_M > 0.5
+    better, worse = np.nonzero((group_M[:, None] == group_M) & won[:, None] & ~won)
+    return better, worse

@@ -1,0 +1,98 @@
+"""The value of an instruction: what a task is worth before the first action.
+
+A head on a frozen trunk, the policy as RL began, read at the last token of the first prompt. DigiRL's V_inst (Bai et
+al. 2024, 2406.11896): two classes, success. A-LoL's V_ref (Baheti et al. 2024, 2305.14718): regression on the return.
+Its use is A_inst = R − V_inst: which attempts, or which tasks, to learn from.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.data.token_segments import as_tensor
+from agentgym_trainers.learner.critic import Readout, ReadoutOptions
+from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
+
+if TYPE_CHECKING:
+    from agentgym_trainers.signals import Parts, Scene
+
+
+class InstructionOptions(ReadoutOptions, FitOptions):
+    """What a task is worth before the first action: a head on a frozen trunk (DigiRL's V_inst, A-LoL's V_ref)."""
+
+    head: Literal["scalar", "two_class", "hl_gauss"] = "two_class"
+    target: Outcome = "success"
+    """"success", 1 or 0 (DigiRL), or "return", the sum of the world's rewards (A-LoL, with head = "scalar")."""
+
+
+class InstructionValue:
+    """The head, its frozen trunk, and its optimiser."""
+
+    def __init__(self, options: InstructionOptions, parts: Parts) -> None:
+        self.options, self.fit_first = options, options.fit_first
+        self.budget = parts.tokens_per_micro_batch
+        self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(False)
+        use_packed_attention(self.trunk)
+        self.head = Readout(self.trunk.config.hidden_size, options).to(self.trunk.device)
+        self.optimiser = Optimiser(self.head.parameters(), options)
+
+    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+        """inst_value_M: the same for every attempt at one task."""
+        with torch.inference_mode():
+            return {"inst_value_M": self.head.read(self.head(self._features_MH(scene))).cpu().numpy().astype(float)}
+
+    async def fit(self, scene: Scene) -> dict[str, float]:
+        """Loss and calibration are those before the first step on this batch. `bias`: mean V less the mean outcome."""
+        if not scene.trajectories:
+            return {}
+        features_MH, outcome_M = self._features_MH(scene), outcomes(scene.trajectories, self.options.target)
+        told: dict[str, float] = {}
+        for _ in range(self.options.epochs):
+            out = self.head(features_MH)
+            loss = self.head.loss(out, as_tensor(outcome_M, out)).mean()
+            loss.backward()
+            norm = self.optimiser.step()
+            said_M = self.head.read(out.detach()).cpu().numpy()
+            told = told or {"loss": loss.item(), "grad_norm": norm, **calibration(said_M, outcome_M)}
+        return told
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"head": self.head.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+    def _features_MH(self, scene: Scene) -> Tensor:
+        """The trunk's state after each trajectory's first prompt; every distinct prompt is computed once."""
+        prompts = first_prompts(scene)
+        places = {prompt.tobytes(): i for i, prompt in enumerate(prompts)}
+        none = np.zeros(0, np.int64)
+        rows = [Row(prompts[i], none, none, i, False) for i in sorted(places.values())]
+        states, order = [], {}
+        with torch.no_grad():
+            for part in micro_batches(rows, self.budget):
+                packed = pack(part, self.trunk.device)
+                order |= {row.ids.tobytes(): len(order) + i for i, row in enumerate(part)}
+                ends = np.array([place[-1] for place in packed.places])
+                states.append(self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)])
+        return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()
+
+
+def first_prompts(scene: Scene) -> list[np.ndarray]:
+    """Of each trajectory the tokens before its first sampled one."""
+    batch = scene.batch
+    firsts = np.flatnonzero(np.append(True, np.diff(batch.traj_A) != 0))
+    found = {}
+    for row in scene.rows:
+        for at in row.action_at[row.action_index == firsts[row.trajectory]]:
+            found[row.trajectory] = row.ids[:at]
+    return [found[m] for m in range(len(batch.group_M))]

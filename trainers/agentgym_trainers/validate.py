@@ -1,0 +1,143 @@
+"""Whether the parts of a configuration fit each other; what does not is refused at start, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentgym_trainers.config.schedules import telling_steps
+from agentgym_trainers.data.filtering import waits
+from agentgym_trainers.data.sequences import told_columns
+from agentgym_trainers.distributed.options import check_scale
+from agentgym_trainers.engines.options import HOTTEST
+from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.signals import SIGNALS
+
+if TYPE_CHECKING:
+    from agentgym_trainers.config.sections import Config
+
+
+def check_fit(config: Config) -> None:
+    """Raises ValueError with what to change."""
+    for who, needs in config.needs.items():
+        for need in sorted(needs):
+            _check_provided(who, need, config)
+    if config.value is not None and not config.all_needs & VALUES:
+        raise ValueError(
+            f"credit.assigner = {config.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
+            "(value= removes it)"
+        )
+    if config.source.kind == "selfplay" and config.rollout.groups % 2:
+        raise ValueError(
+            "source.kind = 'selfplay' makes a group for each role of a task: rollout.groups must be even, not "
+            f"{config.rollout.groups}"
+        )
+    if config.rollout.temperature > HOTTEST and config.engine.kind == "vllm":
+        raise ValueError(
+            f"vLLM samples at temperatures up to {HOTTEST:g}, and rollout.temperature is "
+            f'{config.rollout.temperature:g}: lower it, or set engine.kind = "inprocess"'
+        )
+    _check_lockstep(config)
+    _check_asynchronous(config)
+    check_scale(config)
+    if config.model.path is None and config.rollout.max_length > config.model.tiny.max_length:
+        raise ValueError(
+            f"rollout.max_length is {config.rollout.max_length}, and the tiny model reads no further than "
+            f"{config.model.tiny.max_length} tokens: raise model.tiny.max_length, or lower it"
+        )
+    if config.optim.minibatches > config.rollout.groups * config.rollout.group_size:
+        raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
+    if OBJECTIVES[config.loss.objective].whole_groups and config.optim.minibatches > config.rollout.groups:
+        raise ValueError(
+            f"loss.objective = {config.loss.objective!r} compares attempts at one task, so optimiser batches "
+            "are cut "
+            f"between groups: optim.minibatches must be at most rollout.groups, {config.rollout.groups}"
+        )
+    if config.correct is not None and OBJECTIVES[config.loss.objective].whole_groups:
+        raise ValueError(
+            f"[correct] weighs losses of tokens, and loss.objective = {config.loss.objective!r} has none: remove it"
+        )
+    for step in telling_steps(config.schedules.values(), config.run.steps):
+        config.at(step)
+    if config.select is not None and config.select.tries > 1 and waits(config.select.kind):
+        raise ValueError(
+            f"select.kind = {config.select.kind!r} reads what models say of a step, so there is no asking for more: "
+            "select.tries must be 1"
+        )
+
+
+def _check_lockstep(config: Config) -> None:
+    """Raises ValueError for what nobody can wait for."""
+    if not config.rollout.lockstep:
+        return
+    if config.source.kind == "selfplay" and config.source.opponent == "past":
+        raise ValueError(
+            "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
+            'source.opponent = "past" it must be false'
+        )
+    if config.source.kind == "harness":
+        raise ValueError(
+            "rollout.lockstep waits for every open episode, and nobody knows when a program of its own asks again: "
+            'with source.kind = "harness" it must be false'
+        )
+    if config.engine.kind == "vllm":
+        raise ValueError(
+            "rollout.lockstep repeats a run to the bit, and vLLM batches as requests come: set rollout.lockstep = "
+            'false, or engine.kind = "inprocess"'
+        )
+    episodes = config.rollout.groups * config.rollout.group_size
+    if config.rollout.concurrency < episodes:
+        raise ValueError(
+            "rollout.lockstep repeats a step exactly only when all its episodes run at once: rollout.concurrency "
+            f"must be at least {episodes} (rollout.groups x rollout.group_size), not {config.rollout.concurrency}"
+        )
+
+
+def _check_asynchronous(config: Config) -> None:
+    """Raises ValueError for what cannot go on while weights are learned."""
+    rollout = config.rollout
+    if not rollout.staleness:
+        return
+    asking = [name for name in config.signals if name in ASKING]
+    for wrong, why in (
+        (config.source.kind != "online", f'source.kind must be "online", not {config.source.kind!r}'),
+        (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
+        (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
+        (
+            rollout.concurrency < rollout.group_size,
+            f"rollout.concurrency must be at least {rollout.group_size}, a whole group",
+        ),
+    ):
+        if wrong:
+            raise ValueError(f"with rollout.staleness above 0, {why}")
+
+
+VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
+"""Columns of the critic."""
+ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
+"""Columns that no table has to ask for: recorded, or computed because a part needs them."""
+ASKING = frozenset({"branched_value", "judge", "twin", "digiq"})
+"""Signals that use the engine, worlds or a server, which belong to the event loop that plays."""
+OF_THE_WORLD = frozenset({"anchors", "snapshots"})
+"""Needs that only the world can meet: `world.check_world`."""
+
+
+def _check_provided(who: str, need: str, config: Config) -> None:
+    """Raises ValueError with what to add where a part's need is not met."""
+    if need == "branched_N" and config.source.kind != "branched":
+        raise ValueError(f'{who} compares attempts that part at one turn: set source.kind = "branched"')
+    if need in ALWAYS | OF_THE_WORLD:
+        return
+    if need in VALUES:
+        if config.value is None:
+            raise ValueError(f"{who} reads a critic's values: add a [value] table (value.trunk=own adds one)")
+    elif need == "groups":
+        if config.rollout.group_size < 2:
+            raise ValueError(
+                f"{who} compares attempts at one task: rollout.group_size must be at least 2, not "
+                f"{config.rollout.group_size}"
+            )
+    else:
+        givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
+        if not any(name in config.signals for name in givers):
+            tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
+            raise ValueError(f"{who} reads {need}, which nothing provides: add {tables}")
