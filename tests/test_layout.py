@@ -114,7 +114,7 @@ def imports(node: ast.AST, *, inside_functions: bool) -> Iterator[str]:
 def test_imports_point_inward():
     offenders = []
     for package, path in sources():
-        command_line = name_of(path).startswith("agentgym/commands/")
+        command_line = name_of(path).startswith("agentgym/cli/")
         for inside_functions in (False, True):
             names = set(imports(tree_of(path), inside_functions=inside_functions))
             found = {module.partition(".")[0] for module in names if not module.startswith(".")}

@@ -70,9 +70,9 @@ def test_it_holds_every_file_of_the_packages(wheel):
     assert there == {name for name in names if ".dist-info/" not in name}
     for needed in (
         "agentgym/py.typed",
-        "agentgym/report.html",
-        "agentgym/suites/smoke.toml",
-        "agentgym/templates/world/Dockerfile.tmpl",
+        "agentgym_trainers/monitoring/report.html",
+        "agentgym/evaluation/suites/smoke.toml",
+        "agentgym/cli/templates/world/Dockerfile.tmpl",
         "agentgym_environments/keydoor/keydoor.toml",
         "agentgym_environments/wordle/answers5.txt",
         "agentgym_environments/wordle/LICENSE.scowl",

@@ -1,4 +1,4 @@
-"""`agentgym envs new`: a complete, passing package of a world, rendered from `agentgym/templates/world`."""
+"""`agentgym envs new`: a complete, passing package of a world, rendered from `agentgym/cli/templates/world`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_world(name: str, out: Path) -> list[Path]:
         "agentgym_version": __version__,
     }
     written = []
-    for source, file in _templates(resources.files("agentgym") / "templates" / "world"):
+    for source, file in _templates(resources.files("agentgym.cli") / "templates" / "world"):
         path = out / _place(source, words)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,9 @@ def _package_of(name: str) -> str:
             f"Python's; not {name!r}"
         )
     if name in registry.names():
-        raise UsageError(f"a world called {name!r} is installed already ({load.names()[name]}); choose another name")
+        raise UsageError(
+            f"a world called {name!r} is installed already ({registry.names()[name]}); choose another name"
+        )
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a Python package called {package!r} is installed already; choose another name")
     return package

@@ -5,8 +5,8 @@
     observation, reward, terminated, truncated, info = env.step("apple")
     env.close()
 
-Both are a thin synchronous face of `agentgym.clients.client`, for notebooks and other people's trainers. They raise what a
-`Session` raises: a failure of the world or the network is never an observation.
+Both are a thin synchronous face of `agentgym.clients.client`, for notebooks and other people's trainers. They raise
+what a `Session` raises: a failure of the world or the network is never an observation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Policies: whatever answers a prompt with a reply.
 
 A policy makes one actor an episode; an actor answers turn after turn. Scripted, random, expert and human policies are
-here, and any OpenAI-compatible URL is in `agentgym.rollouts.openai_policy`; token policies, which learn, are in `agentgym_trainers`.
+here, and any OpenAI-compatible URL is in `agentgym.rollouts.openai_policy`; token policies, which learn, are in
+`agentgym_trainers`.
 """
 
 from __future__ import annotations

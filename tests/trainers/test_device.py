@@ -26,7 +26,7 @@ from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers.build import build
 from agentgym_trainers.engines import inprocess
-from agentgym_trainers.learner import build
+from agentgym_trainers.learner import build as learner_build
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.recipe import resolve
 
@@ -177,9 +177,9 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marks]:
     marks = Marks()
     entered = partial(ThreadPoolExecutor, initializer=lambda: FakeDevice(marks).__enter__())
     monkeypatch.setattr(inprocess, "ThreadPoolExecutor", entered)
-    monkeypatch.setattr(build, "device_of", lambda name: DEVICE)
-    with FakeDevice(marks):
-        yield marks
+    monkeypatch.setattr(learner_build, "device_of", lambda name: DEVICE)
+    with FakeDevice():
+        yield DEVICE
 
 
 def tensors_of(part: Any) -> list[tuple[str, Tensor]]:
@@ -195,7 +195,7 @@ def tensors_of(part: Any) -> list[tuple[str, Tensor]]:
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_step_runs_on_the_device(recipe, marks, chatty, tokenizer, tmp_path) -> None:
     config = resolve(recipe, [*SMALL, *RECIPES[recipe]])
-    model = build.placed(config, chatty())
+    model = learner_build.placed(config, chatty())
 
     async def open_session() -> LocalSession:
         return LocalSession(OddReplies())

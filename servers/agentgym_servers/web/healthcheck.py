@@ -1,4 +1,4 @@
-"""A container's check: `python -m agentgym_servers.web.healthcheck [URL]` ends with status 0 when a server is healthy."""
+"""A container's check: `python -m agentgym_servers.web.healthcheck [URL]` ends with status 0 for a healthy server."""
 
 from __future__ import annotations
 
