@@ -4,7 +4,8 @@
                          --> role 1's group: attempts k .. 2k-1     else: games of their own for each
 
 Every role of every game is an episode of its own (`agentgym.rollouts.two_player`): what the role saw, its turns with
-their `role`, its return. So any part of a recipe can be used; SPIRAL's is `credit.assigner = "rae"` with [signals.role].
+their `role`, its return. So any part of a recipe can be used; SPIRAL's is `credit.assigner = "rae"` with
+[signals.role].
 """
 
 from __future__ import annotations
