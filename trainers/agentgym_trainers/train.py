@@ -20,7 +20,7 @@ from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import assigner_of, normalize
+from agentgym_trainers.credit import assigner_of, normalise
 from agentgym_trainers.credit.outcome import recalibrated
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.filtering import Selection
@@ -350,7 +350,7 @@ def assign(batch: Batch, config: Config) -> Credit:
     """The recipe's credit, normalised if it says so."""
     credit = assigner_of(config.credit.assigner).function(batch, **config.credit.options)
     if config.credit.normalise != "none":
-        credit = normalize(credit, batch, population=config.credit.normalise)
+        credit = normalise(credit, batch, population=config.credit.normalise)
     return credit
 
 

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ValidationError
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.option_errors import sentence
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import ASSIGNERS, assigner_of
-from agentgym_trainers.credit import normalize as normalise
+from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.recipe import recipe_names, resolve
