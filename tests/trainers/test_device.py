@@ -178,8 +178,8 @@ def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marks]:
     entered = partial(ThreadPoolExecutor, initializer=lambda: FakeDevice(marks).__enter__())
     monkeypatch.setattr(inprocess, "ThreadPoolExecutor", entered)
     monkeypatch.setattr(learner_build, "device_of", lambda name: DEVICE)
-    with FakeDevice():
-        yield DEVICE
+    with FakeDevice(marks):
+        yield marks
 
 
 def tensors_of(part: Any) -> list[tuple[str, Tensor]]:
