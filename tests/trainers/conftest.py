@@ -44,7 +44,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
-from agentgym_trainers.signals import Parts, Scene
+from agentgym_trainers.signals.base import Parts, Scene
 
 ARCHITECTURES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "num_key_value_heads": 2}),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from agentgym_trainers.credit_bench import columns
-from agentgym_trainers.signals import SIGNALS, Scene, SignalKind
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.signals.base import Scene, SignalKind
 from agentgym_trainers.testing import random_batch
 
 

@@ -23,8 +23,8 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.monitoring.guards import PROBES, GuardOptions, Guards
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
-from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals import judge as judging
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.signals.judge import Judge, JudgeOptions, agreement, calibration, majority, read, use_judge_key
 from agentgym_trainers.testing import toy_batch
 from agentgym_trainers.train import Trainer

@@ -27,7 +27,8 @@ from agentgym_trainers.data.filters import (
 )
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.signals import SIGNALS, Scene, SignalKind
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.signals.base import Scene, SignalKind
 from agentgym_trainers.testing import reorder, toy_batch
 from agentgym_trainers.train import Trainer
 

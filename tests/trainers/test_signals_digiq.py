@@ -20,10 +20,10 @@ from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.rollout.tokens import ChatTemplate
-from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals.archer.critic import TwinCritic
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal, validity
 from agentgym_trainers.signals.archer.transitions import transitions_of
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_VALUE,

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.signals import Scene
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.signals.fitting import outcomes
 from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue, first_prompts
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import pack, token_logprobs
-from agentgym_trainers.signals import Scene
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.signals.fitting import Optimiser
 from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions, outcome_loss, pair_loss, success_pairs
 from agentgym_trainers.testing import t4, toy_batch

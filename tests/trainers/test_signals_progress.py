@@ -16,7 +16,7 @@ from agentgym.rollouts.prompt_format import Harness
 from agentgym_environments.oracle.env import ADVANTAGE
 from agentgym_trainers.data.token_segments import segment_sum
 from agentgym_trainers.nn import checkpoint, tiny
-from agentgym_trainers.signals import Scene
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.signals.fitting import Optimiser, outcomes
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions, progress_loss
 from agentgym_trainers.testing import ORACLE_VALUE, oracle_batch, oracle_trajectories, toy_batch

@@ -10,7 +10,7 @@ import pytest
 
 from agentgym.rollouts.trajectory import StopReason, Trajectory
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.signals import Scene
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions, running_baseline
 from agentgym_trainers.testing import toy_batch
 

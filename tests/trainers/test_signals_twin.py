@@ -19,7 +19,6 @@ from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.signals import Scene
 from agentgym_trainers.signals.archer.critic import (
     CriticOptions,
     Examples,
@@ -35,6 +34,7 @@ from agentgym_trainers.signals.archer.critic import (
 from agentgym_trainers.signals.archer.encoder import Encoder, features, reading_rows
 from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal, fresh, turns_batch
 from agentgym_trainers.signals.archer.transitions import Transition, transitions_of
+from agentgym_trainers.signals.base import Scene
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_GRADIENT,

@@ -22,7 +22,8 @@ from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
-from agentgym_trainers.signals import SIGNALS, Parts
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.signals.base import Parts
 from agentgym_trainers.train import Trainer, sampling_of
 
 

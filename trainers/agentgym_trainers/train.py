@@ -37,11 +37,11 @@ from agentgym_trainers.monitoring.metrics import MetricsLog, credit_metrics, rol
 from agentgym_trainers.monitoring.trajectory_log import write_trajectories
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.policy import TokenPolicy
-from agentgym_trainers.rollout.sources import Source
 from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
+from agentgym_trainers.rollout.sources.base import Source
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
-from agentgym_trainers.signals import Scene, Signal
+from agentgym_trainers.signals.base import Scene, Signal
 
 if TYPE_CHECKING:
     from agentgym_trainers.distributed.learner_group import Learners

@@ -19,7 +19,8 @@ from agentgym_trainers.learner.critic import ValueHead, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.rollout.monte_carlo import Branched
-from agentgym_trainers.signals import SIGNALS, Parts, Scene
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.signals.base import Parts, Scene
 from agentgym_trainers.signals.mc_value import columns_of
 from agentgym_trainers.train import Trainer
 

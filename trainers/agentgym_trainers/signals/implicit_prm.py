@@ -32,7 +32,7 @@ from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, mean_by, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 Aggregate = Literal["sum", "mean"]
 

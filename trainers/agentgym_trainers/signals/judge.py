@@ -37,7 +37,7 @@ from agentgym.rollouts.trajectory import Trajectory, Turn
 from agentgym_trainers.monitoring.guards import PROBES
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 RUBRIC = {
     "turn": "Judge the one answer: GOOD if, by what is observed after it, it brings the task nearer to its end; "

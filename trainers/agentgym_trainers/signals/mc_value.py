@@ -17,7 +17,7 @@ from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snap
 from agentgym_trainers.rollout.policy import TokenPolicy
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 
 class BranchedOptions(BaseModel):

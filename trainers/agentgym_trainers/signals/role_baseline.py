@@ -17,7 +17,7 @@ from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.data.batch import Batch
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 Key = tuple[str, int]
 """(world, role)"""

@@ -22,7 +22,7 @@ from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 
 class InstructionOptions(ReadoutOptions, FitOptions):

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
 from agentgym_trainers.rollout.journal import Journal, Prompt
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
+from agentgym_trainers.rollout.sources.base import Collector
 
 STALL_S = 60.0
 """Without a group that is whole; then it is printed who waits for whom."""
@@ -48,7 +46,7 @@ class StreamedSource:
         self._failed_groups = 0
         self._before = dict(self.watch.spent)
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """The first `groups` groups that are whole; they count as learned from by the present step."""
         journal = self._begin(trainer)
         taken: list[tuple[Prompt, Group]] = []
@@ -105,7 +103,7 @@ class StreamedSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
-    def _begin(self, trainer: Trainer) -> Journal:
+    def _begin(self, trainer: Collector) -> Journal:
         """The journal, opened at the first step of a run, and again at the first after it was resumed."""
         if self._journal is None:
             self._journal = Journal(trainer.folder / "journal.sqlite")
@@ -116,7 +114,7 @@ class StreamedSource:
             trainer.curriculum.load_state_dict({"position": position})
         return self._journal
 
-    def _admit(self, trainer: Trainer, journal: Journal, taken: int) -> None:
+    def _admit(self, trainer: Collector, journal: Journal, taken: int) -> None:
         """Play prompts, as many as may wait to be learned from. Their attempts queue for the engine's seats. Where a
         run went back to an earlier checkpoint, more may have been issued: played now, they would be too old."""
         rollout = trainer.config.rollout
@@ -129,7 +127,7 @@ class StreamedSource:
                 prompt = journal.issue(task, seed)
             self._playing[asyncio.ensure_future(self._play(trainer, prompt))] = prompt
 
-    async def _play(self, trainer: Trainer, prompt: Prompt) -> Group:
+    async def _play(self, trainer: Collector, prompt: Prompt) -> Group:
         """The attempts of a group."""
         rollout = trainer.config.rollout
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
@@ -150,7 +148,7 @@ class StreamedSource:
             await asyncio.gather(*attempts, return_exceptions=True)
         return Group(tuple(trajectories))
 
-    async def _wait(self, trainer: Trainer, journal: Journal) -> None:
+    async def _wait(self, trainer: Collector, journal: Journal) -> None:
         """Until a group is whole. Raises what broke it, and PolicyFailure when none is for too long."""
         limits, waited = trainer.runner.limits, 0.0
         longest = (trainer.runner.retries + 1) * limits.episode_s + STALL_S

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -28,9 +28,7 @@ from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import Session, Step
 from agentgym_trainers.engines.base import Completion
 from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
+from agentgym_trainers.rollout.sources.base import Collector
 
 
 class Branched(BaseModel):
@@ -47,7 +45,7 @@ class BranchedSource:
     def __init__(self, options: Branched) -> None:
         self.options = options
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """Turn h of each attempt has info["branched"]. A group whose trunk failed holds that failure alone."""
         size, runner = trainer.config.rollout.group_size, trainer.runner
         policy = trainer.policy(trainer.config.run.seed, trainer.step)

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -30,9 +30,7 @@ from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym_trainers.load import ServedModel
 from agentgym_trainers.rollout.external.recorder import Recorder
 from agentgym_trainers.rollout.policy import TokenPolicy
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
+from agentgym_trainers.rollout.sources.base import Collector
 
 Host = Callable[[ServedModel, Recorder, str], AbstractAsyncContextManager[str]]
 """Serves a model and its recorder, with a key, in the running event loop; gives the URL, without /v1."""
@@ -71,7 +69,7 @@ class ForeignAgentSource:
     def __init__(self, options: ForeignAgent) -> None:
         self.options = options
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         host = _host.get()
         if host is None:
             raise ConfigError("source.kind = 'harness' needs a server for its agents: start the run by agentgym train")

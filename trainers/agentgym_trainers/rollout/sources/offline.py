@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,11 +23,9 @@ from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import Episode, ExpertPolicy
 from agentgym.rollouts.trajectory import Branch, Group, StopReason, Trajectory, read_jsonl, write_jsonl
 from agentgym_trainers.data.sequences import collate, is_demonstration
+from agentgym_trainers.rollout.sources.base import Collector
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
 
 
 class Offline(BaseModel):
@@ -66,7 +64,7 @@ class OfflineSource:
         self._order = UniformTasks(1, 0)
         self._position = 0
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """The next groups of the present set; all of it is drawn before any of it is drawn again."""
         due = trainer.step // self.options.refresh_every if self.options.refresh_every else 0
         if due != self.round or not self._pool:
@@ -76,7 +74,7 @@ class OfflineSource:
             self._order.position = self._position if resumed else 0
         return [self._pool[place] for place, _ in self._order.propose(groups)]
 
-    async def _open(self, trainer: Trainer, due: int) -> list[Group]:
+    async def _open(self, trainer: Collector, due: int) -> list[Group]:
         """The set of this round; it is played unless it was already."""
         given = self.options.path
         path = trainer.folder / "dataset" / f"round-{due:04d}.jsonl"
@@ -91,12 +89,12 @@ class OfflineSource:
             raise ConfigError(f"{given or path} holds no episode that counts")
         return pool
 
-    async def _play(self, trainer: Trainer, tasks: list[tuple[int, int]]) -> list[Group]:
+    async def _play(self, trainer: Collector, tasks: list[tuple[int, int]]) -> list[Group]:
         at_once = trainer.config.rollout.groups
         parts = [await trainer.play(tasks[i : i + at_once]) for i in range(0, len(tasks), at_once)]
         return [group for part in parts for group in part]
 
-    async def _complete(self, trainer: Trainer, found: Iterable[Group]) -> list[Group]:
+    async def _complete(self, trainer: Collector, found: Iterable[Group]) -> list[Group]:
         """The groups without failures, every episode with tokens, and with their demonstrations."""
         groups = [group.without_failures() for group in found]
         if self.options.expert:
@@ -112,7 +110,7 @@ class OfflineSource:
         self.round, self._position, self._pool = state["round"], state["position"], []
 
 
-async def demonstrated(trainer: Trainer, groups: Sequence[Group], count: int) -> list[Group]:
+async def demonstrated(trainer: Collector, groups: Sequence[Group], count: int) -> list[Group]:
     """The groups, each with `count` episodes of the world's expert on the same task and seed: info["expert"]."""
     played = [group for group in groups if group.trajectories]
     episodes = []
@@ -157,7 +155,7 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
     )  # fmt: skip
 
 
-def with_tokens(trainer: Trainer, trajectory: Trajectory) -> Trajectory:
+def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
     """The episode with tokens. Those that nobody sampled here are tokenised as a warm-up's are, and have the present
     policy's log-probabilities, so that its ratio to them begins at 1."""
     from agentgym_trainers.learner.sft import tokenise  # sft reads the configuration, which names the sources

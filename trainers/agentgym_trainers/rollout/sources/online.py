@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from agentgym.rollouts.trajectory import Group
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
+from agentgym_trainers.rollout.sources.base import Collector
 
 
 class Online(BaseModel):
@@ -24,7 +22,7 @@ class OnlineSource:
     def __init__(self, options: Online) -> None:
         self.options = options
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         return await trainer.play(trainer.curriculum.propose(groups))
 
     def state_dict(self) -> dict[str, Any]:

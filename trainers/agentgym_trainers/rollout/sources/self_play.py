@@ -15,7 +15,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,9 +28,7 @@ from agentgym.session import Session
 from agentgym_trainers.engines.base import Completion, Conversation, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
-
-if TYPE_CHECKING:
-    from agentgym_trainers.train import Trainer
+from agentgym_trainers.rollout.sources.base import Collector
 
 
 class SelfPlay(BaseModel):
@@ -53,7 +51,7 @@ class SelfPlaySource:
         self._past: dict[str, Any] = {}
         """Its weights."""
 
-    async def collect(self, trainer: Trainer, groups: int) -> list[Group]:
+    async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """A group for each of the two roles of `groups` / 2 tasks."""
         size, policy = trainer.config.rollout.group_size, trainer.policy(trainer.config.run.seed, trainer.step)
         env, split = trainer.spec.id, trainer.config.world.split
@@ -77,7 +75,7 @@ class SelfPlaySource:
             sides = [[pair[role] for pair in played[role * len(pairs) : (role + 1) * len(pairs)]] for role in (0, 1)]
         return [Group(tuple(side[i : i + size])) for i in range(0, len(pairs), size) for side in sides]
 
-    def _opponent(self, trainer: Trainer) -> Policy:
+    def _opponent(self, trainer: Collector) -> Policy:
         seed = trainer.config.run.seed
         if self.options.opponent == "random":
             return RandomPolicy(seed)

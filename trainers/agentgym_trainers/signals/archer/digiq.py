@@ -28,7 +28,7 @@ from agentgym_trainers.signals.archer.signal import CriticSignal, critic_of, fre
 from agentgym_trainers.signals.archer.transitions import Transition
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts
+    from agentgym_trainers.signals.base import Parts
 
 Valid = Callable[[Sequence[int], Sequence[int]], bool]
 """(the state's ids, the reply's) -> whether the reply holds an action of the world."""

@@ -23,7 +23,7 @@ from agentgym_trainers.signals.archer.encoder import Encoder
 from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals import Parts, Scene
+    from agentgym_trainers.signals.base import Parts, Scene
 
 
 class TwinOptions(CriticOptions):

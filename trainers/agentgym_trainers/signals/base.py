@@ -1,0 +1,99 @@
+"""The signal protocol: what a signal is given, and what it gives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import BaseModel
+
+from agentgym.rollouts.runner import Runner
+from agentgym.rollouts.trajectory import Trajectory
+from agentgym.session import Session
+from agentgym.spec import EnvSpec
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.rollout.tokens import ChatTemplate
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One step's episodes, as a signal sees them."""
+
+    batch: Batch
+    rows: Sequence[Row]
+    trajectories: Sequence[Trajectory]
+    """In the batch's order."""
+    step: int
+    """Steps done before this one."""
+    rng: np.random.Generator
+    """This step's, the signal's own."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a signal may be built from."""
+
+    model: Any
+    """The policy, live."""
+    reference: Any
+    """The policy as RL began; copy what is to be kept or trained."""
+    engine: Engine
+    template: ChatTemplate
+    sampling: Sampling
+    runner: Runner
+    open_session: Callable[[], Awaitable[Session]]
+    spec: EnvSpec
+    folder: Path
+    """The run's."""
+    seed: int
+    tokens_per_micro_batch: int
+    processes: Processes = ALONE
+    """Each is given the same scenes, and forwards its share of the rows."""
+
+
+class Signal(Protocol):
+    fit_first: bool
+    """Whether a step's batch is learned from before it is annotated."""
+
+    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+        """Columns for `Batch.x`."""
+        ...
+
+    async def fit(self, scene: Scene) -> dict[str, float]:
+        """Learn from the batch. Metrics by their own names ("loss", "grad_norm", how well calibrated)."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Actor(Protocol):
+    """A signal that replaces what the policy is trained on: actions drawn anew, at states of now or of before."""
+
+    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
+        """A batch with the columns that credit needs, and its rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class SignalKind:
+    """A kind of signal: a table [signals.KIND] of a recipe."""
+
+    options: type[BaseModel]
+    build: Callable[[Any, Parts], Signal]
+    provides: frozenset[str]
+    """Columns."""
+    needs: frozenset[str] = frozenset()
+    """As of an assigner."""
+
+    @property
+    def description(self) -> str:
+        return (inspect.getdoc(self.options) or "").partition("\n")[0]
