@@ -44,7 +44,7 @@ def named_policy(
         given = "".join(f" {name}={value}" for name, value in options.items() if value is not None)
         return remote, f"{model} at {what}{given}", Harness(**change)
     require_checkpoint(Path(what), list(named))
-    from agentgym_trainers.run import checkpoint_policy
+    from agentgym_trainers.load import checkpoint_policy
 
     loaded = checkpoint_policy(
         Path(what), temperature=temperature, max_new_tokens=max_new_tokens, max_sequences=concurrency

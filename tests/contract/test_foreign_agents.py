@@ -30,10 +30,10 @@ from agentgym_servers.inference.app import create_inference_app
 from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.load import ServedModel
 from agentgym_trainers.nn import tiny
 from agentgym_trainers.rollout.external.recorder import Recorder
 from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.served_model import ServedModel
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.testing import ScriptedEngine
 

@@ -34,8 +34,8 @@ from agentgym.testing import EchoEnv
 from agentgym_servers.inference.app import create_inference_app
 from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.load import ServedModel
 from agentgym_trainers.nn import checkpoint, tiny
+from agentgym_trainers.rollout.served_model import ServedModel
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -26,7 +26,7 @@ from agentgym_trainers.learner import sft
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import tiny
-from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.rollout.tokens import ChatTemplate, corpus, tokenize
 from agentgym_trainers.train import Trainer, success_rate
 
 SPEC = registry.get_spec("oracle")
@@ -70,11 +70,11 @@ def warm(seed: int) -> tuple[Any, Any]:
     harness = Harness()
     runner = Runner(open_session, harness, Limits(), 64)
     demonstrations = asyncio.run(sft.demonstrate(runner, SPEC, "train", WARM_UP, seed))
-    tokenizer = tiny.make_tokenizer(sft.corpus(SPEC, harness, demonstrations), SHAPE.vocab_size, SHAPE.max_length)
+    tokenizer = tiny.make_tokenizer(corpus(SPEC, harness, demonstrations), SHAPE.vocab_size, SHAPE.max_length)
     model = tiny.make_model(SHAPE, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
     learner = Learner(model, config("reinforce", seed).optim.model_copy(update={"lr": WARM_UP.lr}))
-    tokenised = [sft.tokenise(t, SPEC, harness, template) for t in demonstrations]
+    tokenised = [tokenize(t, SPEC, harness, template) for t in demonstrations]
     for _ in sft.imitate(learner, tokenised, WARM_UP, seed):
         pass
     return model, tokenizer

@@ -23,8 +23,8 @@ from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.load import ServedModel
 from agentgym_trainers.rollout.external.recorder import Recorder
+from agentgym_trainers.rollout.served_model import ServedModel
 from agentgym_trainers.rollout.sources.external_agent import use_host
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.train import Trainer

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from agentgym import registry
-from agentgym.errors import CheckpointError, EnvironmentCrashed, PolicyFailure
+from agentgym.errors import CheckpointError, ConfigError, EnvironmentCrashed, PolicyFailure
 from agentgym.rollouts.trajectory import Group
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
@@ -28,6 +27,7 @@ from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.journal import Journal
 from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
 from agentgym_trainers.train import Trainer
+from agentgym_trainers.validate import validate_config
 
 GROUPS, SIZE, STALENESS = 3, 2, 2
 
@@ -265,8 +265,8 @@ def test_the_journal_keeps_what_was_played_until_it_is_forgotten(kit, chatty, to
 def test_what_does_not_go_together_is_refused(rollout, other, sentence) -> None:
     tree = config().model_dump(exclude_unset=True)
     tree["rollout"] = {**tree["rollout"], **rollout}
-    with pytest.raises(ValidationError) as refusal:
-        Config.model_validate({**tree, **other})
+    with pytest.raises(ConfigError) as refusal:
+        validate_config(Config.model_validate({**tree, **other}))
     assert sentence in str(refusal.value)
 
 

@@ -21,8 +21,8 @@ import pytest
 from transformers import Qwen3Config
 
 from agentgym.errors import ConfigError, MissingDependency, PolicyFailure, UsageError
-from agentgym_trainers.build import engine_of
 from agentgym_trainers.engines.base import Sampling
+from agentgym_trainers.engines.build import build_engine
 from agentgym_trainers.engines.options import CPU_HEAD_SIZES, Vllm, cache_bytes, check_engine, head_size_of
 from agentgym_trainers.engines.vllm.client import VllmClient
 from agentgym_trainers.engines.vllm.engine import VllmEngine
@@ -55,7 +55,7 @@ def test_the_table_survives_toml_and_makes_the_engine(kit, tokenizer, tmp_path) 
     config = resolve("grpo", ["world.name=keydoor", "engine.kind=vllm", 'engine.urls=["http://a:1", "http://b:2/v1"]'])
     (tmp_path / "again.toml").write_text(to_toml(config), encoding="utf-8")
     assert resolve(tmp_path / "again.toml") == config
-    engine = engine_of(config, tmp_path, kit.build(), tokenizer)
+    engine = build_engine(config, tmp_path, kit.build(), tokenizer)
     assert isinstance(engine, VllmEngine)
     assert (engine.max_length, engine.folder) == (config.rollout.max_length, tmp_path / "engine")
     assert [engine.open(np.random.default_rng(0)).server for _ in range(3)] == [0, 1, 0]

@@ -12,11 +12,9 @@ from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.filtering import Selection
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
-from agentgym_trainers.engines.base import Engine
-from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.engines.options import weights_folder
-from agentgym_trainers.engines.vllm.engine import VllmEngine
-from agentgym_trainers.learner.build import learner_of, sampled_of
+from agentgym_trainers.distributed.build import spread
+from agentgym_trainers.engines.build import build_engine, sampling_params
+from agentgym_trainers.learner.build import learner_of
 from agentgym_trainers.monitoring.guards import Guards
 from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
@@ -24,17 +22,8 @@ from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.signals.base import Parts
-from agentgym_trainers.train import Trainer, sampling_of
-
-
-def engine_of(config: Config, folder: Path, model: Any, tokenizer: Any) -> Engine:
-    """The recipe's engine, for a run in `folder`."""
-    options, rollout = config.engine, config.rollout
-    room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
-    model = sampled_of(config, model)
-    if options.kind == "vllm":
-        return VllmEngine(options, model, tokenizer, weights_folder(options, folder), **room, seed=config.run.seed)
-    return InProcessEngine(model, **room, lockstep=rollout.lockstep)
+from agentgym_trainers.train import Trainer
+from agentgym_trainers.validate import validate_config
 
 
 def build(
@@ -48,19 +37,18 @@ def build(
 ) -> Trainer:
     """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
     `model.lora` the two are one, which is given adapters."""
+    validate_config(config)
     rollout = config.rollout
     limits = Limits(config.world.max_turns, config.world.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
     learner = None
     if config.scale is None:
-        engine = engine_of(config, folder, model, tokenizer)
+        engine = build_engine(config, folder, model, tokenizer)
     else:
-        from agentgym_trainers.distributed.build import spread  # which needs this module
-
         engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
     curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
     template = ChatTemplate(tokenizer)
-    sampling = sampling_of(config, template)
+    sampling = sampling_params(config, template)
     parts = Parts(
         model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
         config.optim.tokens_per_micro_batch,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.option_errors import sentence
 from agentgym_trainers.config.sections import Config, CreditOptions, LossOptions, SelectOptions
+from agentgym_trainers.validate import validate_config
 
 
 def recipe_names() -> list[str]:
@@ -33,9 +34,13 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(tree, override)
     try:
-        return Config.model_validate(tree)
+        config = Config.model_validate(tree)
+        validate_config(config)
     except ValidationError as error:
         raise ConfigError(f"{recipe}: {'; '.join(map(_told, error.errors()))}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{recipe}: {error}") from error
+    return config
 
 
 def to_toml(config: Config) -> str:

@@ -32,26 +32,25 @@ from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation.evaluate import Comparison, Report, compare, evaluate
 from agentgym.evaluation.suite import Suite, SuiteWorld, lock
 from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym_trainers.build import build
-from agentgym_trainers.config.sections import Config, RolloutOptions
-from agentgym_trainers.engines.base import Sampling
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.engines.build import sampling_params
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner import sft
 from agentgym_trainers.learner.build import placed, prepare
 from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.load import load_run
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.monitoring.report import write_report
 from agentgym_trainers.nn import checkpoint, tiny
-from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.preflight import check_room, check_start
-from agentgym_trainers.recipe import resolve, to_toml
+from agentgym_trainers.recipe import to_toml
 from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.policy import TokenPolicy
-from agentgym_trainers.rollout.tokens import ChatTemplate, check_template
-from agentgym_trainers.train import Trainer, check_context, sampling_of, success_rate
+from agentgym_trainers.rollout.tokens import ChatTemplate, check_template, corpus, tokenize
+from agentgym_trainers.train import Trainer, check_context, success_rate
 
 LOCK = ".lock"
 """File in a run's folder that the process which trains there keeps locked."""
@@ -139,13 +138,6 @@ def withdrawn_if_refused(folder: Path) -> Iterator[None]:
         raise
 
 
-def load_run(folder: Path) -> Config:
-    """The configuration of a run's folder."""
-    if not (folder / "config.toml").is_file():
-        raise ConfigError(f"{folder} holds no run (no config.toml)")
-    return resolve(folder / "config.toml")
-
-
 def write_config(config: Config, folder: Path) -> None:
     """config.toml, whole or not at all: without it there is no resuming."""
     partial = folder / ".config.toml.partial"
@@ -179,8 +171,8 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
         model, tokenizer = checkpoint.load_model(config.model.path)
     else:
         shape = config.model.tiny
-        corpus = sft.corpus(world.spec, config.harness, demonstrations)
-        tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, shape.max_length)
+        texts = corpus(world.spec, config.harness, demonstrations)
+        tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
     await check_room(config, world, template)
@@ -212,7 +204,7 @@ async def imitate(
     template = ChatTemplate(tokenizer)
     prepare(config, model)
     learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
-    tokenised = [sft.tokenise(t, world.spec, config.harness, template) for t in demonstrations]
+    tokenised = [tokenize(t, world.spec, config.harness, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
     for step, metrics in sft.imitate(learner, tokenised, options, config.run.seed):
         if options.stop_at_success is not None and step % options.check_every == 0:
@@ -235,7 +227,7 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
     engine = InProcessEngine(
         model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
     )
-    policy = TokenPolicy(engine, template, sampling_of(config, template), (config.run.seed, 0))
+    policy = TokenPolicy(engine, template, sampling_params(config, template), (config.run.seed, 0))
     runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), rollout.concurrency)
     episodes = [Episode(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
     try:
@@ -346,52 +338,3 @@ def _opener(world: Connection) -> Any:
         return world.session()
 
     return open_session
-
-
-@dataclass(frozen=True)
-class LoadedPolicy:
-    """A checkpoint that acts."""
-
-    policy: TokenPolicy
-    identity: str
-    """Its path and a hash of its weights."""
-    harness: Harness
-    """The one it was trained with, when it lies in a run's folder."""
-
-
-def checkpoint_policy(
-    path: Path, *, temperature: float | None, max_new_tokens: int | None, max_sequences: int, seed: int = 0
-) -> LoadedPolicy:
-    """A policy of a checkpoint's folder. What is not given is the run's, when the checkpoint lies in one."""
-    engine, template, config = checkpoint_engine(path, max_sequences=max_sequences)
-    rollout = config.rollout if config is not None else RolloutOptions(max_new_tokens=256)
-    sampling = Sampling(
-        rollout.temperature if temperature is None else temperature,
-        max_new_tokens or rollout.max_new_tokens,
-        template.stop_ids(),
-    )
-    policy = TokenPolicy(engine, template, sampling, (seed, 10**9))
-    digest = checkpoint.weights_digest(path)
-    identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
-    return LoadedPolicy(policy, identity, config.harness if config is not None else Harness())
-
-
-def checkpoint_engine(
-    path: Path, *, max_sequences: int, max_length: int | None = None
-) -> tuple[InProcessEngine, ChatTemplate, Config | None]:
-    """(engine, chat template, the run's configuration where there is one) of a checkpoint's folder.
-
-    `max_length` is the run's unless given, else the model's, but at most 8192.
-    """
-    model, tokenizer = checkpoint.load_model(path)
-    home = path.resolve().parent.parent
-    config = load_run(home) if (home / "config.toml").is_file() else None
-    if config is not None and config.run.threads is not None:
-        torch.set_num_threads(config.run.threads)
-    longest = model.config.max_position_embeddings
-    if max_length is not None and max_length > longest:
-        raise ConfigError(f"{path} takes at most {longest} tokens, not {max_length}")
-    usual = config.rollout.max_length if config is not None else min(longest, 8192)
-    model = model.to(device_of("auto"))  # not the run's: a checkpoint is read on other machines, too
-    engine = InProcessEngine(model, max_sequences=max_sequences, max_length=max_length or usual)
-    return engine, ChatTemplate(tokenizer), config

@@ -27,7 +27,8 @@ from agentgym_trainers.data.filtering import Selection
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.data.sequences import Row, collate, is_demonstration, select
-from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.build import sampling_params
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.learner.nonfinite import keep_skipped
 from agentgym_trainers.losses import OBJECTIVES
@@ -294,7 +295,7 @@ class Trainer:
     def policy(self, *salt: int) -> TokenPolicy:
         """The policy being trained; `salt` decides its random streams."""
         template = ChatTemplate(self.tokenizer)
-        return TokenPolicy(self.engine, template, sampling_of(self.config, template), salt)
+        return TokenPolicy(self.engine, template, sampling_params(self.config, template), salt)
 
     def save(self, log: MetricsLog) -> Path:
         """A checkpoint of everything that decides the rest of the run."""
@@ -363,10 +364,6 @@ def check_context(stops: Sequence[str], where: str, config: Config) -> None:
             f"{full} of {len(stops)} episodes of {where} ended because the next prompt did not fit the context: "
             f"rollout.max_length is {config.rollout.max_length}; raise rollout.max_length{also} in a new run"
         )
-
-
-def sampling_of(config: Config, template: ChatTemplate) -> Sampling:
-    return Sampling(config.rollout.temperature, config.rollout.max_new_tokens, template.stop_ids())
 
 
 def success_rate(trajectories: list[Trajectory]) -> float:

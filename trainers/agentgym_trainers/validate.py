@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from agentgym_trainers.config.schedules import telling_steps
-from agentgym_trainers.data.filtering import waits
+from agentgym.errors import ConfigError
+from agentgym_trainers.config.schedules import steps_to_validate
+from agentgym_trainers.config.sections import Config
+from agentgym_trainers.data.filters import needs_model_columns
 from agentgym_trainers.data.sequences import told_columns
-from agentgym_trainers.distributed.options import check_scale
 from agentgym_trainers.engines.options import HOTTEST
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.signals import SIGNALS
 
-if TYPE_CHECKING:
-    from agentgym_trainers.config.sections import Config
+
+def validate_config(config: Config) -> None:
+    """Raise ConfigError, with what to change, where the parts do not fit each other at some step."""
+    try:
+        _validate_step(config)
+        for step in steps_to_validate(config.schedules.values(), config.run.steps):
+            _validate_step(config.at(step))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
-def check_fit(config: Config) -> None:
+def _validate_step(config: Config) -> None:
     """Raises ValueError with what to change."""
     for who, needs in config.needs.items():
         for need in sorted(needs):
@@ -56,9 +64,7 @@ def check_fit(config: Config) -> None:
         raise ValueError(
             f"[correct] weighs losses of tokens, and loss.objective = {config.loss.objective!r} has none: remove it"
         )
-    for step in telling_steps(config.schedules.values(), config.run.steps):
-        config.at(step)
-    if config.select is not None and config.select.tries > 1 and waits(config.select.kind):
+    if config.select is not None and config.select.tries > 1 and needs_model_columns(config.select.kind):
         raise ValueError(
             f"select.kind = {config.select.kind!r} reads what models say of a step, so there is no asking for more: "
             "select.tries must be 1"
@@ -141,3 +147,38 @@ def _check_provided(who: str, need: str, config: Config) -> None:
         if not any(name in config.signals for name in givers):
             tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
             raise ValueError(f"{who} reads {need}, which nothing provides: add {tables}")
+
+
+def check_scale(config: Config) -> None:
+    """Raises ValueError with what to change where a part cannot be spread over machines."""
+    options, rollout = config.scale, config.rollout
+    if options is None:
+        return
+    reading = sorted(set(config.signals) - ALONE)
+    vllm = config.engine.kind == "vllm"
+    for wrong, why in (
+        (config.source.kind != "online", f'source.kind must be "online", not {config.source.kind!r}'),
+        (
+            bool(reading),
+            f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it",
+        ),
+        (
+            rollout.concurrency < options.workers,
+            f"rollout.concurrency must be at least scale.workers, {options.workers}",
+        ),
+        (
+            options.servers > 0 and not vllm,
+            'scale.servers are vLLM\'s: set engine.kind = "vllm", or scale.servers = 0',
+        ),
+        (
+            vllm and bool(options.servers) == bool(getattr(config.engine, "urls", ())),
+            "vLLM's servers are either placed (scale.servers above 0) or named (engine.urls)",
+        ),
+        (getattr(config.engine, "in_process", False), "vLLM runs in servers: leave out engine.in_process"),
+    ):
+        if wrong:
+            raise ValueError(f"with [scale], {why}")
+
+
+ALONE = frozenset({"judge", "role"})
+"""Signals that read neither weights nor engine, which are in other processes."""

@@ -49,7 +49,7 @@ Asked = TypeVar("Asked", ChatRequest, TextRequest)
 
 
 class Model(Protocol):
-    """What the server asks of a model; `agentgym_trainers.load.ServedModel` is one."""
+    """What the server asks of a model; `agentgym_trainers.rollout.served_model.ServedModel` is one."""
 
     name: str
     max_length: int

@@ -128,7 +128,7 @@ def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> di
     return tree
 
 
-def telling_steps(schedules: Iterable[Any], steps: int) -> list[int]:
+def steps_to_validate(schedules: Iterable[Any], steps: int) -> list[int]:
     """Steps at which every value that makes a difference for an option's bounds and type is seen."""
     every = list(schedules)
     stages = {i * s.every for s in every if isinstance(s, Stages) for i in range(len(s.values))}

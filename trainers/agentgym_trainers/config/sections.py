@@ -30,7 +30,6 @@ from agentgym_trainers.nn.tiny import TinyModel
 from agentgym_trainers.rollout.sources import AnySource
 from agentgym_trainers.rollout.sources.online import Online
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.validate import check_fit
 
 
 class Part(BaseModel):
@@ -251,11 +250,6 @@ class Config(Part):
     """Several processes, on one machine or many; None is this one."""
     schedules: dict[str, ScheduleOptions] = {}
     """Options by their dotted names that change from step to step."""
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> Config:
-        check_fit(self)
-        return self
 
     def at(self, step: int) -> Config:
         """This, with every scheduled option as it is in a step (counted from 0)."""

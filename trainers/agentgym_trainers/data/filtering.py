@@ -9,23 +9,18 @@ import numpy as np
 
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.data.filters import SELECTORS
-from agentgym_trainers.data.sequences import collate, told_columns
+from agentgym_trainers.data.filters import SELECTORS, needs_model_columns
+from agentgym_trainers.data.sequences import collate
 
 if TYPE_CHECKING:
     from agentgym_trainers.config.sections import SelectOptions
-
-
-def waits(kind: str) -> bool:
-    """Whether the selector reads more than what trajectories tell."""
-    return not SELECTORS[kind].needs <= {"groups", "past", *told_columns([])}
 
 
 class Selection:
     """The recipe's selector. It chooses before any model is asked, unless it reads what models say: then it waits."""
 
     def __init__(self, options: SelectOptions) -> None:
-        self.waits = waits(options.kind)
+        self.waits = needs_model_columns(options.kind)
         self.past: list[float] = []
         """Returns of every trajectory so far, if the selector wants them."""
 

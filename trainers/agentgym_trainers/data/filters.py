@@ -14,6 +14,7 @@ import numpy as np
 
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.segments import segment_mean, segment_std
+from agentgym_trainers.data.sequences import told_columns
 
 
 def mixed_outcomes(batch: Batch) -> np.ndarray:
@@ -110,3 +111,8 @@ SELECTORS: dict[str, Selector] = {
     "top_return": Selector(top_return, frozenset({"past"})),
     "instruction": Selector(instruction, frozenset({"inst_value_M"})),
 }
+
+
+def needs_model_columns(kind: str) -> bool:
+    """Whether the selector reads more than what trajectories tell."""
+    return not SELECTORS[kind].needs <= {"groups", "past", *told_columns([])}

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from agentgym.clients.client import key_in_use
 from agentgym.rollouts.runner import Runner
-from agentgym_trainers.build import engine_of
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.learner_group import Learners
 from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.distributed.rollout_workers import Crew, CrewRunner
 from agentgym_trainers.distributed.vllm_servers import started
 from agentgym_trainers.engines.base import Conversation, Engine
+from agentgym_trainers.engines.build import build_engine
 from agentgym_trainers.engines.vllm.engine import VllmEngine
 
 
@@ -59,7 +59,7 @@ def spread(
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
         crew = Crew(cluster, config, model, tokenizer, key_in_use())
         learners = Learners(cluster, config, model, reference)
-        engine = PublishingEngine(engine_of(config, folder, model, tokenizer), crew, cluster)
+        engine = PublishingEngine(build_engine(config, folder, model, tokenizer), crew, cluster)
     except BaseException:
         cluster.close()
         raise

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
-    from agentgym_trainers.config.sections import Config
+    pass
 
 
 class RayOptions(BaseModel):
@@ -32,38 +32,3 @@ class RayOptions(BaseModel):
     """Of each server, which cuts the model into as many slices."""
     deadline_s: float = Field(default=600.0, gt=0)
     """For room in the cluster, and for every answer of a learner."""
-
-
-ALONE = frozenset({"judge", "role"})
-"""Signals that read neither weights nor engine, which are in other processes."""
-
-
-def check_scale(config: Config) -> None:
-    """Raises ValueError with what to change where a part cannot be spread over machines."""
-    options, rollout = config.scale, config.rollout
-    if options is None:
-        return
-    reading = sorted(set(config.signals) - ALONE)
-    vllm = config.engine.kind == "vllm"
-    for wrong, why in (
-        (config.source.kind != "online", f'source.kind must be "online", not {config.source.kind!r}'),
-        (
-            bool(reading),
-            f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it",
-        ),
-        (
-            rollout.concurrency < options.workers,
-            f"rollout.concurrency must be at least scale.workers, {options.workers}",
-        ),
-        (
-            options.servers > 0 and not vllm,
-            'scale.servers are vLLM\'s: set engine.kind = "vllm", or scale.servers = 0',
-        ),
-        (
-            vllm and bool(options.servers) == bool(getattr(config.engine, "urls", ())),
-            "vLLM's servers are either placed (scale.servers above 0) or named (engine.urls)",
-        ),
-        (getattr(config.engine, "in_process", False), "vLLM runs in servers: leave out engine.in_process"),
-    ):
-        if wrong:
-            raise ValueError(f"with [scale], {why}")

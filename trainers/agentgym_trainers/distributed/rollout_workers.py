@@ -32,12 +32,12 @@ from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.engines.base import Engine
+from agentgym_trainers.engines.build import build_engine, inference_copy, sampling_params
 from agentgym_trainers.engines.vllm.engine import VllmEngine
-from agentgym_trainers.learner.build import sampled_of
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WatchedPolicy, name_of
+from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
-from agentgym_trainers.train import sampling_of
 
 LOSSES = 3
 """Workers that a share of episodes may lose, one after the other."""
@@ -95,7 +95,7 @@ class RolloutWorker:
             await self._free.wait()
             await self._catch_up(weights)
             runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
-            policy = TokenPolicy(engine, self.template, sampling_of(self.config, self.template), job.salt)
+            policy = TokenPolicy(engine, self.template, sampling_params(self.config, self.template), job.salt)
             return await runner.run(policy, episodes)
 
     async def hold(self) -> None:
@@ -124,9 +124,6 @@ class RolloutWorker:
             self._version = newest.version
 
     async def _start(self) -> Engine:
-        from agentgym_trainers.build import engine_of  # which brings this module, where a run is spread
-        from agentgym_trainers.run import open_world
-
         self.config, model, tokenizer, key = await self._given[0]
         if self.config.run.threads is not None:
             torch.set_num_threads(self.config.run.threads)
@@ -140,7 +137,7 @@ class RolloutWorker:
             room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
             self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
         else:
-            self._engine = engine_of(self.config, Path(), model, tokenizer)
+            self._engine = build_engine(self.config, Path(), model, tokenizer)
         return self._engine
 
     async def _open_session(self) -> Any:
@@ -158,7 +155,7 @@ class Crew:
         own = config.model_copy(
             update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
         )
-        model = None if self._vllm else sampled_of(config, model)
+        model = None if self._vllm else inference_copy(config, model)
         self._given = (self._ray.put((own, model, tokenizer, key)),)  # kept: workers that are started again read it
         self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
         self.lost = 0

@@ -18,14 +18,6 @@ from agentgym_trainers.nn.precision import cast
 from agentgym_trainers.nn.process_group import ALONE, Processes
 
 
-def sampled_of(config: Config, model: Any) -> Any:
-    """What an engine in this process samples from: the model itself, or a plain copy where that is to have adapters, to
-    compute in another precision than its weights are in, or to be learned while it is sampled from."""
-    if config.model.lora is None and config.model.dtype == "float32" and not config.rollout.staleness:
-        return model
-    return cast(copy.deepcopy(model).requires_grad_(False), config.model.dtype)
-
-
 def placed(config: Config, model: Any) -> Any:
     """Move `model` to the device of this process. In a run of several processes the controller's model stays on the
     CPU: learners move their own copies."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import Episode, ExpertPolicy
-from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.spec import EnvSpec
@@ -18,7 +15,6 @@ from agentgym_trainers.config.sections import SFTOptions
 from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import token_weights
-from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
 
 async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOptions, seed: int) -> list[Trajectory]:
@@ -28,33 +24,6 @@ async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOpt
     tasks = spec.splits[split]
     episodes = [Episode(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
     return await runner.run(ExpertPolicy(options.noise, seed), episodes)
-
-
-def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]) -> list[str]:
-    """The text that a tiny model's tokenizer is learned from: what stands between the template's special tokens."""
-    texts = [f"system\n{harness.instructions(spec)}"]
-    for trajectory in demonstrations:
-        for turn in trajectory.turns:
-            texts += [f"user\n{turn.observation}", f"assistant\n{turn.reply}", "\n"]
-    return texts
-
-
-def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: ChatTemplate) -> Trajectory:
-    """The same episode with token branches, as if its replies had been sampled and stopped."""
-    tools = harness.tools(spec)
-    transcript = Transcript(template, template.stop_ids(), tools)
-    histories: dict[int, list[tuple[Any, str]]] = {}
-    turns = []
-    for turn in trajectory.turns:
-        history = histories.setdefault(turn.role, [])
-        messages = harness.messages(spec, history, turn.observation)
-        transcript.prompt(messages)
-        ids = template.write(messages, turn.reply, tools)
-        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
-        turns.append(replace(turn, reply=said, span=span))
-        history.append((turn.observation, said))
-    tokens = transcript.finish(None)
-    return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)
 
 
 def imitate(

@@ -19,8 +19,7 @@ from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym.spec import EnvSpec
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.learner.sft import tokenise
-from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 
 
 class Place(Protocol):
@@ -54,7 +53,7 @@ def action_probabilities(
         said = [*place.past, (place.observation, action)]
         turns = [Turn(i, seen, harness.render(what, spec), what, 0.0) for i, (seen, what) in enumerate(said)]
         played = Trajectory(spec.id, "", 0, 0, 0, tuple(turns), StopReason.TERMINATED)
-        told.append(tokenise(played, spec, harness, template))
+        told.append(tokenize(played, spec, harness, template))
     batch, rows, _ = collate([Group((trajectory,)) for trajectory in told])
     logprob_N = np.bincount(batch.turn_A, learner.logprobs(batch, rows))
     found: dict[str, dict[str, float]] = {}

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -26,9 +27,9 @@ from jinja2 import TemplateError
 
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.rollouts.policy import Tokens
-from agentgym.rollouts.prompt_format import Message
-from agentgym.rollouts.trajectory import Branch, Span
-from agentgym.spec import ToolSpec
+from agentgym.rollouts.prompt_format import Harness, Message
+from agentgym.rollouts.trajectory import Branch, Span, Trajectory
+from agentgym.spec import EnvSpec, ToolSpec
 
 CACHED = 2048
 """Characters of the longest text whose tokens are kept: boundaries and observations repeat, whole prompts do not."""
@@ -238,3 +239,30 @@ def check_template(template: ChatTemplate) -> list[str]:
         then = [{"role": "assistant", "content": text}, {"role": "user", "content": "three"}]
         notes += [f"after {kind}, {why}" for why in transcript.finish([*first, *then]).forks]
     return notes
+
+
+def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]) -> list[str]:
+    """The text that a tiny model's tokenizer is learned from: what stands between the template's special tokens."""
+    texts = [f"system\n{harness.instructions(spec)}"]
+    for trajectory in demonstrations:
+        for turn in trajectory.turns:
+            texts += [f"user\n{turn.observation}", f"assistant\n{turn.reply}", "\n"]
+    return texts
+
+
+def tokenize(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: ChatTemplate) -> Trajectory:
+    """The same episode with token branches, as if its replies had been sampled and stopped."""
+    tools = harness.tools(spec)
+    transcript = Transcript(template, template.stop_ids(), tools)
+    histories: dict[int, list[tuple[Any, str]]] = {}
+    turns = []
+    for turn in trajectory.turns:
+        history = histories.setdefault(turn.role, [])
+        messages = harness.messages(spec, history, turn.observation)
+        transcript.prompt(messages)
+        ids = template.write(messages, turn.reply, tools)
+        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
+        turns.append(replace(turn, reply=said, span=span))
+        history.append((turn.observation, said))
+    tokens = transcript.finish(None)
+    return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)

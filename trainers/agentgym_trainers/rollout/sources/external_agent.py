@@ -27,9 +27,9 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import Episode
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
-from agentgym_trainers.load import ServedModel
 from agentgym_trainers.rollout.external.recorder import Recorder
 from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.served_model import ServedModel
 from agentgym_trainers.rollout.sources.base import Collector
 
 Host = Callable[[ServedModel, Recorder, str], AbstractAsyncContextManager[str]]

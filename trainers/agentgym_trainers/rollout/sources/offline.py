@@ -25,7 +25,7 @@ from agentgym.rollouts.trajectory import Branch, Group, StopReason, Trajectory, 
 from agentgym_trainers.data.sequences import collate, is_demonstration
 from agentgym_trainers.rollout.sources.base import Collector
 from agentgym_trainers.rollout.tasks import UniformTasks
-from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 
 
 class Offline(BaseModel):
@@ -158,11 +158,9 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
 def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
     """The episode with tokens. Those that nobody sampled here are tokenised as a warm-up's are, and have the present
     policy's log-probabilities, so that its ratio to them begins at 1."""
-    from agentgym_trainers.learner.sft import tokenise  # sft reads the configuration, which names the sources
-
     if trajectory.branches:
         return trajectory
-    told = tokenise(trajectory, trainer.spec, trainer.config.harness, ChatTemplate(trainer.tokenizer))
+    told = tokenize(trajectory, trainer.spec, trainer.config.harness, ChatTemplate(trainer.tokenizer))
     batch, rows, _ = collate([Group((told,))])
     learner: Any = trainer.learner  # in this process: [scale] is for online sources
     logprob_A = learner.logprobs(batch, rows)
