@@ -37,12 +37,11 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner import sft
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import tiny
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.policy import TokenPolicy
-from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 from agentgym_trainers.run import run
 from agentgym_trainers.signals.base import Parts, Scene
 
@@ -140,7 +139,7 @@ def told(
     episodes = [Episode(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
     runner = Runner(open_session, Harness(), Limits(None), groups * size)
     played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
-    tokenised = [sft.tokenise(t, spec, Harness(), template) for t in played]
+    tokenised = [tokenize(t, spec, Harness(), template) for t in played]
     batch, rows, trajectories = collate([Group(tuple(tokenised[i : i + size])) for i in range(0, len(episodes), size)])
     if model is not None:
         logprobs = Learner(model, OptimOptions()).logprobs(batch, rows)

@@ -132,7 +132,7 @@ def test_a_bug_in_saving_is_not_called_a_full_disk(kit, tokenizer, tmp_path) -> 
 WRITER = """
 import sys
 from pathlib import Path
-from agentgym_trainers import checkpoint
+from agentgym_trainers.nn import checkpoint
 model, tokenizer = checkpoint.load_model(Path(sys.argv[1]) / "source")
 print("ready", flush=True)
 for step in range(10**6):

@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused(chatty, tokenizer, tmp_path):
     trainer = trainer_of(chatty(), tokenizer, tmp_path, agent(tmp_path))
     with pytest.raises(ConfigError, match="start the run by agentgym train"):
         asyncio.run(trainer.gather())
-    with pytest.raises(ValueError, match="it must be false"):
+    with pytest.raises(ConfigError, match="it must be false"):
         trainer_of(chatty(), tokenizer, tmp_path, agent(tmp_path), rollout={**ROLLOUT, "lockstep": True})
     for command in ("", "python 'agent.py"):
         with pytest.raises(ValueError, match="command"):

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from agentgym import registry
+from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config, LossOptions, OptimOptions
@@ -30,6 +31,7 @@ from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.train import Trainer
+from agentgym_trainers.validate import validate_config
 
 NAMES = list(OBJECTIVES)
 
@@ -278,6 +280,6 @@ def test_a_recipe_with_all_of_it_survives_toml(tmp_path) -> None:
     ],
 )
 def test_what_does_not_fit_is_told_in_a_sentence(tables, sentence) -> None:
-    with pytest.raises(ValidationError) as refused:
-        config(**{"schedules": {}, **tables})
+    with pytest.raises((ValidationError, ConfigError)) as refused:
+        validate_config(config(**{"schedules": {}, **tables}))
     assert sentence in str(refused.value)

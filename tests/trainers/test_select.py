@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers.build import build
@@ -314,7 +315,7 @@ def test_a_selector_reads_models_that_learn_from_everything(chatty, tokenizer, t
     trained(trainer)
     assert trainer.signals["told"].learned == [16, 16]  # type: ignore[attr-defined]
     assert all(4 <= kept < 16 for kept in seen)
-    with pytest.raises(ValueError, match="no asking for more"):
+    with pytest.raises(ConfigError, match="no asking for more"):
         trainer_of(None, None, tmp_path, select={"kind": "instruction", "tries": 2}, signals={"told": {}})
 
 
