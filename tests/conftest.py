@@ -14,8 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from agentgym.errors import MissingDependency
+
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")  # a busy machine is no failure
 
 sys.path.append(str(Path(__file__).parent))  # modules that tests share
 pytest_plugins = ["leaks"]

@@ -16,6 +16,7 @@ from rich.table import Table
 from agentgym.cli.recipes import shipped
 from agentgym.cli.terminal import Listing, console
 from agentgym.errors import UsageError
+from agentgym_trainers.rollout.sources import SOURCES
 
 if TYPE_CHECKING:
     from agentgym_trainers.run import Outcome
@@ -128,7 +129,7 @@ def _run(
 
     use_judge_key(judge_key)
     resolved = run.load_run(out) if recipe is None else recipes.resolve(recipe, overrides)
-    if resolved.source.kind == "harness":
+    if SOURCES[resolved.source.kind].serves_policy:
         from agentgym_servers.inference.app import serve_episodes
         from agentgym_trainers.rollout.sources.external_agent import use_host
 

@@ -17,7 +17,7 @@ from agentgym.errors import ConfigError
 from agentgym.session import LocalSession
 from agentgym_trainers import testing
 from agentgym_trainers.build import build
-from agentgym_trainers.credit import ASSIGNERS, Assigner, assigner_of, needs
+from agentgym_trainers.credit import ASSIGNERS, Assigner, needs
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.fixture
 def elsewhere(monkeypatch) -> Assigner:
     monkeypatch.syspath_prepend(EXAMPLES)
-    yield assigner_of("own_assigner:elsewhere")
+    yield ASSIGNERS["own_assigner:elsewhere"]
     sys.modules.pop("own_assigner")
 
 
@@ -63,7 +63,7 @@ def test_what_every_assigner_owes(elsewhere) -> None:
 def test_a_recipe_names_it_and_its_needs_are_known(elsewhere) -> None:
     assert elsewhere.needs == {"groups", "anchors"}
     assert elsewhere.description.startswith("What is still to come, less what came for the other attempts")
-    assert assigner_of("gigpo") is ASSIGNERS["gigpo"]
+    assert ASSIGNERS["gigpo"] is ASSIGNERS["gigpo"]
 
 
 MODULE = """
@@ -96,21 +96,21 @@ def test_what_cannot_be_used_is_refused(name, sentence, tmp_path, monkeypatch) -
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with pytest.raises(ValueError, match=sentence):
-        assigner_of(name)
+        ASSIGNERS[name]
 
 
 def test_a_module_that_lacks_a_package_tells_its_own_error(tmp_path, monkeypatch) -> None:
     (tmp_path / "lacking.py").write_text("import no_such_package")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        assigner_of("lacking:f")
+        ASSIGNERS["lacking:f"]
 
 
 def test_a_function_that_says_nothing_needs_nothing(tmp_path, monkeypatch) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert assigner_of("mine:plain").needs == assigner_of("mine:typed").needs == frozenset()
+    assert ASSIGNERS["mine:plain"].needs == ASSIGNERS["mine:typed"].needs == frozenset()
 
     @needs("value_N")
     def mine(batch: Batch) -> Credit:

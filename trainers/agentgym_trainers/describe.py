@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import assigner_of
+from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.data.filters import SELECTORS
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.losses import OBJECTIVES
@@ -70,7 +70,7 @@ def _before_credit(config: Config) -> Iterator[Piece]:
 
 def _from_credit(config: Config) -> Iterator[Piece]:
     credit, loss = config.credit, config.loss
-    yield Piece("credit", credit.assigner, assigner_of(credit.assigner).description, credit.options)
+    yield Piece("credit", credit.assigner, ASSIGNERS[credit.assigner].description, credit.options)
     if credit.normalise != "none":
         rows = "trajectories" if credit.normalise == "trajectory" else f"{credit.normalise}s"
         yield Piece(

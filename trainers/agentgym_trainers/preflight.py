@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from agentgym import registry
 from agentgym.clients.client import Connection
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import require_ray
-from agentgym_trainers.engines.options import check_engine, head_size_of
+from agentgym_trainers.engines import ENGINES
+from agentgym_trainers.engines.options import head_size_of
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.rollout.environment import check_spec
-from agentgym_trainers.rollout.sources.offline import Offline
+from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
 CHECKED_TASKS = 4
@@ -25,9 +24,7 @@ def check_start(config: Config) -> None:
     if config.scale is not None:
         require_ray()
     check_model(config)
-    source = config.source
-    if isinstance(source, Offline) and source.path is not None and not Path(source.path).is_file():
-        raise ConfigError(f"source.path: there is no file {source.path}")
+    SOURCES[config.source.kind].check(config.source)
     if "://" not in config.world.name:
         check_spec(config, registry.get_spec(config.world.name))
 
@@ -38,8 +35,8 @@ def check_model(config: Config) -> None:
     if config.scale is None:
         device_of(config.model.device)
     loaded = None if path is None else checkpoint.load_config(path)
-    if config.engine.kind == "vllm":
-        check_engine(config.engine, config.model.tiny.head_dim if loaded is None else head_size_of(loaded))
+    head_size = config.model.tiny.head_dim if loaded is None else head_size_of(loaded)
+    ENGINES[config.engine.kind].check(config.engine, head_size)
 
 
 async def check_room(config: Config, world: Connection, template: ChatTemplate) -> None:

@@ -20,7 +20,7 @@ from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import assigner_of, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalise
 from agentgym_trainers.credit.outcome import recalibrated
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.filtering import Selection
@@ -38,7 +38,7 @@ from agentgym_trainers.monitoring.metrics import MetricsLog, credit_metrics, rol
 from agentgym_trainers.monitoring.trajectory_log import write_trajectories
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.policy import TokenPolicy
-from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
+from agentgym_trainers.rollout.sources.asynchronous import fresh
 from agentgym_trainers.rollout.sources.base import Source
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
@@ -84,8 +84,7 @@ class Trainer:
         try:
             await self._run(log, on_step)
         finally:
-            if isinstance(self.source, StreamedSource):
-                await self.source.close()
+            await self.source.close()
 
     async def _run(self, log: MetricsLog, on_step: OnStep) -> None:
         run = self.config.run
@@ -135,10 +134,10 @@ class Trainer:
 
     async def lesson(self, groups: list[Group]) -> Lesson:
         """`learn`, and where episodes are played meanwhile, in a thread of its own."""
-        if not isinstance(self.source, StreamedSource):
+        if not self.source.concurrent:
             return await self.learn(groups)
         lesson = await asyncio.to_thread(lambda: asyncio.run(self.learn(groups)))
-        lesson.metrics.update(self.source.told())
+        lesson.metrics.update(self.source.metrics())
         return lesson
 
     async def learn(self, groups: list[Group]) -> Lesson:
@@ -313,8 +312,7 @@ class Trainer:
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
         checkpoint.save(folder, self.learner.model, self.tokenizer, state, self.learner.weights())
         kept = checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
-        if isinstance(self.source, StreamedSource):
-            self.source.forget(checkpoint.step_of(kept[0]) if kept else 0)
+        self.source.prune(checkpoint.step_of(kept[0]) if kept else 0)
         return folder
 
     def load(self, state: dict[str, Any]) -> None:
@@ -349,7 +347,7 @@ def optimiser_batches(batch: Batch, config: Config, rng: np.random.Generator) ->
 
 def assign(batch: Batch, config: Config) -> Credit:
     """The recipe's credit, normalised if it says so."""
-    credit = assigner_of(config.credit.assigner).function(batch, **config.credit.options)
+    credit = ASSIGNERS[config.credit.assigner].function(batch, **config.credit.options)
     if config.credit.normalise != "none":
         credit = normalise(credit, batch, population=config.credit.normalise)
     return credit

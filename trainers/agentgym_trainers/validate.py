@@ -7,8 +7,9 @@ from agentgym_trainers.config.schedules import steps_to_validate
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.filters import needs_model_columns
 from agentgym_trainers.data.sequences import told_columns
-from agentgym_trainers.engines.options import HOTTEST
+from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.losses import OBJECTIVES
+from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.signals import SIGNALS
 
 
@@ -34,15 +35,16 @@ def _validate_step(config: Config) -> None:
             f"credit.assigner = {config.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
             "(value= removes it)"
         )
-    if config.source.kind == "selfplay" and config.rollout.groups % 2:
+    source, engine = SOURCES[config.source.kind], ENGINES[config.engine.kind]
+    if config.rollout.groups % source.players:
         raise ValueError(
-            "source.kind = 'selfplay' makes a group for each role of a task: rollout.groups must be even, not "
-            f"{config.rollout.groups}"
+            f"source.kind = {config.source.kind!r} makes a group for each role of a task: rollout.groups must be even, "
+            f"not {config.rollout.groups}"
         )
-    if config.rollout.temperature > HOTTEST and config.engine.kind == "vllm":
+    if config.rollout.temperature > engine.max_temperature:
         raise ValueError(
-            f"vLLM samples at temperatures up to {HOTTEST:g}, and rollout.temperature is "
-            f'{config.rollout.temperature:g}: lower it, or set engine.kind = "inprocess"'
+            f"engine.kind = {config.engine.kind!r} samples at temperatures up to {engine.max_temperature:g}, and "
+            f'rollout.temperature is {config.rollout.temperature:g}: lower it, or set engine.kind = "inprocess"'
         )
     _check_lockstep(config)
     _check_asynchronous(config)
@@ -75,20 +77,13 @@ def _check_lockstep(config: Config) -> None:
     """Raises ValueError for what nobody can wait for."""
     if not config.rollout.lockstep:
         return
-    if config.source.kind == "selfplay" and config.source.opponent == "past":
+    reason = SOURCES[config.source.kind].not_in_lockstep(config.source)
+    if reason:
+        raise ValueError(f"rollout.lockstep waits for every open episode, and {reason}: it must be false")
+    if not ENGINES[config.engine.kind].repeatable:
         raise ValueError(
-            "rollout.lockstep waits for every open episode, and some of them wait for their opponent: with "
-            'source.opponent = "past" it must be false'
-        )
-    if config.source.kind == "harness":
-        raise ValueError(
-            "rollout.lockstep waits for every open episode, and nobody knows when a program of its own asks again: "
-            'with source.kind = "harness" it must be false'
-        )
-    if config.engine.kind == "vllm":
-        raise ValueError(
-            "rollout.lockstep repeats a run to the bit, and vLLM batches as requests come: set rollout.lockstep = "
-            'false, or engine.kind = "inprocess"'
+            f"rollout.lockstep repeats a run to the bit, and engine.kind = {config.engine.kind!r} batches as requests "
+            'come: set rollout.lockstep = false, or engine.kind = "inprocess"'
         )
     episodes = config.rollout.groups * config.rollout.group_size
     if config.rollout.concurrency < episodes:
@@ -103,9 +98,12 @@ def _check_asynchronous(config: Config) -> None:
     rollout = config.rollout
     if not rollout.staleness:
         return
-    asking = [name for name in config.signals if name in ASKING]
+    asking = [name for name in config.signals if SIGNALS[name].plays]
     for wrong, why in (
-        (config.source.kind != "online", f'source.kind must be "online", not {config.source.kind!r}'),
+        (
+            not SOURCES[config.source.kind].by_policy,
+            f'source.kind must be "online", not {config.source.kind!r}',
+        ),
         (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
         (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
         (
@@ -121,17 +119,13 @@ VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
 """Columns of the critic."""
 ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
 """Columns that no table has to ask for: recorded, or computed because a part needs them."""
-ASKING = frozenset({"branched_value", "judge", "twin", "digiq"})
-"""Signals that use the engine, worlds or a server, which belong to the event loop that plays."""
 OF_THE_WORLD = frozenset({"anchors", "snapshots"})
 """Needs that only the world can meet: `world.check_world`."""
 
 
 def _check_provided(who: str, need: str, config: Config) -> None:
     """Raises ValueError with what to add where a part's need is not met."""
-    if need == "branched_N" and config.source.kind != "branched":
-        raise ValueError(f'{who} compares attempts that part at one turn: set source.kind = "branched"')
-    if need in ALWAYS | OF_THE_WORLD:
+    if need in ALWAYS | OF_THE_WORLD | SOURCES[config.source.kind].provides:
         return
     if need in VALUES:
         if config.value is None:
@@ -143,6 +137,9 @@ def _check_provided(who: str, need: str, config: Config) -> None:
                 f"{config.rollout.group_size}"
             )
     else:
+        sources = [name for name, kind in SOURCES.items() if need in kind.provides]
+        if sources:
+            raise ValueError(f"{who} reads {need}, which only some sources give: set source.kind = {sources[0]!r}")
         givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
         if not any(name in config.signals for name in givers):
             tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
@@ -154,10 +151,13 @@ def check_scale(config: Config) -> None:
     options, rollout = config.scale, config.rollout
     if options is None:
         return
-    reading = sorted(set(config.signals) - ALONE)
-    vllm = config.engine.kind == "vllm"
+    reading = sorted(name for name in config.signals if SIGNALS[name].reads_policy)
+    vllm = ENGINES[config.engine.kind].servers
     for wrong, why in (
-        (config.source.kind != "online", f'source.kind must be "online", not {config.source.kind!r}'),
+        (
+            not SOURCES[config.source.kind].by_policy,
+            f'source.kind must be "online", not {config.source.kind!r}',
+        ),
         (
             bool(reading),
             f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it",
@@ -178,7 +178,3 @@ def check_scale(config: Config) -> None:
     ):
         if wrong:
             raise ValueError(f"with [scale], {why}")
-
-
-ALONE = frozenset({"judge", "role"})
-"""Signals that read neither weights nor engine, which are in other processes."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from agentgym.rollouts.prompt_format import Harness
 from agentgym_trainers.config.option_errors import checked_model, checked_options
+from agentgym_trainers.config.registry import KindOptions, Registry
 from agentgym_trainers.config.schedules import ScheduleOptions, applied
-from agentgym_trainers.credit import assigner_of
+from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.data.filters import SELECTORS
 from agentgym_trainers.data.replay_buffer import BufferOptions
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.distributed.options import RayOptions
-from agentgym_trainers.engines.options import AnyEngine, InProcess
+from agentgym_trainers.engines import ENGINES
+from agentgym_trainers.engines.options import InProcess
 from agentgym_trainers.learner.critic import ValueOptions
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions
@@ -25,9 +25,9 @@ from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.monitoring.guards import GuardOptions
 from agentgym_trainers.nn.device import DeviceName
 from agentgym_trainers.nn.lora import LoraOptions
-from agentgym_trainers.nn.precision import Dtype
+from agentgym_trainers.nn.precision import Dtype, cast
 from agentgym_trainers.nn.tiny import TinyModel
-from agentgym_trainers.rollout.sources import AnySource
+from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.sources.online import Online
 from agentgym_trainers.signals import SIGNALS
 
@@ -108,15 +108,8 @@ class Chosen(Part):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    def _choose(self, what: str, name: str, parts: Mapping[str, Any]) -> None:
-        if name not in parts:
-            close = difflib.get_close_matches(name, parts, n=1)
-            guess = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(f"there is no {what} {name!r}{guess}; there are {', '.join(sorted(parts))}")
-        self._check(name, parts[name].function)
-
-    def _check(self, name: str, function: Any) -> None:
-        checked = checked_options(name, function, self.model_extra or {}, list(type(self).model_fields))
+    def _choose(self, name: str, parts: Registry[Any]) -> None:
+        checked = checked_options(name, parts[name].function, self.model_extra or {}, list(type(self).model_fields))
         object.__setattr__(self, "__pydantic_extra__", checked)
 
     @property
@@ -134,7 +127,7 @@ class CreditOptions(Chosen):
 
     @model_validator(mode="after")
     def _options_fit(self) -> CreditOptions:
-        self._check(self.assigner, assigner_of(self.assigner).function)
+        self._choose(self.assigner, ASSIGNERS)
         return self
 
 
@@ -147,7 +140,7 @@ class SelectOptions(Chosen):
 
     @model_validator(mode="after")
     def _options_fit(self) -> SelectOptions:
-        self._choose("selector", self.kind, SELECTORS)
+        self._choose(self.kind, SELECTORS)
         return self
 
 
@@ -168,7 +161,7 @@ class LossOptions(Chosen):
 
     @model_validator(mode="after")
     def _options_fit(self) -> LossOptions:
-        self._choose("objective", self.objective, OBJECTIVES)
+        self._choose(self.objective, OBJECTIVES)
         if (self.reducer == "constant") != (self.reducer_length is not None):
             raise ValueError('reducer = "constant" and reducer_length go together')
         return self
@@ -228,8 +221,8 @@ class Config(Part):
     world: WorldOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
-    engine: AnyEngine = InProcess()
-    source: AnySource = Online()
+    engine: SerializeAsAny[KindOptions] = InProcess()
+    source: SerializeAsAny[KindOptions] = Online()
     select: SelectOptions | None = None
     signals: dict[str, SerializeAsAny[BaseModel]] = {}
     """Learned signals by kind, asked in this order."""
@@ -258,26 +251,31 @@ class Config(Part):
         tree = applied(self.model_dump(exclude={"schedules"}), self.schedules, step)
         return checked_model(type(self), tree).model_copy(update={"schedules": self.schedules})
 
+    @field_validator("engine", "source", mode="before")
+    @classmethod
+    def _kind_fits(cls, given: Any, info: ValidationInfo) -> KindOptions:
+        assert info.field_name is not None
+        registry = {"engine": ENGINES, "source": SOURCES}[info.field_name]
+        if isinstance(given, KindOptions):
+            return given
+        if "kind" not in given:
+            raise ValueError("kind is missing")
+        return checked_model(cast(type[KindOptions], registry[given["kind"]].options), given)
+
     @field_validator("shaping")
     @classmethod
     def _shapers_fit(cls, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name in tables:
-            if name not in SHAPERS:
-                raise ValueError(f"there is no shaper {name!r}; there are {', '.join(sorted(SHAPERS))}")
         return {name: checked_options(name, SHAPERS[name].function, given, []) for name, given in tables.items()}
 
     @field_validator("signals", mode="before")
     @classmethod
     def _signals_fit(cls, tables: dict[str, Any]) -> dict[str, BaseModel]:
-        for name in tables:
-            if name not in SIGNALS:
-                raise ValueError(f"there is no signal {name!r}; there are {', '.join(sorted(SIGNALS))}")
         return {name: checked_model(SIGNALS[name].options, given) for name, given in tables.items()}
 
     @property
     def needs(self) -> dict[str, frozenset[str]]:
         """What each chosen part must be given, by how the recipe names the part."""
-        found = {f"credit.assigner = {self.credit.assigner!r}": assigner_of(self.credit.assigner).needs}
+        found = {f"credit.assigner = {self.credit.assigner!r}": ASSIGNERS[self.credit.assigner].needs}
         loss = self.loss
         found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
         if self.correct is not None:

@@ -5,11 +5,7 @@ An assigner's options are the keyword-only parameters of its function. To add on
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-
+from agentgym_trainers.config.registry import FunctionPart, Registry, needs
 from agentgym_trainers.credit.action_value import digiq, q_minus_v
 from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
@@ -21,64 +17,44 @@ from agentgym_trainers.credit.monte_carlo import mc_branch
 from agentgym_trainers.credit.normalize import normalise
 from agentgym_trainers.credit.oreo import oreo
 from agentgym_trainers.credit.outcome import a_lol, filtered, outcome
-from agentgym_trainers.credit.own import load, needs
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.self_play import rae
-from agentgym_trainers.data.batch import Credit
 
-__all__ = ["ASSIGNERS", "Assigner", "assigner_of", "needs", "normalise"]
-
-
-@dataclass(frozen=True)
-class Assigner:
-    function: Callable[..., Credit]
-    needs: frozenset[str] = frozenset()
-    """What must be there: a column of `Batch.x` ("bootstrap_M" only if a trajectory is truncated), "groups" of two or
-    more trajectories, "anchors" that name states."""
-
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+__all__ = ["ASSIGNERS", "Assigner", "needs", "normalise"]
 
 
-ASSIGNERS: dict[str, Assigner] = {
-    "reinforce": Assigner(reinforce),
-    "rloo": Assigner(rloo, frozenset({"groups"})),
-    "grpo": Assigner(grpo, frozenset({"groups"})),
-    "dr_grpo": Assigner(dr_grpo, frozenset({"groups"})),
-    "gigpo": Assigner(gigpo, frozenset({"groups", "anchors"})),
-    "token_gae": Assigner(token_gae, frozenset({"value_A", "bootstrap_M"})),
-    "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"})),
-    "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"})),
-    "loop": Assigner(loop, frozenset({"groups"})),
-    "hgpo": Assigner(hgpo, frozenset({"groups", "anchors"})),
-    "rewardflow": Assigner(rewardflow, frozenset({"groups", "anchors"})),
-    "rtg_loo": Assigner(rtg_loo, frozenset({"groups"})),
-    "mt_grpo": Assigner(mt_grpo, frozenset({"groups"})),
-    "prime": Assigner(prime, frozenset({"groups", "prm_A"})),
-    "istar": Assigner(istar, frozenset({"groups", "prm_A"})),
-    "rae": Assigner(rae, frozenset({"role_N", "role_baseline_N"})),
-    "digirl": Assigner(digirl, frozenset({"value_N", "bootstrap_M"})),
-    "q_minus_v": Assigner(q_minus_v, frozenset({"q_N", "v_N"})),
-    "digiq": Assigner(digiq, frozenset({"q_N", "v_N"})),
-    "mc_branch": Assigner(mc_branch, frozenset({"mc_value_N", "mc_after_N"})),
-    "outcome": Assigner(outcome),
-    "filtered": Assigner(filtered, frozenset({"success_M"})),
-    "a_lol": Assigner(a_lol, frozenset({"inst_value_M"})),
-    "oreo": Assigner(oreo, frozenset({"value_N", "prox_logprob_A", "ref_logprob_A", "bootstrap_M"})),
-}
+class Assigner(FunctionPart):
+    """function: (batch, *, options) -> Credit."""
 
 
-def assigner_of(name: str) -> Assigner:
-    """The assigner called that here, or the one at "package.module:function". Raises ValueError."""
-    if ":" in name:
-        return Assigner(*load(name))
-    if name not in ASSIGNERS:
-        close = difflib.get_close_matches(name, ASSIGNERS, n=1)
-        guess = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(
-            f"there is no assigner {name!r}{guess}; there are {', '.join(sorted(ASSIGNERS))}, and one of your own is "
-            'named "package.module:function"'
-        )
-    return ASSIGNERS[name]
+ASSIGNERS = Registry(
+    "assigner",
+    Assigner,
+    {
+        "reinforce": Assigner(reinforce),
+        "rloo": Assigner(rloo, frozenset({"groups"})),
+        "grpo": Assigner(grpo, frozenset({"groups"})),
+        "dr_grpo": Assigner(dr_grpo, frozenset({"groups"})),
+        "gigpo": Assigner(gigpo, frozenset({"groups", "anchors"})),
+        "token_gae": Assigner(token_gae, frozenset({"value_A", "bootstrap_M"})),
+        "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"})),
+        "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"})),
+        "loop": Assigner(loop, frozenset({"groups"})),
+        "hgpo": Assigner(hgpo, frozenset({"groups", "anchors"})),
+        "rewardflow": Assigner(rewardflow, frozenset({"groups", "anchors"})),
+        "rtg_loo": Assigner(rtg_loo, frozenset({"groups"})),
+        "mt_grpo": Assigner(mt_grpo, frozenset({"groups"})),
+        "prime": Assigner(prime, frozenset({"groups", "prm_A"})),
+        "istar": Assigner(istar, frozenset({"groups", "prm_A"})),
+        "rae": Assigner(rae, frozenset({"role_N", "role_baseline_N"})),
+        "digirl": Assigner(digirl, frozenset({"value_N", "bootstrap_M"})),
+        "q_minus_v": Assigner(q_minus_v, frozenset({"q_N", "v_N"})),
+        "digiq": Assigner(digiq, frozenset({"q_N", "v_N"})),
+        "mc_branch": Assigner(mc_branch, frozenset({"mc_value_N", "mc_after_N"})),
+        "outcome": Assigner(outcome),
+        "filtered": Assigner(filtered, frozenset({"success_M"})),
+        "a_lol": Assigner(a_lol, frozenset({"inst_value_M"})),
+        "oreo": Assigner(oreo, frozenset({"value_N", "prox_logprob_A", "ref_logprob_A", "bootstrap_M"})),
+    },
+)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.option_errors import sentence
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import ASSIGNERS, assigner_of, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalise
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.recipe import recipe_names, resolve
@@ -46,7 +46,7 @@ class Contestant:
 
     @property
     def needs(self) -> frozenset[str]:
-        return assigner_of(self.assigner).needs.union(*(SHAPERS[name].needs for name in self.shaping))
+        return ASSIGNERS[self.assigner].needs.union(*(SHAPERS[name].needs for name in self.shaping))
 
     @property
     def reads_values(self) -> bool:
@@ -61,7 +61,7 @@ class Contestant:
     def credit(self, batch: Batch) -> Credit:
         """Its credit on a batch that has every column it needs."""
         batch = self.shaped(batch)
-        credit = assigner_of(self.assigner).function(batch, **self.options)
+        credit = ASSIGNERS[self.assigner].function(batch, **self.options)
         if self.normalise != "none":
             credit = normalise(credit, batch, population=self.normalise)  # type: ignore[arg-type]
         return credit
@@ -76,7 +76,7 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
     shaped = {name: config for name, config in shipped.items() if _learned(config)}
     for name in only:
         try:
-            _ = name in shaped or assigner_of(name)
+            _ = name in shaped or ASSIGNERS[name]
         except ValueError as error:
             known = f"Recipes that shape rewards by a signal are measured too: {', '.join(shaped)}"
             raise ConfigError(f"{error}. {known}") from error
@@ -118,7 +118,7 @@ def unfit(contestant: Contestant, batch: Batch) -> str:
 
 def _signals_of(name: str, shipped: Mapping[str, Config]) -> tuple[dict[str, BaseModel], str]:
     """(options by kind of signal, why there are none) for what the assigner needs."""
-    wanted = assigner_of(name).needs - ALWAYS - VALUES - MEASURED - {"groups", "anchors", "snapshots"}
+    wanted = ASSIGNERS[name].needs - ALWAYS - VALUES - MEASURED - {"groups", "anchors", "snapshots"}
     uses = [config for config in shipped.values() if config.credit.assigner == name and not config.shaping]
     found: dict[str, BaseModel] = {}
     for need in sorted(wanted):

@@ -6,12 +6,9 @@ Each depends on its batch alone, not on the order of it: equals at the edge of a
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 
+from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.segments import segment_mean, segment_std
 from agentgym_trainers.data.sequences import told_columns
@@ -93,24 +90,22 @@ def _edge(score: np.ndarray, fraction: float) -> float:
     return float(np.sort(score)[-min(count, len(score))]) - 1e-9 * float(np.abs(score).max())
 
 
-@dataclass(frozen=True)
-class Selector:
-    function: Callable[..., np.ndarray]
-    needs: frozenset[str] = frozenset()
-    """As of an assigner; and "past": the function's second argument are the returns of every trajectory so far."""
-
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+class Selector(FunctionPart):
+    """function: (batch, *, options) -> bool[M], which trajectories stay. With the need "past" its second argument are
+    the returns of every trajectory so far."""
 
 
-SELECTORS: dict[str, Selector] = {
-    "mixed_outcomes": Selector(mixed_outcomes, frozenset({"groups"})),
-    "accuracy_band": Selector(accuracy_band, frozenset({"groups"})),
-    "top_std": Selector(top_std, frozenset({"groups"})),
-    "top_return": Selector(top_return, frozenset({"past"})),
-    "instruction": Selector(instruction, frozenset({"inst_value_M"})),
-}
+SELECTORS = Registry(
+    "selector",
+    Selector,
+    {
+        "mixed_outcomes": Selector(mixed_outcomes, frozenset({"groups"})),
+        "accuracy_band": Selector(accuracy_band, frozenset({"groups"})),
+        "top_std": Selector(top_std, frozenset({"groups"})),
+        "top_return": Selector(top_return, frozenset({"past"})),
+        "instruction": Selector(instruction, frozenset({"inst_value_M"})),
+    },
+)
 
 
 def needs_model_columns(kind: str) -> bool:

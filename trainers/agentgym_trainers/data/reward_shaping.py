@@ -6,28 +6,18 @@ one, write the function and add it to SHAPERS. The harness's penalty is in rewar
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from agentgym.rollouts.trajectory import Trajectory
+from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.segments import position, remaining
 
 
-@dataclass(frozen=True)
-class Shaper:
-    function: Callable[..., np.ndarray]
-    """(batch, *, options) -> float64[N], the new rewards."""
-    needs: frozenset[str] = frozenset()
-    """As of an assigner."""
-
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+class Shaper(FunctionPart):
+    """function: (batch, *, options) -> float64[N], the new rewards."""
 
 
 def shaped_rewards(trajectory: Trajectory) -> list[float]:
@@ -127,12 +117,16 @@ def _known(progress_N: np.ndarray, traj_N: np.ndarray) -> np.ndarray:
     return np.where(latest_N >= rows - position(traj_N), progress_N[latest_N], 0.0)
 
 
-SHAPERS: dict[str, Shaper] = {
-    "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N"})),
-    "potential": Shaper(potential, frozenset({"progress_N"})),
-    "judge": Shaper(judge, frozenset({"judge_N"})),
-    "clip": Shaper(clip, frozenset({"judge_N"})),
-    "delta": Shaper(delta, frozenset({"judge_N"})),
-    "overlong": Shaper(overlong),
-    "tool_bonus": Shaper(tool_bonus, frozenset({"valid_N"})),
-}
+SHAPERS = Registry(
+    "shaper",
+    Shaper,
+    {
+        "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N"})),
+        "potential": Shaper(potential, frozenset({"progress_N"})),
+        "judge": Shaper(judge, frozenset({"judge_N"})),
+        "clip": Shaper(clip, frozenset({"judge_N"})),
+        "delta": Shaper(delta, frozenset({"judge_N"})),
+        "overlong": Shaper(overlong),
+        "tool_bonus": Shaper(tool_bonus, frozenset({"valid_N"})),
+    },
+)

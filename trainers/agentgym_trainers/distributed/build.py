@@ -17,18 +17,19 @@ from agentgym_trainers.distributed.learner_group import Learners
 from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.distributed.rollout_workers import Crew, CrewRunner
 from agentgym_trainers.distributed.vllm_servers import started
-from agentgym_trainers.engines.base import Conversation, Engine
+from agentgym_trainers.engines import ENGINES
+from agentgym_trainers.engines.base import Conversation
 from agentgym_trainers.engines.build import build_engine
-from agentgym_trainers.engines.vllm.engine import VllmEngine
 
 
 class PublishingEngine:
     """The controller's engine, for what is played here (evaluation); a refresh reaches the crew's, too."""
 
-    def __init__(self, engine: Engine, crew: Crew, cluster: Cluster) -> None:
+    def __init__(self, engine: Any, crew: Crew, cluster: Cluster, shared: bool) -> None:
+        """`shared`: the crew samples from the servers of `engine`, and must ask nothing while their weights change."""
         self.engine, self.crew, self.cluster = engine, crew, cluster
         self.max_length, self.version = engine.max_length, engine.version
-        if isinstance(engine, VllmEngine):
+        if shared:
             engine.others = crew
 
     def open(self, rng: np.random.Generator) -> Conversation:
@@ -58,8 +59,9 @@ def spread(
             urls = started(cluster, config, folder, model, tokenizer)
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
         crew = Crew(cluster, config, model, tokenizer, key_in_use())
+        shared = ENGINES[config.engine.kind].servers
         learners = Learners(cluster, config, model, reference)
-        engine = PublishingEngine(build_engine(config, folder, model, tokenizer), crew, cluster)
+        engine = PublishingEngine(build_engine(config, folder, model, tokenizer), crew, cluster, shared)
     except BaseException:
         cluster.close()
         raise

@@ -31,9 +31,9 @@ from agentgym.rollouts.runner import Limits, Past, Runner
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import Cluster
+from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.engines.build import build_engine, inference_copy, sampling_params
-from agentgym_trainers.engines.vllm.engine import VllmEngine
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WatchedPolicy, name_of
 from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.policy import TokenPolicy
@@ -76,7 +76,9 @@ class RolloutWorker:
         the API key of worlds behind a gateway)."""
         self._given = given
         self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
-        self._engine: Engine | None = None
+        self._engine: Any = None
+        self._shared = False
+        """Whether it samples from servers that the controller gives their weights."""
         self._version = -1
         """That the engine samples from."""
         self._newest = Weights()
@@ -101,13 +103,13 @@ class RolloutWorker:
     async def hold(self) -> None:
         """Ask vLLM nothing until `renew`. Returns when nothing is under way there."""
         self._free.clear()
-        if isinstance(self._engine, VllmEngine):
+        if self._shared and self._engine is not None:
             await self._engine.hold()
 
     async def renew(self, weights: Weights) -> None:
         """Sample from these from now on, replies under way too."""
         await self._catch_up(weights)
-        if isinstance(self._engine, VllmEngine):
+        if self._shared and self._engine is not None:
             self._engine.release()
         self._free.set()
 
@@ -117,7 +119,7 @@ class RolloutWorker:
             newest = self._newest = max(self._newest, weights, key=lambda given: given.version)
             if self._engine is None or newest.version <= self._version:
                 return
-            if isinstance(self._engine, VllmEngine):
+            if self._shared:
                 await self._engine.attach(newest.version)
             else:
                 await self._engine.refresh(await newest.reference[0], newest.version)
@@ -130,14 +132,11 @@ class RolloutWorker:
         use_key(key)
         self.template = ChatTemplate(tokenizer)
         self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
-        options, rollout = self.config.engine, self.config.rollout
+        rollout = self.config.rollout
         # A step's share fills the engine; with `staleness` a job is one episode.
         self._jobs = asyncio.Semaphore(rollout.concurrency if rollout.staleness else 1)
-        if options.kind == "vllm":  # only reads: the servers' weights are the controller's matter
-            room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
-            self._engine = VllmEngine(options, None, tokenizer, Path(), **room, seed=self.config.run.seed)
-        else:
-            self._engine = build_engine(self.config, Path(), model, tokenizer)
+        self._shared = ENGINES[self.config.engine.kind].servers  # whose weights are the controller's matter
+        self._engine = build_engine(self.config, Path(), None if self._shared else model, tokenizer)
         return self._engine
 
     async def _open_session(self) -> Any:
@@ -149,13 +148,13 @@ class Crew:
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
         """`model` is sampled from, but by vLLM."""
-        self._ray, count, self._vllm = cluster.ray, cluster.options.workers, config.engine.kind == "vllm"
+        self._ray, count, self._shared = cluster.ray, cluster.options.workers, ENGINES[config.engine.kind].servers
         self._deadline_s, self._streamed = cluster.options.deadline_s, config.rollout.staleness > 0
         self.concurrency = ceil(config.rollout.concurrency / count)
         own = config.model_copy(
             update={"rollout": config.rollout.model_copy(update={"concurrency": self.concurrency}), "scale": None}
         )
-        model = None if self._vllm else inference_copy(config, model)
+        model = None if self._shared else inference_copy(config, model)
         self._given = (self._ray.put((own, model, tokenizer, key)),)  # kept: workers that are started again read it
         self.workers = [cluster.place("worker", RolloutWorker, self._given, restarts=-1) for _ in range(count)]
         self.lost = 0
@@ -177,7 +176,7 @@ class Crew:
     async def publish(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Workers sample from these from their next job on, and with `staleness` at once; vLLM's servers have them
         already."""
-        self._weights = Weights(version, () if self._vllm else (self._ray.put(dict(weights)),))
+        self._weights = Weights(version, () if self._shared else (self._ray.put(dict(weights)),))
         if self._streamed:
             await self._each("renew", self._weights)
         self._told.set()

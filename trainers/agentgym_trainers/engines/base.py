@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
+
+from agentgym_trainers.config.registry import ClassPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,33 @@ class Engine(Protocol):
     async def aclose(self) -> None:
         """Let go of what it holds: threads, connections, processes."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRoom:
+    """What an engine must hold, and how it samples."""
+
+    max_sequences: int
+    max_length: int
+    lockstep: bool = False
+    """Wait for every open sequence before each forward, so that a run repeats to the bit."""
+    seed: int = 0
+
+
+def no_check(options: Any, head_size: int) -> None:
+    """Nothing can be wrong."""
+
+
+@dataclass(frozen=True)
+class EngineKind(ClassPart):
+    """A kind of engine: a table [engine] with this `kind`. build: (options, model, tokenizer, folder of the run,
+    EngineRoom) -> Engine."""
+
+    repeatable: bool = False
+    """Whether it can keep `rollout.lockstep`."""
+    max_temperature: float = math.inf
+    servers: bool = False
+    """Whether it samples from servers that several processes share: it then has `attach`, `hold` and `release`, as
+    `VllmEngine` does, and [scale] may place its servers."""
+    check: Callable[[Any, int], None] = no_check
+    """Raises MissingDependency or ConfigError where it cannot be started for a model with heads of this size."""

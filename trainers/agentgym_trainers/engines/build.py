@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.engines.base import Engine, Sampling
-from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.engines.options import weights_folder
-from agentgym_trainers.engines.vllm.engine import VllmEngine
+from agentgym_trainers.engines import ENGINES
+from agentgym_trainers.engines.base import Engine, EngineRoom, Sampling
 from agentgym_trainers.nn.precision import cast
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
 def build_engine(config: Config, folder: Path, model: Any, tokenizer: Any) -> Engine:
-    """The recipe's engine, for a run in `folder`."""
-    options, rollout = config.engine, config.rollout
-    room = {"max_sequences": rollout.concurrency, "max_length": rollout.max_length}
-    model = inference_copy(config, model)
-    if options.kind == "vllm":
-        return VllmEngine(options, model, tokenizer, weights_folder(options, folder), **room, seed=config.run.seed)
-    return InProcessEngine(model, **room, lockstep=rollout.lockstep)
+    """The recipe's engine. Without a model it attaches to servers that another process refreshes."""
+    rollout, kind = config.rollout, ENGINES[config.engine.kind]
+    room = EngineRoom(rollout.concurrency, rollout.max_length, rollout.lockstep, config.run.seed)
+    return kind.build(config.engine, model and inference_copy(config, model), tokenizer, folder, room)
 
 
 def inference_copy(config: Config, model: Any) -> Any:

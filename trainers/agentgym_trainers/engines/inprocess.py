@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from torch import Tensor
 
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
-from agentgym_trainers.engines.base import Completion, Sampling
+from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.kv_cache import Cache, CachedLayout, key_heads
+from agentgym_trainers.engines.options import InProcess
 from agentgym_trainers.nn.attention import use_packed_attention
 
 
@@ -315,3 +317,8 @@ def _sample(logits_BV: Tensor, requests: list[_Request]) -> list[tuple[int, floa
     if not torch.isfinite(chosen).all():
         raise PolicyFailure("the model gave log-probabilities that are not finite; its weights have diverged")
     return list(zip(tokens.tolist(), chosen.tolist(), strict=True))
+
+
+def build(options: InProcess, model: Any, tokenizer: Any, folder: Path, room: EngineRoom) -> InProcessEngine:
+    """See `EngineKind`."""
+    return InProcessEngine(model, max_sequences=room.max_sequences, max_length=room.max_length, lockstep=room.lockstep)

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from importlib import metadata, util
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from agentgym.errors import ConfigError, MissingDependency
+from agentgym_trainers.config.registry import KindOptions
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """What vLLM's CPU build has attention for."""
 
-HOTTEST = 2.0
+MAX_TEMPERATURE = 2.0
 """The highest temperature that vLLM takes."""
 
 
-class InProcess(BaseModel):
+class InProcess(KindOptions):
     """Our own batched decoding in the trainer's process: exact to the bit in lockstep, and made for small models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["inprocess"] = "inprocess"
 
 
-class Vllm(BaseModel):
+class Vllm(KindOptions):
     """vLLM, for models that need a GPU or more than one: its OpenAI server, one or several, or in process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["vllm"]
     urls: tuple[str, ...] = ()
@@ -49,10 +46,6 @@ class Vllm(BaseModel):
         if self.in_process and self.urls:
             raise ValueError("engine.urls names servers, and engine.in_process asks for none: leave one of them out")
         return self
-
-
-AnyEngine = Annotated[InProcess | Vllm, Field(discriminator="kind")]
-"""The options of any of them, told apart by `kind`."""
 
 
 def check_engine(options: Vllm, head_size: int) -> None:

@@ -10,13 +10,11 @@ An objective's options are the keyword-only parameters of its function. To add o
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
+from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.losses.classification import pacs
 from agentgym_trainers.losses.objective import policy_gradient, ppo_clip
 from agentgym_trainers.losses.pairs import dpo, refuel
@@ -42,21 +40,15 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Objective:
-    function: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+class Objective(FunctionPart):
     """Unit "token": (logprob_A, old_logprob_A, advantage_A, *, options) -> (loss_A, metrics), of any tokens. Larger
     units: (logprob_A, old_logprob_A, batch, advantage_A, weights_A, *, options) -> (scalar, metrics), of a whole
     optimiser batch. Metrics are detached scalars: maxima where the name ends in "max", else means."""
+
     unit: Literal["token", "turn", "trajectory", "pair", "group"] = "token"
     """What a single term of the loss is of. Optimiser batches of pairs and groups are cut between groups."""
-    needs: frozenset[str] = frozenset()
-    """As of an assigner."""
     option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
     """Further needs, which depend on the options."""
-
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     def needs_with(self, options: Mapping[str, Any]) -> frozenset[str]:
         """All needs of the objective with these options."""
@@ -67,23 +59,27 @@ class Objective:
         return self.unit in ("pair", "group")
 
 
-OBJECTIVES: dict[str, Objective] = {
-    "policy_gradient": Objective(policy_gradient),
-    "ppo_clip": Objective(ppo_clip),
-    "loop_clip": Objective(loop_clip),
-    "cispo": Objective(cispo),
-    "awr": Objective(awr),
-    "clip_cov": Objective(clip_cov, "trajectory"),
-    "ratio_clip": Objective(ratio_clip, "turn"),
-    "gspo": Objective(gspo, "trajectory"),
-    "a_lol": Objective(a_lol, "trajectory", frozenset({"ref_logprob_A"})),
-    "oreo": Objective(oreo, "trajectory", frozenset({"ref_logprob_A", "value_N", "bootstrap_M"})),
-    "dpo": Objective(
-        dpo,
-        "pair",
-        frozenset({"groups", "ref_logprob_A"}),
-        lambda options: frozenset({"judge_N"} if options.get("weigh") == "steps" else ()),
-    ),
-    "refuel": Objective(refuel, "pair", frozenset({"groups", "branched_N"})),
-    "pacs": Objective(pacs, "group", frozenset({"groups", "success_M"})),
-}
+OBJECTIVES = Registry(
+    "objective",
+    Objective,
+    {
+        "policy_gradient": Objective(policy_gradient),
+        "ppo_clip": Objective(ppo_clip),
+        "loop_clip": Objective(loop_clip),
+        "cispo": Objective(cispo),
+        "awr": Objective(awr),
+        "clip_cov": Objective(clip_cov, unit="trajectory"),
+        "ratio_clip": Objective(ratio_clip, unit="turn"),
+        "gspo": Objective(gspo, unit="trajectory"),
+        "a_lol": Objective(a_lol, frozenset({"ref_logprob_A"}), "trajectory"),
+        "oreo": Objective(oreo, frozenset({"ref_logprob_A", "value_N", "bootstrap_M"}), "trajectory"),
+        "dpo": Objective(
+            dpo,
+            frozenset({"groups", "ref_logprob_A"}),
+            "pair",
+            lambda options: frozenset({"judge_N"} if options.get("weigh") == "steps" else ()),
+        ),
+        "refuel": Objective(refuel, frozenset({"groups", "branched_N"}), "pair"),
+        "pacs": Objective(pacs, frozenset({"groups", "success_M"}), "group"),
+    },
+)

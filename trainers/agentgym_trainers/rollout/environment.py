@@ -56,7 +56,7 @@ def check_spec(config: Config, spec: EnvSpec) -> None:
             raise ConfigError(f"{who} goes back to states that were visited, and {spec.id} has no snapshots")
     for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(spec.capabilities)):
         raise ConfigError(f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {spec.id} has none")
-    if "two_player" in spec.capabilities and config.source.kind != "selfplay":
+    if "two_player" in spec.capabilities and SOURCES[config.source.kind].players != 2:
         raise ConfigError(
             f"{spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
             '"selfplay", or train against an opponent of the world\'s own'

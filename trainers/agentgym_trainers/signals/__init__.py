@@ -5,6 +5,7 @@ A signal adds columns to `Batch.x`, and learns from the same batch. To add one, 
 
 from __future__ import annotations
 
+from agentgym_trainers.config.registry import Registry
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal
 from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal
 from agentgym_trainers.signals.base import SignalKind
@@ -15,15 +16,25 @@ from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
 from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions
 from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue
 
-SIGNALS: dict[str, SignalKind] = {
-    "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"})),
-    "branched_value": SignalKind(
-        BranchedOptions, BranchedValue, frozenset({"mc_value_N", "mc_after_N", "mc_se_N"}), frozenset({"snapshots"})
-    ),
-    "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"})),
-    "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
-    "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),
-    "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
-    "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"})),
-    "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"})),
-}
+SIGNALS = Registry(
+    "signal",
+    SignalKind,
+    {
+        "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"}), plays=True),
+        "branched_value": SignalKind(
+            BranchedOptions,
+            BranchedValue,
+            frozenset({"mc_value_N", "mc_after_N", "mc_se_N"}),
+            frozenset({"snapshots"}),
+            plays=True,
+        ),
+        "judge": SignalKind(
+            JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"}), plays=True, reads_policy=False
+        ),
+        "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
+        "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),
+        "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
+        "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"}), reads_policy=False),
+        "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"}), plays=True),
+    },
+)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from pydantic import BaseModel
 
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
+from agentgym_trainers.config.registry import ClassPart
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Engine, Sampling
@@ -84,16 +83,14 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True)
-class SignalKind:
-    """A kind of signal: a table [signals.KIND] of a recipe."""
+class SignalKind(ClassPart):
+    """A kind of signal: a table [signals.KIND] of a recipe. build: (options, Parts) -> Signal."""
 
-    options: type[BaseModel]
-    build: Callable[[Any, Parts], Signal]
     provides: frozenset[str]
     """Columns."""
     needs: frozenset[str] = frozenset()
-    """As of an assigner."""
-
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.options) or "").partition("\n")[0]
+    """See `FunctionPart.needs`."""
+    plays: bool = False
+    """Uses the engine, environments or a server, so it cannot learn beside episodes that are played meanwhile."""
+    reads_policy: bool = True
+    """Reads the policy's weights or engine, which are in other processes with [scale]."""

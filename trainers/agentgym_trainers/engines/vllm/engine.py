@@ -24,8 +24,8 @@ from torch import Tensor
 
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
-from agentgym_trainers.engines.base import Completion, Sampling
-from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build
+from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
+from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build, weights_folder
 from agentgym_trainers.engines.vllm.client import Gone, Part, VllmClient
 from agentgym_trainers.engines.vllm.local import VllmLocal
 from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
@@ -327,3 +327,16 @@ class VllmConversation:
         if not self._closed:
             self._closed = True
             self._engine.conversations[self._server] -= 1
+
+
+def build(options: Vllm, model: Any, tokenizer: Any, folder: Path, room: EngineRoom) -> VllmEngine:
+    """See `EngineKind`. Without a model it only attaches to servers whose weights another process gives them."""
+    return VllmEngine(
+        options,
+        model,
+        tokenizer,
+        weights_folder(options, folder),
+        max_sequences=room.max_sequences,
+        max_length=room.max_length,
+        seed=room.seed,
+    )

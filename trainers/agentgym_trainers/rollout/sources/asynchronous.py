@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -25,14 +24,16 @@ from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
 from agentgym_trainers.rollout.journal import Journal, Prompt
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.rollout.sources.base import Collector, Source
 
 STALL_S = 60.0
 """Without a group that is whole; then it is printed who waits for whom."""
 
 
-class StreamedSource:
+class StreamedSource(Source):
     """The episodes of a run with `rollout.staleness`. Use it within one event loop, and `close` it."""
+
+    concurrent = True
 
     def __init__(self) -> None:
         self.watch = Watch()
@@ -70,7 +71,7 @@ class StreamedSource:
         self._admit(trainer, journal, len(taken))
         return [group for _, group in taken]
 
-    def told(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics since the last time."""
         spent = {name: self.watch.spent[name] - self._before[name] for name in self.watch.spent}
         self._before = dict(self.watch.spent)
@@ -83,8 +84,8 @@ class StreamedSource:
             "async/waited_for_world_s": spent[WORLD],
         }
 
-    def forget(self, step: int) -> None:
-        """The oldest checkpoint is of `step`: what it has learned from is not asked for again."""
+    def prune(self, step: int) -> None:
+        """Forget the prompts that the oldest checkpoint, of `step`, has learned from."""
         if self._journal is not None:
             self._journal.forget(step)
 
@@ -96,12 +97,6 @@ class StreamedSource:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}  # the journal is on the disk
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
     def _begin(self, trainer: Collector) -> Journal:
         """The journal, opened at the first step of a run, and again at the first after it was resumed."""

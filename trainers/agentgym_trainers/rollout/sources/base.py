@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import BaseModel
-
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group
 from agentgym.spec import EnvSpec
+from agentgym_trainers.config.registry import ClassPart
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tasks import UniformTasks
@@ -37,23 +35,62 @@ class Collector(Protocol):
     async def play(self, tasks: Sequence[tuple[int, int]]) -> list[Group]: ...
 
 
-class Source(Protocol):
+class Source:
+    """Where a step's episodes come from. A source overrides `collect`, and the rest where it keeps something."""
+
+    concurrent = False
+    """Whether episodes are played while a step learns: it then learns in a thread of its own."""
+
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """`groups` groups of attempts for the present step."""
-        ...
+        raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def metrics(self) -> dict[str, float]:
+        """Metrics since the last time."""
+        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def prune(self, step: int) -> None:
+        """The oldest checkpoint is of `step`: forget what only an older one would need."""
+
+    async def close(self) -> None:
+        """End what is under way."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
+
+
+def no_needs(options: Any) -> frozenset[str]:
+    return frozenset()
+
+
+def no_check(options: Any) -> None:
+    """Nothing can be wrong."""
+
+
+def no_objection(options: Any) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
-class SourceKind:
-    options: type[BaseModel]
-    build: Callable[[Any], Source]
-    needs: Callable[[Any], frozenset[str]] = lambda options: frozenset()
-    """Capabilities that the world must have ("expert", "two_player"), by the options."""
+class SourceKind(ClassPart):
+    """A kind of source: a table [source] with this `kind`. build: (options) -> Source."""
 
-    @property
-    def description(self) -> str:
-        return (inspect.getdoc(self.options) or "").partition("\n")[0]
+    needs: Callable[[Any], frozenset[str]] = no_needs
+    """Capabilities that the environment must have ("expert", "two_player"), by the options."""
+    provides: frozenset[str] = frozenset()
+    """Columns that only its episodes have."""
+    players: int = 1
+    """Groups for each task: one for each role. `rollout.groups` must be a multiple."""
+    by_policy: bool = False
+    """Every episode is played by the present policy through the runner, so that it may be played while a step learns
+    (`rollout.staleness`) and on other machines ([scale])."""
+    serves_policy: bool = False
+    """Episodes are played by programs that ask for replies over HTTP: whoever starts the run serves the policy."""
+    check: Callable[[Any], None] = no_check
+    """Raises ConfigError where a run with these options is certain to fail."""
+    not_in_lockstep: Callable[[Any], str] = no_objection
+    """Why `rollout.lockstep` cannot be kept with these options; "" where it can."""

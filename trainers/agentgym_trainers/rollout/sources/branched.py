@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from agentgym.env import Action
 from agentgym.errors import EnvironmentCrashed
@@ -26,22 +25,21 @@ from agentgym.rollouts.policy import Ask, Episode, Reply, Tokens
 from agentgym.rollouts.prompt_format import Message, text_of
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import Session, Step
+from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.engines.base import Completion
 from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class Branched(BaseModel):
+class Branched(KindOptions):
     """A group's attempts share their beginning up to a random turn, and go on from there each by itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["branched"] = "branched"
     snapshots: bool = True
     """Restore the state before that turn, where the world can; False plays the beginning again."""
 
 
-class BranchedSource:
+class BranchedSource(Source):
     def __init__(self, options: Branched) -> None:
         self.options = options
 
@@ -69,12 +67,6 @@ class BranchedSource:
         parted = [_marked(t, prefixes[t.task, t.seed].at) for t in attempts]
         branches = [Group(tuple(parted[i : i + size])) for i in range(0, len(parted), size)]
         return branches + [Group((t,)) for t in failed.values()]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 @dataclass(frozen=True)

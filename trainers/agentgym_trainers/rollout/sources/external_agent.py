@@ -20,17 +20,18 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 
 from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import Episode
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
+from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.rollout.external.recorder import Recorder
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.served_model import ServedModel
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.rollout.sources.base import Collector, Source
 
 Host = Callable[[ServedModel, Recorder, str], AbstractAsyncContextManager[str]]
 """Serves a model and its recorder, with a key, in the running event loop; gives the URL, without /v1."""
@@ -43,10 +44,8 @@ def use_host(host: Host | None) -> None:
     _host.set(host)
 
 
-class ForeignAgent(BaseModel):
+class ForeignAgent(KindOptions):
     """Every step a program of yours plays each proposed task `rollout.group_size` times, through an OpenAI base URL."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["harness"] = "harness"
     command: str
@@ -65,7 +64,7 @@ class ForeignAgent(BaseModel):
         return command
 
 
-class ForeignAgentSource:
+class ForeignAgentSource(Source):
     def __init__(self, options: ForeignAgent) -> None:
         self.options = options
 
@@ -101,12 +100,6 @@ class ForeignAgentSource:
         with contextlib.suppress(OSError):  # logs of failures stay
             folder.rmdir()
         return [Group(tuple(played[i : i + size])) for i in range(0, len(played), size)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 @dataclass(frozen=True)

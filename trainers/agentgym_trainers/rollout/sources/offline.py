@@ -17,21 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import Episode, ExpertPolicy
 from agentgym.rollouts.trajectory import Branch, Group, StopReason, Trajectory, read_jsonl, write_jsonl
+from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.data.sequences import collate, is_demonstration
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.rollout.sources.base import Collector, Source
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 
 
-class Offline(BaseModel):
+class Offline(KindOptions):
     """Every step draws groups from a set of episodes that was recorded before."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["offline"] = "offline"
     path: str | None = None
@@ -55,7 +54,13 @@ class Offline(BaseModel):
         return self
 
 
-class OfflineSource:
+def check_file(options: Offline) -> None:
+    """Raise ConfigError where the set's file is missing."""
+    if options.path is not None and not Path(options.path).is_file():
+        raise ConfigError(f"source.path: there is no file {options.path}")
+
+
+class OfflineSource(Source):
     def __init__(self, options: Offline) -> None:
         self.options = options
         self.round = -1

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
 
 from agentgym.rollouts.trajectory import Group
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.config.registry import KindOptions
+from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class Online(BaseModel):
+class Online(KindOptions):
     """Every step the present policy plays each proposed task `rollout.group_size` times."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["online"] = "online"
 
 
-class OnlineSource:
+class OnlineSource(Source):
     def __init__(self, options: Online) -> None:
         self.options = options
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         return await trainer.play(trainer.curriculum.propose(groups))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass

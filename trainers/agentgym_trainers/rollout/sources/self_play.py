@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agentgym.errors import EnvironmentFailure
 from agentgym.rollouts.policy import Actor, Episode, ExpertPolicy, Policy, RandomPolicy
@@ -25,16 +25,15 @@ from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.rollouts.two_player import match
 from agentgym.session import Session
+from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.engines.base import Completion, Conversation, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
-from agentgym_trainers.rollout.sources.base import Collector
+from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class SelfPlay(BaseModel):
+class SelfPlay(KindOptions):
     """The policy plays both roles of a two-player world, or one of them against a past self, the expert or chance."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["selfplay"] = "selfplay"
     opponent: Literal["self", "past", "random", "expert"] = "self"
@@ -43,7 +42,7 @@ class SelfPlay(BaseModel):
     """Steps after which the past self is the present one again."""
 
 
-class SelfPlaySource:
+class SelfPlaySource(Source):
     def __init__(self, options: SelfPlay) -> None:
         self.options = options
         self.round = -1
