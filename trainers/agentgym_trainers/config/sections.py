@@ -25,7 +25,7 @@ from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.monitoring.guards import GuardOptions
 from agentgym_trainers.nn.device import DeviceName
 from agentgym_trainers.nn.lora import LoraOptions
-from agentgym_trainers.nn.precision import Dtype, cast
+from agentgym_trainers.nn.precision import Dtype
 from agentgym_trainers.nn.tiny import TinyModel
 from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.sources.online import Online
