@@ -211,10 +211,9 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
 
     from agentgym.rollouts.policy import Episode
     from agentgym_trainers import run
-    from agentgym_trainers.monitoring.metrics import MetricsLog
+    from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
     from agentgym_trainers.recipe import resolve
     from agentgym_trainers.rollout.environment import open_world
-    from agentgym_trainers.train import success_rate
 
     torch.set_num_threads(1)
     started, place, warm = process_time(), WORLDS[world], method == "warm-up"

@@ -24,10 +24,10 @@ from agentgym_trainers.config.sections import Config, SFTOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.learner import sft
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
 from agentgym_trainers.nn import tiny
 from agentgym_trainers.rollout.tokens import ChatTemplate, corpus, tokenize
-from agentgym_trainers.train import Trainer, success_rate
+from agentgym_trainers.train import Trainer
 
 SPEC = registry.get_spec("oracle")
 SHAPE = tiny.TinyModel(hidden_size=32, layers=1, heads=1, intermediate_size=64, max_length=256)

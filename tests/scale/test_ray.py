@@ -31,7 +31,7 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.build import PublishingEngine
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint, tiny
-from agentgym_trainers.train import Lesson, Trainer
+from agentgym_trainers.train import Trainer, TrainStepResult
 
 pytestmark = [
     pytest.mark.skipif(util.find_spec("ray") is None, reason="Ray is not installed here: run `make scale`"),
@@ -226,7 +226,7 @@ def streamed(trainer: Trainer, folder: Path) -> tuple[list[Trajectory], list[dic
     ages: list[float] = []
     learn = trainer.learn
 
-    async def seen(groups: list[Group]) -> Lesson:
+    async def seen(groups: list[Group]) -> TrainStepResult:
         weights.append({name: weight.clone() for name, weight in trainer.learner.weights().items()})
         learned.extend(t for group in groups for t in group.trajectories)
         return await learn(groups)

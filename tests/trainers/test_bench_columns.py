@@ -11,11 +11,11 @@ import pytest
 
 from agentgym_trainers.credit_bench import columns
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Scene, SignalKind
+from agentgym_trainers.signals.base import Scene, Signal, SignalKind
 from agentgym_trainers.testing import random_batch
 
 
-class Buggy:
+class Buggy(Signal):
     async def annotate(self, scene: Any) -> dict[str, Any]:
         raise KeyError("missing")
 

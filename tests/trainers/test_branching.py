@@ -30,6 +30,7 @@ from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.rollout.monte_carlo import Branched, branch, estimate, require_snapshots, retrace
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals.annotate import annotate, fit_signals
 from agentgym_trainers.signals.mc_value import columns_of
 from agentgym_trainers.testing import ScriptedEngine
 
@@ -335,8 +336,9 @@ def test_the_signal_in_a_training_step(kit, chatty, tokenizer, tmp_path):
     trainer = build(Config.model_validate(tree), tmp_path, SPEC, open_session, model, model, tokenizer)
 
     async def step() -> tuple[Any, dict[str, float]]:
-        scene, _ = await trainer.annotate(trainer.scene(await trainer.collect()))
-        return scene.batch, await trainer.fit(scene, first=False)
+        context = trainer.make_context(await trainer.collect())
+        scene, _ = await annotate(context, trainer.learner, trainer.signals, prox=False)
+        return scene.batch, await fit_signals(scene, trainer.signals, first=False)
 
     batch, told = asyncio.run(step())
     value_N, after_N = batch.x["mc_value_N"], batch.x["mc_after_N"]

@@ -205,7 +205,7 @@ def test_step_runs_on_the_device(recipe, marks, chatty, tokenizer, tmp_path) -> 
 
     async def step() -> dict[str, float]:
         await trainer.publish()
-        return (await trainer.learn((await trainer.gather())[1])).metrics
+        return (await trainer.learn((await trainer.collect_until_full())[1])).metrics
 
     metrics = asyncio.run(step())
     trainer.engine.shutdown()

@@ -74,7 +74,7 @@ def agent(tmp_path: Path, behave: str = "") -> dict[str, Any]:
 
 async def one_step(trainer: Trainer) -> tuple[list[Any], dict[str, float]]:
     use_host(serve_episodes)
-    _, groups, _ = await trainer.gather()
+    _, groups, _ = await trainer.collect_until_full()
     return groups, (await trainer.learn(groups)).metrics
 
 
@@ -125,7 +125,7 @@ def test_a_program_that_fails_is_never_scored(chatty, tokenizer, tmp_path, behav
 def test_what_cannot_be_is_refused(chatty, tokenizer, tmp_path):
     trainer = trainer_of(chatty(), tokenizer, tmp_path, agent(tmp_path))
     with pytest.raises(ConfigError, match="start the run by agentgym train"):
-        asyncio.run(trainer.gather())
+        asyncio.run(trainer.collect_until_full())
     with pytest.raises(ConfigError, match="it must be false"):
         trainer_of(chatty(), tokenizer, tmp_path, agent(tmp_path), rollout={**ROLLOUT, "lockstep": True})
     for command in ("", "python 'agent.py"):
@@ -160,8 +160,8 @@ def test_offline_training_on_what_a_server_recorded(chatty, tokenizer, tmp_path)
     trainer = trainer_of(model, tokenizer, tmp_path / "run", source)
 
     async def learn() -> tuple[Any, dict[str, float]]:
-        _, groups, _ = await trainer.gather()
-        return trainer.scene(groups).batch, (await trainer.learn(groups)).metrics
+        _, groups, _ = await trainer.collect_until_full()
+        return trainer.make_context(groups).batch, (await trainer.learn(groups)).metrics
 
     batch, metrics = asyncio.run(learn())
     assert (len(batch.group_M), len(batch.traj_N), len(batch.turn_A)) == (4, 12, sampled)

@@ -18,11 +18,11 @@ from agentgym.session import LocalSession
 from agentgym_trainers import testing
 from agentgym_trainers.build import build
 from agentgym_trainers.credit import ASSIGNERS, Assigner, needs
+from agentgym_trainers.credit.assign import assign_credit
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.testing import ORACLE_GRADIENT, random_batch, reorder, t4, toy_batch
-from agentgym_trainers.train import assign
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -129,7 +129,9 @@ def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokeniz
     config = resolve("grpo", [*SMALL, "credit.gamma=0.5"])
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     assert resolve(tmp_path / "config.toml") == config  # so a run can be resumed
-    assert assign(t4(), config).advantage_A == pytest.approx(elsewhere.function(t4(), gamma=0.5).advantage_A)
+    assert assign_credit(t4(), config.credit).advantage_A == pytest.approx(
+        elsewhere.function(t4(), gamma=0.5).advantage_A
+    )
 
     async def open_session() -> LocalSession:
         return LocalSession(registry.make("oracle"))

@@ -15,12 +15,12 @@ from agentgym import registry
 from agentgym.cli.main import main
 from agentgym.errors import CheckpointError, ConfigError, GuardTripped, MissingDependency, UsageError
 from agentgym.rollouts.trajectory import StopReason
+from agentgym_trainers.monitoring.guards import check_context
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.preflight import check_start
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.environment import check_spec
 from agentgym_trainers.run import locked
-from agentgym_trainers.train import check_context
 
 MICRO = ["world.name=oracle", "world.serve=false", "eval.split=train", "eval.tasks=1", "sft.demonstrations=4"]
 Refused = Callable[..., str]

@@ -29,7 +29,7 @@ from agentgym_trainers.data.filters import (
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Scene, SignalKind
+from agentgym_trainers.signals.base import Scene, Signal, SignalKind
 from agentgym_trainers.testing import reorder, toy_batch
 from agentgym_trainers.train import Trainer
 
@@ -215,10 +215,8 @@ class Hopeless(Even):
         return False
 
 
-class Told:
+class Told(Signal):
     """A signal that expects the same of every task, and counts what it learns from."""
-
-    fit_first = False
 
     def __init__(self, options: Any = None, parts: Any = None) -> None:
         self.learned: list[int] = []
@@ -229,12 +227,6 @@ class Told:
     async def fit(self, scene: Scene) -> dict[str, float]:
         self.learned.append(len(scene.trajectories))
         return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 class NoOptions(BaseModel):
@@ -267,7 +259,7 @@ def trained(trainer: Trainer) -> list[dict[str, Any]]:
 
 def test_the_source_is_asked_until_the_step_is_full(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(chatty(), tokenizer, tmp_path, HalfEasy, select={"kind": "mixed_outcomes", "tries": 9})
-    played, kept, told = asyncio.run(trainer.gather())
+    played, kept, told = asyncio.run(trainer.collect_until_full())
     assert len(kept) == 4
     assert told["select/tries"] > 1  # half of the tasks are always won
     assert len(played) == 4 * told["select/tries"]

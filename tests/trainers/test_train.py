@@ -17,11 +17,13 @@ from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit.assign import assign_credit
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import collate
-from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.learner.train_step import TrainStep
+from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.train import Trainer, assign, success_rate
+from agentgym_trainers.train import Trainer
 
 
 def config(**sections: dict[str, Any]) -> Config:
@@ -45,7 +47,7 @@ def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_ses
 
 
 @dataclass
-class Spy:
+class Spy(TrainStep):
     """A learner that writes down its optimiser batches."""
 
     batches: list[tuple[Batch, list, Credit]] = field(default_factory=list)
@@ -112,7 +114,7 @@ def test_failures_are_not_trained_on(kit, chatty, tokenizer, tmp_path) -> None:
     assert counted == [t for t in everyone if not t.stop.is_failure]
     assert {row.trajectory for row in rows} == set(range(len(counted)))
     assert success_rate(everyone) == success_rate(counted)
-    metrics = trainer.update(batch, rows, assign(batch, chosen))
+    metrics = trainer.update(batch, rows, assign_credit(batch, chosen.credit))
     assert metrics["policy/engine_gap"] < 1e-4
     trainer.engine.shutdown()
 

@@ -41,7 +41,8 @@ from agentgym_trainers.learner import sft
 from agentgym_trainers.learner.build import placed, prepare
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.load import load_run
-from agentgym_trainers.monitoring.metrics import MetricsLog
+from agentgym_trainers.monitoring.guards import check_context
+from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.monitoring.report import write_report
 from agentgym_trainers.nn import checkpoint, tiny
@@ -50,7 +51,7 @@ from agentgym_trainers.recipe import to_toml
 from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate, check_template, corpus, tokenize
-from agentgym_trainers.train import Trainer, check_context, success_rate
+from agentgym_trainers.train import Trainer
 
 LOCK = ".lock"
 """File in a run's folder that the process which trains there keeps locked."""

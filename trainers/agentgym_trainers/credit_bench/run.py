@@ -37,10 +37,11 @@ from agentgym_trainers.credit_bench.scores import (
     unit_gradients,
 )
 from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.monitoring.metrics import success_rate
 from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snapshots
 from agentgym_trainers.signals.base import Parts, Scene
-from agentgym_trainers.train import Trainer, success_rate
+from agentgym_trainers.train import Trainer
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from agentgym.rollouts.trajectory import Group, Trajectory
-from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.config.sections import SelectOptions
+from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.filters import SELECTORS, needs_model_columns
-from agentgym_trainers.data.sequences import collate
-
-if TYPE_CHECKING:
-    from agentgym_trainers.config.sections import SelectOptions
+from agentgym_trainers.data.sequences import collate, select
 
 
 class Selection:
@@ -44,6 +43,19 @@ class Selection:
         for m in np.flatnonzero(self.keep(batch, trajectories, options)).tolist():
             kept.setdefault(int(batch.group_M[m]), []).append(trajectories[m])
         return [Group(tuple(members)) for members in kept.values()]
+
+    def apply(self, scene: Any, config: Any) -> Any:
+        """The scene without what the filter drops, where it waited for columns of models. With a critic, dropped
+        trajectories stay in the batch, marked by `kept_M`, so that the critic still learns from them."""
+        if not self.waits:
+            return scene
+        kept_M = self.keep(scene.batch, scene.trajectories, config.select)
+        if config.value is not None:
+            return replace(scene, batch=scene.batch.with_columns(kept_M=kept_M.astype(np.float64)))
+        keep_M = np.flatnonzero(kept_M)
+        nothing = Credit(np.zeros(len(scene.batch.turn_A)))
+        batch, rows, _ = select(scene.batch, scene.rows, nothing, keep_M)
+        return replace(scene, batch=batch, rows=rows, trajectories=[scene.trajectories[m] for m in keep_M.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
         return {"past": self.past}

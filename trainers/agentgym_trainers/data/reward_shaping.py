@@ -6,7 +6,9 @@ one, write the function and add it to SHAPERS. The harness's penalty is in rewar
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -130,3 +132,10 @@ SHAPERS = Registry(
         "tool_bonus": Shaper(tool_bonus, frozenset({"valid_N"})),
     },
 )
+
+
+def shape_rewards(batch: Batch, shaping: Mapping[str, Mapping[str, Any]]) -> Batch:
+    """The batch with shapers applied to its rewards, one after the other. `shaping`: options by the shaper's name."""
+    for name, options in shaping.items():
+        batch = replace(batch, reward_N=SHAPERS[name].function(batch, **options))
+    return batch

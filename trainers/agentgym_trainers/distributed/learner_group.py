@@ -27,6 +27,7 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.learner.build import learner_of
+from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.nn.process_group import ALONE, Processes
 
@@ -76,7 +77,7 @@ class LearnerRank:
         return self.learner.not_finite
 
 
-class Learners:
+class Learners(TrainStep):
     """As a `Learner` to the loop. `model` is the controller's own: it has the names and shapes of what is learned."""
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, reference: Any) -> None:

@@ -21,6 +21,7 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.critic import ValueHead
+from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.learner.whole_batch_gradient import column_gradient
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
@@ -71,7 +72,7 @@ class Task:
         return self.batch.x.get("prox_logprob_A", self.batch.logprob_A) if corrected else self.batch.logprob_A
 
 
-class Learner:
+class Learner(TrainStep):
     """A policy, perhaps a critic, perhaps a frozen reference, and their optimiser."""
 
     def __init__(
@@ -96,8 +97,7 @@ class Learner:
         self.dtype: Dtype = dtype
         self.sharded = fsdp.is_sharded(model)
         self.past_entropy = EntropyHistory()
-        self.not_finite: list[str] = []
-        """Parameters whose gradient was not finite in the last step that was skipped for it."""
+        self.not_finite = []
         groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})

@@ -17,8 +17,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentgym.errors import GuardTripped
+from agentgym.errors import GuardTripped, PolicyFailure
+from agentgym.rollouts.trajectory import Group, StopReason
 from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.sequences import is_demonstration
 
 PROBES = (
     # Nothing at all, and punctuation.
@@ -123,3 +125,25 @@ def false_positives(kind: str, verdicts: Sequence[float], options: GuardOptions,
             "or another rubric"
         )
     return rate
+
+
+def check_played(played: Sequence[Group], step: int, config: Any) -> None:
+    """Raise PolicyFailure where every episode of the step failed, GuardTripped where most filled their context."""
+    episodes = [t for group in played for t in group.trajectories if not is_demonstration(t)]
+    check_context([t.stop for t in episodes], f"step {step + 1}", config)
+    if all(t.stop.is_failure for group in played for t in group.trajectories):
+        first = episodes[0]
+        raise PolicyFailure(
+            f"every episode of step {step + 1} failed: {first.error or f'the first ended {first.stop.value}'}"
+        )
+
+
+def check_context(stops: Sequence[str], where: str, config: Any) -> None:
+    """Raise GuardTripped where most episodes ended because the next prompt did not fit rollout.max_length."""
+    full = sum(stop == StopReason.CONTEXT_FULL for stop in stops)
+    if full > len(stops) / 2:
+        also = "" if config.model.path is not None else " and model.tiny.max_length"
+        raise GuardTripped(
+            f"{full} of {len(stops)} episodes of {where} ended because the next prompt did not fit the context: "
+            f"rollout.max_length is {config.rollout.max_length}; raise rollout.max_length{also} in a new run"
+        )

@@ -99,3 +99,9 @@ def explained_by_turn(batch: Batch, column: str, target: np.ndarray) -> dict[str
                 1 - float(np.var((target - batch.x[column])[here])) / spread
             )
     return found
+
+
+def success_rate(trajectories: list[Trajectory]) -> float:
+    """Share of successes among the episodes that did not fail for infrastructure's sake."""
+    counted = [t for t in trajectories if not t.stop.is_failure]
+    return sum(t.success for t in counted) / max(len(counted), 1)

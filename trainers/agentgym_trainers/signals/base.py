@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -57,29 +57,31 @@ class Parts:
     """Each is given the same scenes, and forwards its share of the rows."""
 
 
-class Signal(Protocol):
-    fit_first: bool
+class Signal:
+    """What a model says of a batch, and how it learns. Override `annotate`, and the rest where there is more to do."""
+
+    fit_first: bool = False
     """Whether a step's batch is learned from before it is annotated."""
 
     async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
         """Columns for `Batch.x`."""
-        ...
+        raise NotImplementedError
 
     async def fit(self, scene: Scene) -> dict[str, float]:
         """Learn from the batch. Metrics by their own names ("loss", "grad_norm", how well calibrated)."""
-        ...
+        return {}
 
-    def state_dict(self) -> dict[str, Any]: ...
+    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]] | None:
+        """A batch that replaces what the policy is trained on, with its rows: actions resampled at present or replayed
+        states. None: the policy learns from the episodes themselves."""
+        return None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {}
 
-
-class Actor(Protocol):
-    """A signal that replaces what the policy is trained on: actions drawn anew, at states of now or of before."""
-
-    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
-        """A batch with the columns that credit needs, and its rows."""
-        ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from agentgym_trainers.data.token_segments import as_tensor, segment_sum
 from agentgym_trainers.learner.whole_batch_gradient import two_pass
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.signals.base import Signal
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, mean_by, outcomes
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class PRMOptions(FitOptions):
     max_grad_norm: float = Field(default=10.0, gt=0)
 
 
-class ImplicitPRM:
+class ImplicitPRM(Signal):
     """φ, what it is compared with, and φ's optimiser."""
 
     def __init__(self, options: PRMOptions, parts: Parts) -> None:

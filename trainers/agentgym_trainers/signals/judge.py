@@ -35,6 +35,7 @@ from agentgym.rollouts.policy import ContextFull
 from agentgym.rollouts.prompt_format import Message
 from agentgym.rollouts.trajectory import Trajectory, Turn
 from agentgym_trainers.monitoring.guards import PROBES
+from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals.base import Parts, Scene
@@ -121,10 +122,8 @@ class Tally:
     """Of the last question that was not answered."""
 
 
-class Judge:
+class Judge(Signal):
     """Verdicts on turns or attempts. Nothing of it is trained: `fit` tells how far it can be trusted."""
-
-    fit_first = False
 
     def __init__(
         self,

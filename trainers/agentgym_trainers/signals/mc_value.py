@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentgym_trainers.data.segments import reverse_scan
 from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snapshots
 from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals.base import Parts, Scene
@@ -31,10 +32,8 @@ class BranchedOptions(BaseModel):
     """Discount of what a continuation collects, a turn. The assigner's must be the same."""
 
 
-class BranchedValue:
+class BranchedValue(Signal):
     """Has nothing to learn; `fit` tells what it cost and how far from the outcomes it was."""
-
-    fit_first = False
 
     def __init__(self, options: BranchedOptions, parts: Parts) -> None:
         require_snapshots(parts.spec)

@@ -25,6 +25,7 @@ from agentgym_trainers.data.token_segments import as_tensor, segment_sum
 from agentgym_trainers.learner.whole_batch_gradient import two_pass
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.signals.base import Signal
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class ProgressOptions(FitOptions):
     before, which nothing that is still to come depends on."""
 
 
-class ProgressHead:
+class ProgressHead(Signal):
     """f, the optimiser that trains it online, and the constant that it starts from."""
 
     def __init__(self, options: ProgressOptions, parts: Parts) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals.base import Parts, Scene
@@ -35,10 +36,8 @@ class RoleOptions(BaseModel):
     no return enters its own baseline."""
 
 
-class RoleBaseline:
+class RoleBaseline(Signal):
     """b for every (world, role), 0 at first."""
-
-    fit_first = False
 
     def __init__(self, options: RoleOptions, parts: Parts | None = None) -> None:
         self.options = options

@@ -19,6 +19,7 @@ from agentgym_trainers.data.token_segments import as_tensor
 from agentgym_trainers.learner.critic import Readout, ReadoutOptions
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.signals.base import Signal
 from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class InstructionOptions(ReadoutOptions, FitOptions):
     """"success", 1 or 0 (DigiRL), or "return", the sum of the world's rewards (A-LoL, with head = "scalar")."""
 
 
-class InstructionValue:
+class InstructionValue(Signal):
     """The head, its frozen trunk, and its optimiser."""
 
     def __init__(self, options: InstructionOptions, parts: Parts) -> None:

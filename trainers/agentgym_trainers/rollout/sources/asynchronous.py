@@ -14,14 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import replace
-
-import numpy as np
 
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import Episode
 from agentgym.rollouts.trajectory import Group, Trajectory
-from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
 from agentgym_trainers.rollout.journal import Journal, Prompt
 from agentgym_trainers.rollout.sources.base import Collector, Source
@@ -162,16 +158,3 @@ class StreamedSource(Source):
             if waited >= longest:
                 raise PolicyFailure(report)
             logging.getLogger(__name__).warning("%s", report)
-
-
-def fresh(batch: Batch, credit: Credit, step: int, staleness: int) -> tuple[Credit, dict[str, float]]:
-    """The credit without that of tokens more than `staleness` updates old; "async/staleness_max" is of the others."""
-    age_A = np.maximum(step - batch.x["version_A"], 0)
-    old_A = age_A > staleness
-    kept = age_A[~old_A]
-    told = {
-        "async/staleness_mean": float(age_A.mean()) if len(age_A) else 0.0,
-        "async/staleness_max": float(kept.max(initial=0)),
-        "async/stale": float(old_A.mean()) if len(age_A) else 0.0,
-    }
-    return replace(credit, advantage_A=np.where(old_A, 0.0, credit.advantage_A)), told

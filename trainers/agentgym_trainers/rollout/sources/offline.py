@@ -96,7 +96,7 @@ class OfflineSource(Source):
 
     async def _play(self, trainer: Collector, tasks: list[tuple[int, int]]) -> list[Group]:
         at_once = trainer.config.rollout.groups
-        parts = [await trainer.play(tasks[i : i + at_once]) for i in range(0, len(tasks), at_once)]
+        parts = [await trainer.rollout_groups(tasks[i : i + at_once]) for i in range(0, len(tasks), at_once)]
         return [group for part in parts for group in part]
 
     async def _complete(self, trainer: Collector, found: Iterable[Group]) -> list[Group]:

@@ -20,4 +20,4 @@ class OnlineSource(Source):
         self.options = options
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
-        return await trainer.play(trainer.curriculum.propose(groups))
+        return await trainer.rollout_groups(trainer.curriculum.propose(groups))

@@ -21,6 +21,7 @@ from agentgym_trainers.engines.base import Completion, Engine, Sampling
 from agentgym_trainers.signals.archer.critic import CriticOptions, Examples, Over, TwinCritic, action_read
 from agentgym_trainers.signals.archer.encoder import Encoder
 from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
+from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
     from agentgym_trainers.signals.base import Parts, Scene
@@ -33,7 +34,7 @@ class TwinOptions(CriticOptions):
     """What the policy is trained on: fresh actions at replayed states, or the step's own turns."""
 
 
-class CriticSignal:
+class CriticSignal(Signal):
     """A buffer, a critic that learns from it, and the engine that says what the present policy would do."""
 
     fit_first = True
@@ -67,7 +68,7 @@ class CriticSignal:
         q_N, v_N = self.judge(transitions_of(scene.batch, scene.rows, self.options.gamma))
         return {"q_N": q_N, "v_N": v_N}
 
-    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]]:
         """The actions that the policy is trained on, every one a trajectory of one turn; in the warm-up the step's own,
         without advantage."""
         if scene.step < self.options.warmup:
@@ -118,10 +119,10 @@ class TwinSignal(CriticSignal):
     def build(cls, options: TwinOptions, parts: Parts) -> TwinSignal:
         return cls(options, critic_of(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
 
-    async def actor(self, scene: Scene) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]]:
         if self.options.actor == "rollout":
             return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
-        return await super().actor(scene)
+        return await super().training_batch(scene)
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
         """One action that the present policy samples."""

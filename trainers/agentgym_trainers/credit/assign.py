@@ -1,0 +1,54 @@
+"""Credit of a batch: one assigner, and what is done to its advantages before they are learned from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from agentgym_trainers.config.sections import Config, CreditOptions
+from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.losses import importance
+
+
+def assign_credit(batch: Batch, options: CreditOptions) -> Credit:
+    """The assigner's credit, normalized if the options say so."""
+    credit = ASSIGNERS[options.assigner].function(batch, **options.options)
+    if options.normalise != "none":
+        credit = normalise(credit, batch, population=options.normalise)
+    return credit
+
+
+def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tuple[Credit, dict[str, float]]:
+    """The credit after filters, importance weights and the staleness mask; and their metrics."""
+    metrics: dict[str, float] = {}
+    credit = mask_dropped(batch, credit)
+    if config.correct is not None:
+        weight_A, seen = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch, step)
+        credit = replace(credit, weight_A=weight_A)
+        metrics |= {f"correct/{name}": value for name, value in seen.items()}
+    if config.rollout.staleness:
+        credit, seen = mask_stale_tokens(batch, credit, step, config.rollout.staleness)
+        metrics |= seen
+    return credit, metrics
+
+
+def mask_dropped(batch: Batch, credit: Credit) -> Credit:
+    """No advantage for the trajectories that a filter dropped (`kept_M`); a critic still learns from them."""
+    if "kept_M" not in batch.x:
+        return credit
+    return replace(credit, advantage_A=credit.advantage_A * batch.x["kept_M"][batch.traj_A])
+
+
+def mask_stale_tokens(batch: Batch, credit: Credit, step: int, staleness: int) -> tuple[Credit, dict[str, float]]:
+    """No advantage for tokens more than `staleness` updates old; "async/staleness_max" is of the others."""
+    age_A = np.maximum(step - batch.x["version_A"], 0)
+    old_A = age_A > staleness
+    kept = age_A[~old_A]
+    metrics = {
+        "async/staleness_mean": float(age_A.mean()) if len(age_A) else 0.0,
+        "async/staleness_max": float(kept.max(initial=0)),
+        "async/stale": float(old_A.mean()) if len(age_A) else 0.0,
+    }
+    return replace(credit, advantage_A=np.where(old_A, 0.0, credit.advantage_A)), metrics

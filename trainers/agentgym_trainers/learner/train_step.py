@@ -1,0 +1,87 @@
+"""One training step of a learner: epochs, mini-batches, and further epochs of the critic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from agentgym_trainers.config.sections import Config, LossOptions
+from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.sequences import Row, select
+from agentgym_trainers.learner.nonfinite import keep_skipped
+from agentgym_trainers.losses import OBJECTIVES
+
+
+class TrainStep:
+    """What a learner in this process and a group of learners elsewhere have in common. A subclass has `update` and
+    `fit_value`, one optimizer step each on a whole mini-batch."""
+
+    not_finite: list[str]
+    """Parameters whose gradient was not finite in the last step that was skipped for it."""
+
+    def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
+        raise NotImplementedError
+
+    def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
+        raise NotImplementedError
+
+    def remember_entropy(self, entropy: float) -> None:
+        raise NotImplementedError
+
+    def train_step(
+        self,
+        batch: Batch,
+        rows: Sequence[Row],
+        credit: Credit,
+        config: Config,
+        step: int,
+        *,
+        folder: Path,
+        stop: Callable[[Mapping[str, float], Batch], bool],
+    ) -> dict[str, float]:
+        """All epochs and mini-batches of step `step`; metrics are means, "max" metrics maxima.
+
+        `stop` is asked after each mini-batch whether the policy has moved far enough. What was skipped because its loss
+        or gradient was not finite is kept in `folder`.
+        """
+        if not len(batch.group_M):
+            return {}
+        if config.value is not None and step < config.value.warmup:
+            credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
+        rng = np.random.default_rng([config.run.seed, step, 1])
+        seen: dict[str, list[float]] = {}
+        epochs = (mini_batches(batch, config, rng) for _ in range(config.optim.epochs))
+        for keep_M in chain.from_iterable(epochs):
+            part = select(batch, rows, credit, keep_M)
+            metrics = self.update(*part, config.loss)
+            if metrics.get("optim/skipped"):
+                message = keep_skipped(folder, step + 1, *part, metrics, self.not_finite)
+                logging.getLogger(__name__).warning("%s", message)
+            for name, value in metrics.items():
+                seen.setdefault(name, []).append(value)
+            if stop(metrics, part[0]):
+                break
+        for _ in range(config.value.extra_epochs if config.value is not None else 0):
+            for keep_M in mini_batches(batch, config, rng):
+                self.fit_value(*select(batch, rows, credit, keep_M))
+        result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
+        # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
+        result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
+        result |= {name: seen[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in seen}
+        if config.loss.band is not None:
+            self.remember_entropy(result["policy/entropy_trajectory"])
+        return result
+
+
+def mini_batches(batch: Batch, config: Config, rng: np.random.Generator) -> list[np.ndarray]:
+    """The trajectories of each mini-batch of an epoch, at random; groups stay whole where the objective asks."""
+    whole = OBJECTIVES[config.loss.objective].whole_groups
+    units, unit_M = np.unique(batch.group_M, return_inverse=True) if whole else (batch.group_M, None)
+    order = rng.permutation(len(units))
+    parts = np.array_split(order, min(config.optim.minibatches, len(order)))
+    return parts if unit_M is None else [np.flatnonzero(np.isin(unit_M, part)) for part in parts]
