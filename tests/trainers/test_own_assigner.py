@@ -80,12 +80,12 @@ def required(batch, *, gamma: float): ...
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gigop", r"there is no assigner 'gigop' \(did you mean 'gigpo'\?\); there are .*package.module:function"),
+        ("gigop", r"there is no assigner 'gigop' \(did you mean 'gigpo'\?\); there are .*package.module:name"),
         ("no_such_module:f", r"there is no module 'no_such_module' to import; install it, or put"),
-        ("mine:absent", r"mine has no function 'absent'"),
-        ("mine:Number", r"mine has no function 'Number'"),
-        ("mine:f()", r'is named "package.module:function", not'),
-        ("http://mine", r'is named "package.module:function", not'),
+        ("mine:absent", r"mine has no 'absent'"),
+        ("mine:Number", r"'mine:Number' names something of type int; for the axis 'assigner' name a function"),
+        ("mine:f()", r'is named "package.module:name"'),
+        ("http://mine", r'is named "package.module:name"'),
         ("mine:untyped", r"keyword-only, with a type and a default, .* not so for gamma"),
         ("mine:positional", r"not so for gamma"),
         ("mine:required", r"not so for gamma"),
@@ -149,7 +149,7 @@ def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokeniz
         ("rollout.group_size=1", r"credit.assigner = 'own_assigner:elsewhere' compares attempts at one task"),
         ("credit.gama=1", r"unknown option 'gama' \(did you mean 'gamma'\?\)"),
         ("credit.gamma=much", r"credit: gamma should be a valid number"),
-        ("credit.assigner=own_assigner:elswhere", r"credit: 'own_assigner:elswhere': own_assigner has no function"),
+        ("credit.assigner=own_assigner:elswhere", r"credit: 'own_assigner:elswhere': own_assigner has no"),
     ],
 )
 def test_a_recipe_that_does_not_fit_it_is_refused(elsewhere, override, sentence) -> None:

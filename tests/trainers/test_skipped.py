@@ -89,13 +89,13 @@ def test_the_first_number_on_the_way_is_blamed(kit) -> None:
 
 def test_a_run_goes_on_after_a_batch_that_was_skipped(chatty, tokenizer, tmp_path, caplog, monkeypatch) -> None:
     trainer = trainer_of(config(run={"steps": 2}, loss={"entropy": 0.1}), chatty(), tokenizer, tmp_path)
-    assign = train.assign
+    assign = train.assign_credit
 
     def spoiled(batch: Batch, chosen: Any) -> Credit:
         credit = assign(batch, chosen)
         return replace(credit, advantage_A=credit.advantage_A + (np.nan if trainer.step == 0 else 0.0))
 
-    monkeypatch.setattr(train, "assign", spoiled)
+    monkeypatch.setattr(train, "assign_credit", spoiled)
     log = MetricsLog(tmp_path)
     with caplog.at_level(logging.WARNING):
         asyncio.run(trainer.run(log))

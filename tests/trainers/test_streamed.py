@@ -20,12 +20,13 @@ from agentgym.rollouts.trajectory import Group
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit.assign import mask_stale_tokens
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, Watch
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.journal import Journal
-from agentgym_trainers.rollout.sources.asynchronous import StreamedSource, fresh
+from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
 from agentgym_trainers.train import Trainer
 from agentgym_trainers.validate import validate_config
 
@@ -220,7 +221,7 @@ def test_tokens_too_old_have_no_advantage(kit) -> None:
     batch, _ = kit.episodes()
     age = np.arange(len(batch.turn_A)) % 5
     batch = batch.with_columns(version_A=7 - age)
-    credit, told = fresh(batch, Credit(np.ones(len(age))), step=7, staleness=3)
+    credit, told = mask_stale_tokens(batch, Credit(np.ones(len(age))), step=7, staleness=3)
     assert np.array_equal(credit.advantage_A, (age <= 3).astype(float))
     assert told["async/staleness_max"] == 3
     assert told["async/stale"] == pytest.approx((age == 4).mean())

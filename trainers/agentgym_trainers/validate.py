@@ -125,7 +125,10 @@ OF_THE_WORLD = frozenset({"anchors", "snapshots"})
 
 def _check_provided(who: str, need: str, config: Config) -> None:
     """Raises ValueError with what to add where a part's need is not met."""
-    if need in ALWAYS | OF_THE_WORLD | SOURCES[config.source.kind].provides:
+    sources = [name for name, kind in SOURCES.items() if need in kind.provides]
+    if sources and need not in SOURCES[config.source.kind].provides:
+        raise ValueError(f'{who} reads {need}, which not every source gives: set source.kind = "{sources[0]}"')
+    if need in ALWAYS | OF_THE_WORLD or sources:
         return
     if need in VALUES:
         if config.value is None:
@@ -137,9 +140,6 @@ def _check_provided(who: str, need: str, config: Config) -> None:
                 f"{config.rollout.group_size}"
             )
     else:
-        sources = [name for name, kind in SOURCES.items() if need in kind.provides]
-        if sources:
-            raise ValueError(f"{who} reads {need}, which only some sources give: set source.kind = {sources[0]!r}")
         givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
         if not any(name in config.signals for name in givers):
             tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
