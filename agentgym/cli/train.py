@@ -16,7 +16,6 @@ from rich.table import Table
 from agentgym.cli.recipes import shipped
 from agentgym.cli.terminal import Listing, console
 from agentgym.errors import UsageError
-from agentgym_trainers.rollout.sources import SOURCES
 
 if TYPE_CHECKING:
     from agentgym_trainers.run import Outcome
@@ -125,6 +124,7 @@ def _run(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from agentgym_trainers import recipe as recipes
     from agentgym_trainers import run
+    from agentgym_trainers.rollout.sources import SOURCES
     from agentgym_trainers.signals.judge import use_judge_key
 
     use_judge_key(judge_key)

@@ -362,14 +362,14 @@ def test_options_that_do_not_fit(options, says, chatty, tokenizer, tmp_path) -> 
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["source.kind=offline", "source.grups=3"], "unknown option 'source.grups' (did you mean 'groups'?)"),
+        (["source.kind=offline", "source.grups=3"], "source: unknown option 'grups' (did you mean 'groups'?)"),
         (
             ["source.kind=ofline"],
-            "source: there is no kind 'ofline' (did you mean 'offline'?); there are",
+            "source: there is no source 'ofline' (did you mean 'offline'?); there are",
         ),
-        (["source.kind=offline", "source.groups=0"], "source.groups should be greater than 0, not 0"),
-        (["source.groups=3"], "source.kind is missing"),
-        (["source.kind=branched", "source.groups=3"], "unknown option 'source.groups'; known: kind, snapshots"),
+        (["source.kind=offline", "source.groups=0"], "source: groups should be greater than 0, not 0"),
+        (["source.groups=3"], "source: kind is missing"),
+        (["source.kind=branched", "source.groups=3"], "source: unknown option 'groups'; known: kind, snapshots"),
         (["replay.sise=1"], "unknown option 'replay.sise' (did you mean 'size'?)"),
         (["select.kind=top_std", "select.fractoin=1"], "select: unknown option 'fractoin' (did you mean 'fraction'?)"),
     ],

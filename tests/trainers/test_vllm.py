@@ -35,12 +35,15 @@ from agentgym_trainers.recipe import resolve, to_toml
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["rollout.lockstep=true"], "vLLM batches as requests come: set rollout.lockstep = false"),
-        (["rollout.temperature=2.5"], "vLLM samples at temperatures up to 2, and rollout.temperature is 2.5"),
+        (["rollout.lockstep=true"], "'vllm' batches as requests come: set rollout.lockstep = false"),
+        (["rollout.temperature=2.5"], "'vllm' samples at temperatures up to 2, and rollout.temperature is 2.5"),
         (["engine.gpu_memory_utilization=1.5"], "gpu_memory_utilization should be less than or equal to 1, not 1.5"),
         (["engine.dtype=int8"], "dtype should be 'float32', 'bfloat16' or 'float16', not 'int8'"),
         (["engine.url=x"], "unknown option"),
-        (["engine.kind=vlm"], "engine: there is no kind 'vlm' (did you mean 'vllm'?); there are inprocess, vllm"),
+        (
+            ["engine.kind=vlm"],
+            "engine: there is no engine 'vlm' (did you mean 'vllm'?); there are inprocess, vllm, and",
+        ),
         (["engine.kind=inprocess", "engine.dtype=float32"], "unknown option"),
     ],
 )

@@ -123,8 +123,8 @@ class Registry(dict[str, P], Generic[P]):
         if not issubclass(self._part, FunctionPart) or not inspect.isfunction(found):
             plain = "a function or " if issubclass(self._part, FunctionPart) else ""
             raise ValueError(
-                f"{target!r} names something of type {type(found).__name__}; for the axis {self.axis!r} name {plain}an instance of "
-                f"{self._part.__module__}.{self._part.__name__}"
+                f"{target!r} names something of type {type(found).__name__}; for the axis {self.axis!r} name {plain}an "
+                f"instance of {self._part.__module__}.{self._part.__name__}"
             )
         unfit = [p.name for p in inspect.signature(found).parameters.values() if not (_is_input(p) or _is_option(p))]
         if unfit:

@@ -60,7 +60,6 @@ class Task:
     value_parts: tuple[np.ndarray, np.ndarray] | None
     gradient_A: Tensor | None
     """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
-
     by_turn: tuple[np.ndarray, np.ndarray]
     """`shares_by_bin` of the batch."""
 
@@ -130,7 +129,7 @@ class Learner(TrainStep):
         self.past_entropy.load_state_dict(state["past_entropy"])
 
     def set_lr(self, lr: float) -> None:
-        """The policy's, from the next step on."""
+        """The policy's, from now on."""
         self.optimizer.param_groups[0]["lr"] = lr
 
     def remember_entropy(self, entropy: float) -> None:
@@ -242,8 +241,7 @@ class Learner(TrainStep):
         gradient_A, loss, seen = column_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
         first = self.processes.rank == 0  # every process saw the whole: it is told once
         metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
-        told = metrics if first else {}
-        return replace(task, gradient_A=gradient_A), told
+        return replace(task, gradient_A=gradient_A), metrics if first else {}
 
     def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
