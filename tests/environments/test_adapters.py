@@ -19,6 +19,7 @@ from agentgym.rollouts.policy import Episode, ExpertPolicy
 from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
+from agentgym.spec import read_variants
 from agentgym_environments.adapters import engine
 from agentgym_environments.adapters.engine import COMPILED, EngineEnv
 from agentgym_trainers.recipe import resolve
@@ -200,8 +201,8 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*/env.py")), ids=lambda path: path.parent.name)
 def test_a_readme_names_every_id_and_what_it_needs(path):
     text = (path.parent / "README.md").read_text()
-    for spec in path.parent.glob("*.toml"):
-        assert f"`{spec.stem}`" in text
+    for name in read_variants(path.with_name("spec.toml")):
+        assert f"`{name}`" in text
     assert "pip install -e '.[" in text
     assert "| id | split | episodes | expert | random | format only |" in text
 

@@ -38,7 +38,7 @@ class Gui(Env):
     def __init__(
         self, spec: EnvSpec | None = None, *, app: str = "all", level: str = "easy", observation: str = "text"
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("gui.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if observation not in ("text", "image", "both"):
             raise ConfigError(f'observation is "text", "image" or "both", not {observation!r}')
         makers(app, level)

@@ -33,7 +33,7 @@ class KeyDoor(TurnEnv):
         told: bool = True,
         wide: bool = False,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("keydoor.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if corridor and not 2 <= colours <= len(COLOURS):
             raise ConfigError(f"keydoor: colours is 2 to {len(COLOURS)}, not {colours}")
         self.rules = Corridor(corridor, colours, distractors, told, wide) if corridor else Grid(size)

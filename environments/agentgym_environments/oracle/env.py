@@ -48,7 +48,7 @@ class Oracle(TurnEnv):
     """Information: `state_key` is the room."""
 
     def __init__(self, spec: EnvSpec | None = None) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("oracle.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         self.room = "fork"
 
     def begin(self, split: str, task: int) -> None:

@@ -41,7 +41,7 @@ class Research(ShellEnv):
         command_s: float = 30.0,
         judge_s: float = 30.0,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("research-hard.toml" if hard else "research.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "research-hard" if hard else "research")
         spec = spec.model_copy(update={"splits": SIZES})
         super().__init__(spec, interface=interface, command_s=command_s, variant=hard)
         self.hard, self.sandbox, self.judge_s = hard, sandbox, judge_s

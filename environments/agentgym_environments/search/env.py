@@ -51,7 +51,7 @@ class Search(TurnEnv):
         retriever: str = "bm25",
         judge: bool = False,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("search.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         remote = retriever.startswith(("http://", "https://"))
         _require(hops in HOPS, f"hops is one of {', '.join(map(str, HOPS))}, not {hops!r}")
         _require(reward in ("em", "f1"), f'reward is "em" or "f1", not {reward!r}')

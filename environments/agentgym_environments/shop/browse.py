@@ -55,7 +55,7 @@ class ShopBrowser(Env):
             raise ConfigError(f'shop-browser: observation is "tree", "html" or "screenshot", not {observation!r}')
         browser.require()
         site.require()
-        spec = told(spec or EnvSpec.load(Path(__file__).with_name("shop-browser.toml")), level, TURNS)
+        spec = told(spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "shop-browser"), level, TURNS)
         if observation == "screenshot":
             seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
             spec = spec.model_copy(update=seen)

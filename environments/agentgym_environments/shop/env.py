@@ -25,7 +25,7 @@ class Shop(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "one") -> None:
-        super().__init__(told(spec or EnvSpec.load(Path(__file__).with_name("shop.toml")), level))
+        super().__init__(told(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), level))
         self.level = level
         search("anything")  # makes the catalogue and its index, once in a process
         self.state = State()

@@ -19,7 +19,7 @@ class Sokoban(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, size: int = 5, boxes: int = 1, longest: int = 20) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("sokoban.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         super().__init__(spec.model_copy(update={"max_turns": max(spec.max_turns, longest)}))
         self.size, self.boxes, self.longest = size, boxes, longest
         self.level: Level

@@ -40,7 +40,7 @@ class Swe(ShellEnv):
         tasks: str = "",
         command_s: float = 30.0,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("swe.toml" if bugs == 1 else "swe-hard.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "swe" if bugs == 1 else "swe-hard")
         if bugs not in (1, 2):
             raise ConfigError(f"bugs is 1 or 2, not {bugs}")
         self.folder = Path(tasks).expanduser().resolve() if tasks else HERE

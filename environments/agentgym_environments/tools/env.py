@@ -60,7 +60,7 @@ class Tools(JobEnv):
     world_tools: ClassVar[dict[str, Tool]] = {"help": help, "finish": finish}
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "several", kind: str = "") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("tools.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         if level not in LEVELS or kind not in ("", *KINDS):
             raise ConfigError(f"tools: level is one of {', '.join(LEVELS)}; kind is one of {', '.join(KINDS)}")
         self.level = Level((KINDS[kind],), 1, LEVELS[level].size) if kind else LEVELS[level]

@@ -1,4 +1,4 @@
-"""Writes the TOML files of this family: `python -m agentgym_environments.tools.write_specs`.
+"""Writes the `spec.toml` files of this family: `python -m agentgym_environments.tools.write_specs`.
 
 The schemas of the tools are those of the functions; a test compares the files with what this writes.
 """
@@ -6,14 +6,13 @@ The schemas of the tools are those of the functions; a test compares the files w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agentgym_environments.tools.dialogue.env import Dialogue
 from agentgym_environments.tools.dialogue.policy import POLICY
 from agentgym_environments.tools.env import Tools
-from agentgym_environments.tools.registry import Tool
 
 HERE = Path(__file__).parent
 
@@ -35,54 +34,54 @@ SERVICE = (
 
 
 def specs() -> dict[Path, str]:
-    """Every TOML file and its text."""
-    tools = [*Tools.world_tools.values(), *Tools.tools.values()]
+    """Both files and their texts."""
     told = {
-        "tools-one": ("one", "Errands in one app of a person's, by tool calls, checked in the database.", 15),
         "tools": ("several", "Errands over several apps of a person's, by tool calls, checked in the database.", 30),
+        "tools-one": ("one", "Errands in one app of a person's, by tool calls, checked in the database.", 15),
         "tools-long": (
             "long",
             "Three errands over several apps of a person's, by tool calls, checked in the database.",
             70,
         ),
     }
-    talking = spec(
-        "tools-dialogue",
-        "Serve a shop's customer, who is simulated, by talking and by tools, under a written policy.",
-        f"{SERVICE}\n\n{POLICY}",
-        40,
-        [*Dialogue.world_tools.values(), *Dialogue.tools.values()],
-        {},
-    )
-    return {HERE / "dialogue" / "tools-dialogue.toml": talking} | {
-        HERE / f"{name}.toml": spec(name, description, ERRANDS, turns, tools, {"level": level})
+    variants = {
+        name: {"description": description, "max_turns": turns, "kwargs": {"level": level}}
         for name, (level, description, turns) in told.items()
+    }
+    talking = {
+        "id": "tools-dialogue",
+        "description": "Serve a shop's customer, who is simulated, by talking and by tools, under a written policy.",
+        "max_turns": 40,
+    }
+    return {
+        HERE / "dialogue" / "spec.toml": text(Dialogue, f"{SERVICE}\n\n{POLICY}", talking, {}),
+        HERE / "spec.toml": text(Tools, ERRANDS, {}, variants),
     }
 
 
-def spec(
-    name: str, description: str, instructions: str, turns: int, tools: Iterable[Tool], kwargs: dict[str, Any]
-) -> str:
-    """A spec's text."""
+def text(cls: type[Tools | Dialogue], instructions: str, own: dict[str, Any], variants: dict[str, Any]) -> str:
+    """A file's text: the fields that all environments of `cls` share, its tools, and what is of each variant alone."""
     fields = {
-        "id": name,
+        "entry_point": f"{cls.__module__}:{cls.__name__}",
         "family": "tools",
-        "description": description,
         "instructions": instructions,
         "splits": {"train": 10000, "validation": 1000, "test": 1000},
-        "max_turns": turns,
         "reward_range": [0.0, 1.0],
         "info_keys": ["success", "valid_action", "state_key", "progress", "available_actions"],
         "capabilities": ["snapshot", "expert", "hint"],
         "inline": True,
     }
-    lines = [f"{key} = {toml(value)}" for key, value in fields.items()]
-    for one in tools:
-        said = one.spec
-        lines += ["", "[[tools]]", f"name = {toml(said.name)}", f"description = {toml(said.description)}"]
-        lines += [f"parameters = {toml(said.parameters)}"]
-    lines += ["", "[kwargs]", *(f"{key} = {toml(value)}" for key, value in kwargs.items())] if kwargs else []
+    lines = list(pairs(own | fields))
+    for tool in [*cls.world_tools.values(), *cls.tools.values()]:
+        lines += ["", "[[tools]]", *pairs(tool.spec.model_dump())]
+    for name, different in variants.items():
+        lines += ["", f"[variants.{name}]", *pairs(different)]
     return "\n".join(lines) + "\n"
+
+
+def pairs(fields: dict[str, Any]) -> Iterator[str]:
+    """A line for each field."""
+    return (f"{key} = {toml(value)}" for key, value in fields.items())
 
 
 def toml(value: Any) -> str:
@@ -96,5 +95,5 @@ def toml(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in specs().items():
-        path.write_text(text, encoding="utf-8")
+    for path, written in specs().items():
+        path.write_text(written, encoding="utf-8")

@@ -44,7 +44,7 @@ class ToyText(TurnEnv):
         success_reward: float = 1.0,
         invalid_reward: float = 0.0,
     ) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("frozenlake.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         self.env_id, self.tasks, self.map_size, self.show_map = newest(env_id), tasks, map_size, show_map
         self.make_kwargs = self.env_spec.kwargs.get("make_kwargs", {}) if make_kwargs is None else make_kwargs
         self.template, self.labels = template, {int(part): names for part, names in (labels or {}).items()}

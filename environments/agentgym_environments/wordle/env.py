@@ -22,7 +22,7 @@ class Wordle(TurnEnv):
     out_of_turns_terminates = True
 
     def __init__(self, spec: EnvSpec | None = None, *, answers: str = "answers5", guesses: str = "guesses5") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("wordle.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         self.answers, self.allowed = answers, guessable(answers, guesses)
         if sum(self.env_spec.splits.values()) > len(shuffled(answers)):
             raise ConfigError(f"{self.env_spec.id}: more tasks than the {len(shuffled(answers))} words of {answers}")

@@ -23,7 +23,7 @@ class AlfWorld(EngineEnv):
     alone = TEXTWORLD
 
     def __init__(self, spec: EnvSpec | None = None, *, kind: str = "put", size: str = "small") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("alfworld.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         if kind not in (*KINDS, "mixed"):
             raise ConfigError(f"alfworld has no chores of kind {kind!r}; it has {', '.join(KINDS)} and mixed")
         if size not in PLACES:

@@ -27,7 +27,7 @@ class BabyAI(EngineEnv):
     """level: a BabyAI level, `GoToLocal` for the id BabyAI-GoToLocal-v0. The reward is 1 for a fulfilled mission."""
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "GoToLocal") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("babyai.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         package("minigrid", "babyai")
         gymnasium: Any = package("gymnasium", "babyai")
         found = [name for name in gymnasium.registry if name.startswith("BabyAI-")]

@@ -59,7 +59,7 @@ class NetHack(EngineEnv):
         goal: float = 0.0,
         character: str = MONK,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("nle.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         self._known = staircases() if (task, character) == ("staircase", MONK) else {}
         if self._known:
             changes: dict[str, Any] = {"splits": {split: len(draws) for split, draws in self._known.items()}}

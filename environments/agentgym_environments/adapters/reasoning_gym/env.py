@@ -31,7 +31,7 @@ class ReasoningGym(EngineEnv):
         level: int | None = None,
         partial: bool = False,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("reasoning-gym.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if dataset in NO_EXPERT:
             spec = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
         if dataset in UNSTEADY:

@@ -38,7 +38,7 @@ class ScienceWorld(EngineEnv):
         offer: bool = True,
         heap_mb: int = 256,
     ) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("scienceworld.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         require_flag("scienceworld", "offer", offer)
         require_whole("scienceworld", "heap_mb", heap_mb, LEAST_HEAP_MB)
         self.engine = Engine(heap_mb)

@@ -28,7 +28,7 @@ class TextArena(EngineEnv):
     def __init__(
         self, spec: EnvSpec | None = None, *, game: str = "FrozenLake-v0", partial: bool = False, turns: int = 100
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("textarena.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if game not in GAMES:
             why = next((f": {reason}" for name, reason in LEFT_OUT.items() if str(game).startswith(name)), "")
             raise ConfigError(f"textarena: {game!r} is no world here{why}; the games are {', '.join(GAMES)}")

@@ -29,7 +29,7 @@ class TextWorld(EngineEnv):
         level: int = 3,
         cache: str = "",
     ) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("textworld.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         textworld = package("textworld", "textworld")
         require(challenge, level)
         self.challenge, self.level = challenge, level

@@ -36,7 +36,7 @@ class CarDealer(TurnEnv):
         personas: str = "frank+dreamer+coy",
         enough: float = 0.8,
     ) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("car-dealer.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         manners = tuple(personas.split("+"))
         if not 2 <= cars <= len(NAMES) or not 1 <= alike <= cars or not set(manners) <= set(PERSONAS):
             raise ConfigError(

@@ -23,7 +23,7 @@ class Chess(ChessEnv):
         strong: int = 10_000,
         engine: str = "stockfish",
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("chess.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         super().__init__(spec, nodes=nodes, slips=slips, strong=strong, engine=engine)
 
     def begin(self, split: str, task: int) -> None:

@@ -26,7 +26,7 @@ class Endgames(ChessEnv):
         strong: int = 100_000,
         engine: str = "stockfish",
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("chess-endgames.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         super().__init__(spec, nodes=nodes, slips=0.0, strong=strong, engine=engine)
         self.pieces = kinds(pieces)
 

@@ -29,7 +29,7 @@ class GuessCity(Guessing):
     thing = "city"
 
     def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, few: bool = False, which: bool = True) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("guess-city.toml")), guesses)
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
         self.few, self.which = few, which
 
     @cached_property

@@ -23,7 +23,7 @@ class Maze(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, size: int = 6, loops: int = 2, view: str = "compass") -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("maze.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if not 3 <= size <= 20 or view not in VIEWS:
             raise ConfigError(f"maze: size is 3 to 20, view {', '.join(VIEWS)}; not size={size}, view={view!r}")
         turns = max(spec.max_turns, size * size if view == "ways" else 5 * size)

@@ -24,7 +24,7 @@ class Navigation(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, rooms: int = 4, goals: int = 1, closed: bool = False) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("navigation.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if not 2 <= rooms <= len(ROOMS) or not 1 <= goals <= 3:
             raise ConfigError(f"navigation: rooms is 2 to {len(ROOMS)}, goals 1 to 3; not {rooms} and {goals}")
         turns = max(spec.max_turns, goals * (2 * rooms + 4) + 3 * rooms * closed)

@@ -16,7 +16,7 @@ class TwentyQuestions(Guessing):
     thing = "thing"
 
     def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, few: bool = False) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("twenty-questions.toml")), guesses)
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
         self.few = few
 
     @cached_property

@@ -70,7 +70,7 @@ class Dialogue(JobEnv):
         timeout_s: float = 60.0,
         retries: int = 2,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("tools-dialogue.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if kind not in ("", *KINDS) or persona not in ("", *PERSONAS):
             raise ConfigError(
                 f"tools-dialogue: kind is one of {', '.join(KINDS)}; persona is one of {', '.join(PERSONAS)}"

@@ -44,7 +44,7 @@ class BrowserGym(Env):
         python: str = "",
         options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("browsergym.toml")))
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         self.task, self.python = task, python or sys.executable
         self.options = dict(options or {})
         if task.startswith("miniwob."):

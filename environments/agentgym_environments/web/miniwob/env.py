@@ -47,7 +47,7 @@ class MiniWob(Env):
         observation: str = "tree",
         pace_ms: int = 1000,
     ) -> None:
-        spec = spec or EnvSpec.load(Path(__file__).with_name("miniwob.toml"))
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if observation not in ("tree", "html", "screenshot"):
             raise ConfigError(f'miniwob: observation is "tree", "html" or "screenshot", not {observation!r}')
         if pace_ms < 1:
