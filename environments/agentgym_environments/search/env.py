@@ -235,6 +235,11 @@ class Search(TurnEnv):
         name, key = fact
         return (name, self.library.documents[name].facts.index(key)) in self.read
 
+    def _step(self) -> int:
+        """The first fact of the chain that was not read; their number when all were."""
+        unread = (place for place, fact in enumerate(self.chain.facts) if not self.has_read(fact))
+        return next(unread, len(self.chain.facts))
+
     def progress(self) -> float:
         """Share of the documents that the answer rests on whose facts have been shown."""
         unread = {fact[0] for fact in self.chain.facts if not self.has_read(fact)}
@@ -264,11 +269,11 @@ class Search(TurnEnv):
 
     def expert(self) -> str:
         self._require_episode("expert")
-        return solver.next_action(self)
+        return solver.next_action(self.chain, self._step(), self.view, self.known)
 
     def hint(self) -> str:
         self._require_episode("hint")
-        return solver.hint(self)
+        return solver.hint(self.chain, self._step())
 
     def save(self) -> dict[str, Any]:
         return {

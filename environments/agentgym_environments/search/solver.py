@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import Any
 
+from agentgym_environments.search.chains import Chain
 from agentgym_environments.search.passages import KEYWORDS
-
-if TYPE_CHECKING:
-    from agentgym_environments.search.env import Search
 
 ABOUT = {
     "country": "its country",
@@ -26,35 +25,33 @@ COMMON = {
 """Words that all or most documents of a kind have, whatever their wording."""
 
 
-def next_action(world: Search) -> str:
+def next_action(chain: Chain, step: int, view: Sequence[Any], known: Collection[str]) -> str:
     """The facts of the chain in order; nothing is used before the document that tells it was shown.
 
-    It knows which of the documents found is the right one: that is its only privilege.
+    step: the first of the chain's facts that was not read. view: what the agent looks at. known: documents that
+    searches listed. It knows which of the documents found is the right one: that is its only privilege.
     """
-    chain = world.chain
-    for fact, query in zip(chain.facts, chain.queries):
-        name, key = fact
-        if world.has_read(fact):
-            continue
-        if world.view[0] in ("page", "found") and world.view[1] == name:
-            return f"find {KEYWORDS[key]}"
-        if name in world.known:
-            return f"open {name}"
-        return f"search {_other(query, name, world)}"
-    cited = " ".join(f"[{name}]" for name in chain.gold)
-    return f"answer {chain.answers[0]} {cited}"
+    if step == len(chain.facts):
+        cited = " ".join(f"[{name}]" for name in chain.gold)
+        return f"answer {chain.answers[0]} {cited}"
+    name, key = chain.facts[step]
+    if view[0] in ("page", "found") and view[1] == name:
+        return f"find {KEYWORDS[key]}"
+    if name in known:
+        return f"open {name}"
+    return f"search {_other(chain.queries[step], name, view)}"
 
 
-def _other(query: str, name: str, world: Search) -> str:
+def _other(query: str, name: str, view: Sequence[Any]) -> str:
     """The query; where its results are in view and did not help, with words that documents of the right kind have."""
     wordings = [" ".join(one.lower().split()) for one in (query, f"{query} {COMMON[name.partition('-')[0]]}")]
-    helpless = world.view[0] == "results" and world.view[1] == wordings[0]
+    helpless = view[0] == "results" and view[1] == wordings[0]
     return wordings[helpless]
 
 
-def hint(world: Search) -> str:
+def hint(chain: Chain, step: int) -> str:
     """What to look for next and by which words; never a fact that has not been read."""
-    for fact, query in zip(world.chain.facts, world.chain.queries):
-        if not world.has_read(fact):
-            return f'Search for "{query}" and read about {ABOUT.get(fact[1], f"the {fact[1]}")}.'
-    return "All that is needed has been shown: answer what the question asks for."
+    if step == len(chain.facts):
+        return "All that is needed has been shown: answer what the question asks for."
+    key = chain.facts[step][1]
+    return f'Search for "{chain.queries[step]}" and read about {ABOUT.get(key, f"the {key}")}.'
