@@ -35,7 +35,7 @@ ENV = """
 from pathlib import Path
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.turns import Outcome, TurnEnv
+from agentgym_environments.base.text_env import Outcome, TurnEnv
 
 
 class Coins(TurnEnv):

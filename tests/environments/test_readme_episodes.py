@@ -19,9 +19,9 @@ FOUND = [
     for path in sorted(ROOT.glob("**/README.md"))
 ]
 WITHOUT = {
-    "agentgym_environments.shop.browse:ShopBrowser",  # the same purchase as in `shop`
-    "agentgym_environments.text.chess.env:Chess",  # an endgame is printed
-    "agentgym_environments.web.browsergym.env:BrowserGym",  # another's pages
+    "agentgym_environments.synthetic.shop.browse:ShopBrowser",  # the same purchase as in `shop`
+    "agentgym_environments.games.chess.env:Chess",  # an endgame is printed
+    "agentgym_environments.benchmarks.browsergym.env:BrowserGym",  # another's pages
 }
 """Classes of environments of which no README prints an episode."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import BadRequest
-from agentgym_environments.turns import TurnEnv
+from agentgym_environments.base.text_env import TurnEnv
 
 SPECS = {
     name: registry.get_spec(name)

@@ -10,10 +10,10 @@ import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
+from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.base.two_player_env import Game
+from agentgym_environments.base.two_player_rules import Scores
 from agentgym_environments.games.connect_four.bitboard import WIN, Position, rated
-from agentgym_environments.games.game import Game
-from agentgym_environments.games.rules import Scores
-from agentgym_environments.turns import split_of, task_random
 
 MARKS = "xo"
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.games.game import Game
-from agentgym_environments.games.rules import Scores
-from agentgym_environments.turns import split_of, task_random
+from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.base.two_player_env import Game
+from agentgym_environments.base.two_player_rules import Scores
 
 DEALS = ("JQ", "JK", "QJ", "QK", "KJ", "KQ")
 """Role 0's card and role 1's."""

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.games.game import Game
-from agentgym_environments.games.rules import Scores
-from agentgym_environments.turns import split_of, task_random
+from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.base.two_player_env import Game
+from agentgym_environments.base.two_player_rules import Scores
 
 THINGS = ("books", "hats", "balls")
 TOTAL = 10

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.games.game import Game
-from agentgym_environments.games.rules import Scores
-from agentgym_environments.turns import split_of, task_random
+from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.base.two_player_env import Game
+from agentgym_environments.base.two_player_rules import Scores
 
 MARKS = "xo"
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
