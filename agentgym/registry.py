@@ -1,9 +1,10 @@
 """Naming a world: by id, by `package.module:Class`, or (in `agentgym.clients.client`) by URL.
 
-An id is an entry point of the group `agentgym.environments` of an installed package, or a name given to `register`.
-The id's EnvSpec is the file `ID.toml` beside the class's module, so that reading it imports no world. Either may end
-with arguments of the class: `miniwob:page=click-test,observation=html`. `gymnasium:CartPole-v1` is a plain Gymnasium
-environment in the adapter `agentgym.GymnasiumEnv`.
+An entry point of the group `agentgym.environments` names a package, and every `spec.toml` in that package's folders
+describes environments: their ids, EnvSpecs and classes, found and read without importing any of them. An entry point
+or `register` may also give one class an id; its EnvSpec is then in the `spec.toml` beside the class's module, or in the
+class. A name may end with arguments of the class: `miniwob:page=click-test,observation=html`.
+`gymnasium:CartPole-v1` is a plain Gymnasium environment in the adapter `agentgym.GymnasiumEnv`.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import importlib.util
 import inspect
 import re
 import tomllib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 
 from agentgym.env import Env
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.gymnasium_env import GymnasiumEnv
-from agentgym.spec import EnvSpec
+from agentgym.spec import EnvSpec, read_variants
 
 GROUP = "agentgym.environments"
 ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
@@ -34,7 +36,18 @@ ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
 GYMNASIUM = "gymnasium:"
 """What the name of a plain Gymnasium environment begins with."""
 
+SPEC_FILE = "spec.toml"
+
 _registered: dict[str, str] = {}
+
+
+class Installed(NamedTuple):
+    """What an installed id stands for."""
+
+    target: str
+    """"package.module:Class"."""
+    path: Path | None
+    """The file that describes it; None where the id is an entry point of its own."""
 
 
 def register(name: str, target: str) -> None:
@@ -46,24 +59,25 @@ def register(name: str, target: str) -> None:
 
 def register_with_gymnasium() -> None:
     """Make every installed id ID known to `gymnasium.make` as "agentgym/ID-v0". Imports no environment."""
-    for point in entry_points(group=GROUP):
-        name = f"agentgym/{point.name}-v0"
-        if re.fullmatch(r"[\w.-]+", point.name) and name not in gymnasium.registry:  # Gymnasium takes no other ids
+    for installed in _installed():
+        name = f"agentgym/{installed}-v0"
+        if re.fullmatch(r"[\w.-]+", installed) and name not in gymnasium.registry:  # Gymnasium takes no other ids
             gymnasium.register(
                 name,
                 entry_point="agentgym.registry:make",
-                kwargs={"name": point.name},
+                kwargs={"name": installed},
                 disable_env_checker=True,  # it warns of observations that are text
             )
 
 
 def names() -> dict[str, str]:
     """Every known id and the "package.module:Class" that it stands for."""
-    return dict(sorted({**_installed(), **_registered}.items()))
+    installed = {name: one.target for name, one in _installed().items()}
+    return dict(sorted({**installed, **_registered}.items()))
 
 
 def get_spec(name: str) -> EnvSpec:
-    """The EnvSpec of a world. By id with a TOML beside its module, nothing is imported.
+    """The EnvSpec of a world. By id with a `spec.toml`, nothing is imported.
 
     With arguments in the name an instance is made, since they may change what the world says of itself.
     """
@@ -75,7 +89,7 @@ def get_spec(name: str) -> EnvSpec:
     target = _target(name)
     path = _spec_file(name, target)
     if path is not None:
-        return EnvSpec.load(path)
+        return EnvSpec.load(path, name)
     cls = _import(target)
     found = getattr(cls, "env_spec", None)
     if found is None and issubclass(cls, GymnasiumEnv):  # described by the environment that an instance makes
@@ -105,7 +119,7 @@ def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
     path = _spec_file(name, target)
     cls = _import(target)
     if path is not None:
-        found = EnvSpec.load(path)
+        found = EnvSpec.load(path, name)
         kwargs = {"spec": found, **found.kwargs, **kwargs}
     try:
         inspect.signature(cls).bind(**kwargs)
@@ -135,8 +149,51 @@ def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
 
 
 @cache
-def _installed() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+def _installed() -> dict[str, Installed]:
+    found: dict[str, Installed] = {}
+    for point in entry_points(group=GROUP):
+        if ":" in point.value:
+            found[point.name] = Installed(point.value, None)
+            continue
+        for path in _spec_files(point.value):
+            found |= _described(path, found)
+    return found
+
+
+def _spec_files(package: str) -> Iterator[Path]:
+    """Every `spec.toml` of a package that need not be imported."""
+    for folder in _folders(package):
+        yield from sorted(folder.rglob(SPEC_FILE))
+
+
+def _described(path: Path, known: Mapping[str, Installed]) -> dict[str, Installed]:
+    """The environments of a `spec.toml`. One that is broken is left out with a warning: the others stay usable."""
+    try:
+        variants = read_variants(path)
+    except ConfigError as error:
+        warnings.warn(f"{error}. Its environments are left out", stacklevel=2)
+        return {}
+    found: dict[str, Installed] = {}
+    for name, fields in variants.items():
+        target = fields.get("entry_point")
+        if not isinstance(target, str) or ":" not in target:
+            problem = 'has no entry_point = "package.module:Class"'
+        elif name in known:
+            problem = f"is described by {known[name].path or known[name].target} already"
+        else:
+            found[name] = Installed(target, path)
+            continue
+        warnings.warn(f"{path}: {name} {problem}. It is left out", stacklevel=2)
+    return found
+
+
+def _folders(package: str) -> list[Path]:
+    """Where a package's files are; nothing for one that is not there. Imports at most the packages around it."""
+    try:
+        found = importlib.util.find_spec(package) if package else None
+    except ModuleNotFoundError:
+        return []
+    return [Path(folder) for folder in (found.submodule_search_locations or [])] if found else []
 
 
 def _target(name: str) -> str:
@@ -159,14 +216,11 @@ def _target(name: str) -> str:
 def _spec_file(name: str, target: str) -> Path | None:
     if ":" in name:
         return None
-    package = target.partition(":")[0].rpartition(".")[0]
-    try:
-        found = importlib.util.find_spec(package) if package else None
-    except ModuleNotFoundError:
-        return None
-    for folder in (found.submodule_search_locations or []) if found else []:
-        path = Path(folder) / f"{name}.toml"
-        if path.is_file():
+    if name not in _registered and (path := _installed()[name].path):
+        return path
+    for folder in _folders(target.partition(":")[0].rpartition(".")[0]):
+        path = folder / SPEC_FILE
+        if path.is_file() and name in read_variants(path):
             return path
     return None
 

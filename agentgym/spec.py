@@ -1,4 +1,4 @@
-"""EnvSpec: what a world says of itself, readable without importing it."""
+"""EnvSpec: what an environment says of itself, and `spec.toml`, the file that holds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ToolSpec(BaseModel):
 
 
 class EnvSpec(BaseModel):
-    """A world's description. A world `NAME` keeps it in `NAME.toml` beside its class."""
+    """An environment's description, from the `spec.toml` of its folder or an attribute of its class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,9 +80,37 @@ class EnvSpec(BaseModel):
         return {**fields, "action_format": "tool_call"}
 
     @classmethod
-    def load(cls, path: Path) -> EnvSpec:
-        """Read a spec from TOML. Raises ConfigError naming the file and the field that is wrong."""
+    def load(cls, path: Path, name: str | None = None) -> EnvSpec:
+        """Read the spec of `name` (the file's first environment when None) from a `spec.toml`.
+
+        Raises ConfigError naming the file and the field that is wrong.
+        """
+        variants = read_variants(path)
+        fields = variants.get(name) if name else next(iter(variants.values()))
+        if fields is None:
+            raise ConfigError(f"{path} describes no environment {name!r}, only {', '.join(variants)}")
         try:
-            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (tomllib.TOMLDecodeError, ValidationError) as error:
+            return cls.model_validate({key: value for key, value in fields.items() if key != "entry_point"})
+        except ValidationError as error:
             raise ConfigError(f"{path} is not a valid environment spec: {error}") from error
+
+
+def read_variants(path: Path) -> dict[str, dict[str, Any]]:
+    """The fields of every environment that a `spec.toml` describes, by id: those of EnvSpec and `entry_point`.
+
+    A file without `[variants.ID]` describes one environment, whose `id` is at its top. With them it describes one
+    environment each: a variant's fields replace those at the top. Raises ConfigError for a file that does neither.
+    """
+    try:
+        shared = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not a valid environment spec: {error}") from error
+    variants = shared.pop("variants", {})
+    if not variants and isinstance(shared.get("id"), str):
+        return {shared["id"]: shared}
+    if not variants or "id" in shared or not all(isinstance(fields, dict) for fields in variants.values()):
+        raise ConfigError(
+            f"{path} is not a valid environment spec: it has neither an `id` at its top nor only tables "
+            "[variants.ID]; give it one or the other"
+        )
+    return {name: {**shared, "id": name, **fields} for name, fields in variants.items()}

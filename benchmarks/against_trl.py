@@ -39,7 +39,7 @@ class World:
     played: list[tuple[int, bool]]
 
     def __init__(self) -> None:
-        from agentgym_environments.keydoor.env import KeyDoor
+        from agentgym_environments.diagnostics.keydoor.env import KeyDoor
 
         self._env = KeyDoor()
 

@@ -51,6 +51,7 @@ def register() -> None:
     )
     if not importlib.metadata.entry_points(group=registry.GROUP):
         registry.entry_points = lambda group: points
+        registry._installed.cache_clear()
 
 
 def device() -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-CHILD = ROOT / "environments/agentgym_environments/web/browsergym"
+CHILD = ROOT / "environments/agentgym_environments/benchmarks/browsergym"
 PAGES = ("click-test", "click-button", "click-option", "click-checkboxes", "enter-text", "login-user", "click-dialog-2")
 FASTER, LIGHTER = 20.0, 10.0
 
@@ -80,8 +80,8 @@ def peer(pages: str, program: str) -> None:
 
 class Peer:
     def __init__(self, python: str) -> None:
-        from agentgym_environments.web.browser import find_program
-        from agentgym_environments.web.miniwob.site import folder
+        from agentgym_environments.backends.browser.browser import find_program
+        from agentgym_environments.benchmarks.miniwob.site import folder
 
         command = [python, __file__, "--peer-of", f"{folder().as_uri()}/miniwob/", find_program()]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -108,7 +108,7 @@ def page_seed(seed: int) -> int:
 
 def translate(action: str, ours: str, theirs: str) -> str:
     """Our action on an element, as BrowserGym writes it: the same number of the elements of the same kind."""
-    from agentgym_environments.web.miniwob.elements import Elements
+    from agentgym_environments.benchmarks.miniwob.elements import Elements
 
     verb, number, *text = action.split(" ", 2)
     elements = Elements(ours)
@@ -120,9 +120,9 @@ def translate(action: str, ours: str, theirs: str) -> str:
 
 def play(site: Any, peer: Peer, page: str, seed: int, times: dict[str, list[float]]) -> bool:
     """One episode on both sides, by our expert's actions; whether both were solved and asked for the same."""
-    from agentgym_environments.web.actions import parse
-    from agentgym_environments.web.miniwob.elements import Elements
-    from agentgym_environments.web.miniwob.expert import solve
+    from agentgym_environments.backends.browser.actions import parse
+    from agentgym_environments.benchmarks.miniwob.elements import Elements
+    from agentgym_environments.benchmarks.miniwob.solver import solve
 
     def our_reset() -> Any:
         site.start(page, page_seed(seed))
@@ -147,8 +147,8 @@ def play(site: Any, peer: Peer, page: str, seed: int, times: dict[str, list[floa
 
 
 def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:
-    from agentgym_environments.web.miniwob.site import Site
-    from agentgym_environments.web.miniwob.tasks import RELOAD
+    from agentgym_environments.benchmarks.miniwob.site import Site
+    from agentgym_environments.benchmarks.miniwob.tasks import RELOAD
 
     site, solved, played = Site(RELOAD), 0, 0
     times: dict[str, list[float]] = {

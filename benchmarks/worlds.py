@@ -260,7 +260,7 @@ def textworld(env: Any) -> Begin:
     """TextWorld's own loop, asked for what ours shows: commands, score, description, plan."""
     import textworld
 
-    from agentgym_environments.adapters.textworld.games import game_file
+    from agentgym_environments.benchmarks.textworld.tasks import game_file
 
     def begin(split: str, task: int) -> Play:
         path = game_file(env.challenge, env.level, split, task, env.cache)

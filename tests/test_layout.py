@@ -51,14 +51,15 @@ READS_ENVIRONMENT = {
     "agentgym/cli/credit.py",  # a tokenizer's switch
     "agentgym/cli/policy.py",  # the key of a remote model
     "agentgym/cli/train.py",  # a tokenizer's switch
-    "environments/agentgym_environments/gui/desktop.py",  # tells the X library of a session's key, and takes it back
+    "environments/agentgym_environments/backends/desktop/desktop.py",  # tells the X library of a session's key
     "trainers/agentgym_trainers/engines/vllm/server.py",  # hands its own on to the server, likewise
     "trainers/agentgym_trainers/engines/vllm/local.py",  # tells vLLM, which reads nothing else
     "agentgym/clients/server_process.py",  # hands its own environment on to the server it starts; reads nothing from it
     "trainers/agentgym_trainers/rollout/sources/external_agent.py",  # as launch.py does, to the agents' programs
 }
 
-OF_THE_SYSTEM = {ROOT / f"environments/agentgym_environments/gui/{name}.py" for name in ("accessibility", "desk")}
+DESKTOP = PACKAGES["agentgym_environments"] / "backends" / "desktop"
+OF_THE_SYSTEM = {DESKTOP / f"{name}.py" for name in ("accessibility", "desk")}
 """Run under the system's own Python, which has libraries that no virtual environment can have."""
 
 

@@ -73,9 +73,9 @@ def test_it_holds_every_file_of_the_packages(wheel):
         "agentgym_trainers/monitoring/report.html",
         "agentgym/evaluation/suites/smoke.toml",
         "agentgym/cli/templates/world/Dockerfile.tmpl",
-        "agentgym_environments/keydoor/keydoor.toml",
-        "agentgym_environments/wordle/answers5.txt",
-        "agentgym_environments/wordle/LICENSE.scowl",
+        "agentgym_environments/diagnostics/keydoor/spec.toml",
+        "agentgym_environments/diagnostics/wordle/answers5.txt",
+        "agentgym_environments/diagnostics/wordle/LICENSE.scowl",
         "agentgym_trainers/recipes/quickstart.toml",
     ):
         assert needed in names

@@ -15,7 +15,6 @@ from agentgym import __version__, registry
 from agentgym.errors import UsageError
 
 RENAMED = {
-    "package/spec.toml": "{package}/{name}.toml",
     "tests/test_world.py": "tests/test_{package}.py",
     "dockerignore": ".dockerignore",
 }

@@ -140,7 +140,7 @@ def test_envs_list_and_show(say):
 
 
 BROKEN = """
-from agentgym_environments.oracle.env import Oracle
+from agentgym_environments.diagnostics.oracle.env import Oracle
 class Broken(Oracle):
     def expert(self):
         return "nonsense"

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
+from agentgym.spec import EnvSpec
 from agentgym.testing import EchoEnv
 
 SPEC = """
-id = "{id}"
+entry_point = "ag_load_pkg.env:World"
 description = "d"
 instructions = "i"
 max_turns = 3
-[kwargs]
-size = 5
+
+[variants.tiny-world]
+kwargs = {size = 5}
+
+[variants.tiny-world-hard]
+max_turns = 2
+
+[variants.wrong]
+sise = 1
+more = {x = 1}
 """
 CODE = """
 from agentgym.env import Env
@@ -37,14 +47,13 @@ class Plain:
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package `ag_load_pkg` with a world, its spec, and broken neighbours."""
+    """A package `ag_load_pkg` with a world, its specs, and broken neighbours."""
     folder = tmp_path / "ag_load_pkg"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "env.py").write_text(CODE)
     (folder / "needs.py").write_text("import ag_no_such_dependency\n")
-    (folder / "tiny-world.toml").write_text(SPEC.format(id="tiny-world"))
-    (folder / "wrong.toml").write_text(SPEC.format(id="wrong") + "sise = 1\n[more]\nx = 1\n")
+    (folder / "spec.toml").write_text(SPEC)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "_registered", {})
     yield "ag_load_pkg"
@@ -111,8 +120,55 @@ def test_arguments_that_a_world_does_not_take_are_named(package):
 
 def test_a_broken_spec_file_is_named_with_its_field(package):
     registry.register("wrong", f"{package}.env:World")
-    with pytest.raises(ConfigError, match=r"(?s)wrong\.toml is not a valid environment spec.*more"):
+    with pytest.raises(ConfigError, match=r"(?s)spec\.toml is not a valid environment spec.*more"):
         registry.get_spec("wrong")
+
+
+@pytest.fixture
+def offered(package, tmp_path, monkeypatch):
+    """The folder of a second distribution, whose entry point names the package `ag_load_pkg`."""
+    about = tmp_path / "ag_load_pkg-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: ag-load-pkg\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[agentgym.environments]\nmine = ag_load_pkg\n")
+    registry._installed.cache_clear()
+    yield tmp_path / "ag_load_pkg"
+    registry._installed.cache_clear()
+
+
+def test_another_distribution_offers_its_folders(offered):
+    (offered / "more").mkdir()
+    (offered / "more" / "spec.toml").write_text(SPEC.partition("[")[0] + 'id = "own-world"')
+    assert {"keydoor", "tiny-world", "tiny-world-hard", "own-world"} <= registry.names().keys()
+    assert [registry.get_spec(f"tiny-world{end}").max_turns for end in ("", "-hard")] == [3, 2]
+    assert not [name for name in sys.modules if name.startswith("ag_load_pkg")]
+    assert [registry.make(name).size for name in ("tiny-world", "tiny-world-hard", "own-world")] == [5, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("id = ", "is not a valid environment spec"),
+        ('description = "d"', "neither an `id` at its top nor only tables"),
+        ('id = "a"\n[variants.b]\nmax_turns = 1', "neither an `id` at its top nor only tables"),
+        ('id = "a"', 'a has no entry_point = "package.module:Class"'),
+        ('id = "keydoor"\nentry_point = "m:C"', "keydoor is described by .*spec.toml already"),
+    ],
+)
+def test_a_broken_file_leaves_the_others_usable(offered, text, told):
+    (offered / "spec.toml").write_text(text)
+    with pytest.warns(UserWarning, match=told):
+        names = registry.names()
+    assert {"keydoor", "sokoban"} <= names.keys()
+    assert "a" not in names
+
+
+def test_a_file_is_asked_for_what_it_describes(package):
+    path = Path(sys.path[0]) / package / "spec.toml"
+    assert EnvSpec.load(path).id == "tiny-world"
+    assert EnvSpec.load(path, "tiny-world-hard").id == "tiny-world-hard"
+    with pytest.raises(ConfigError, match="describes no environment 'tiny', only tiny-world, tiny-world-hard, wrong"):
+        EnvSpec.load(path, "tiny")
 
 
 def test_register_wants_a_path(package):

@@ -58,7 +58,7 @@ def test_its_files(project):
         "pyproject.toml",
         "row_sort/__init__.py",
         "row_sort/env.py",
-        "row_sort/row-sort.toml",
+        "row_sort/spec.toml",
         "row_sort/tasks.py",
         "server/app.py",
         "tests/test_row_sort.py",
@@ -85,12 +85,11 @@ def test_its_server_is_where_openenv_looks_for_it(project, site):
     told = run([sys.executable, "-c", "from server.app import app; print(app.title)"], project, site)
     assert told == "AgentGym environment server\n"
     declared = (project / "openenv.yaml").read_text(encoding="utf-8")
-    splits = EnvSpec.load(project / "row_sort" / "row-sort.toml").splits
+    splits = EnvSpec.load(project / "row_sort" / "spec.toml").splits
     for line in ("spec_version: 1", "app: server.app:app", "port: 8000", *(f"{k}: {v}" for k, v in splits.items())):
         assert line in declared
-    assert (
-        "row-sort" in tomllib.loads((project / "pyproject.toml").read_text())["project"]["entry-points"][registry.GROUP]
-    )
+    points = tomllib.loads((project / "pyproject.toml").read_text())["project"]["entry-points"][registry.GROUP]
+    assert points == {"row-sort": "row_sort"}
 
 
 @pytest.mark.parametrize("name", ["Row", "row sort", "1row", "row--sort", "class", "", "../row", "row.sort"])

@@ -14,7 +14,7 @@ ROOM = ("--memory", "768m", "--pids-limit", "256", "--init")
 
 @pytest.fixture(scope="module")
 def desktop_image(images, kit) -> str:
-    folder = kit.root / "environments" / "agentgym_environments" / "gui"
+    folder = kit.root / "environments" / "agentgym_environments" / "synthetic" / "gui"
     return kit.build(folder, "localhost/agentgym/gui", "--build-arg", f"BASE={images('base')}")
 
 

@@ -12,18 +12,19 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(
-    ("family", "worlds"),
+    ("place", "family", "worlds"),
     [
-        ("search", ["search"]),
+        ("synthetic/search", "search", ["search"]),
         pytest.param(
+            "benchmarks",
             "adapters",
             ["alfworld", "babyai", "reasoning-gym", "scienceworld", "textarena-hanoi", "textworld"],
             marks=pytest.mark.every,  # compiles for minutes
         ),
     ],
 )
-def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, family, worlds):
-    folder = kit.root / "environments" / "agentgym_environments" / family
+def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, family, worlds):
+    folder = kit.root / "environments" / "agentgym_environments" / place
     image = kit.build(folder, f"localhost/agentgym/{family}", "--build-arg", f"BASE={images('base')}")
     container = run(image, *worlds, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
 

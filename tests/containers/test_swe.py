@@ -11,12 +11,12 @@ import pytest
 
 from agentgym import registry
 from agentgym.clients.client import connect
-from agentgym_environments.sandbox import Sandbox, backends
+from agentgym_environments.backends.sandbox import Sandbox, backends
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "environments" / "agentgym_environments" / "swe"
+FOLDER = ROOT / "environments" / "agentgym_environments" / "synthetic" / "swe"
 NAMESPACES = ("--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined")
 ROOM = ("--memory", "2g", "--pids-limit", "400")
 

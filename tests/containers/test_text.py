@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 def test_endgames_and_a_maze_are_played_over_http(images, run, kit):
-    folder = kit.root / "environments" / "agentgym_environments" / "text"
+    folder = kit.root / "environments" / "agentgym_environments" / "games" / "chess"
     image = kit.build(folder, "localhost/agentgym/text", "--build-arg", f"BASE={images('base')}")
     container = run(image, "chess-endgames", "chess", "maze", options=("--init", "--memory", "512m"))
     for world in ("chess-endgames", "maze"):

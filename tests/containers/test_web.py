@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):
     images("base")
-    folder = kit.root / "environments/agentgym_environments/web"
+    folder = kit.root / "environments/agentgym_environments/backends/browser"
     image = kit.build(folder, "localhost/agentgym/web")
     room = ("--memory", "1g", "--pids-limit", "512", "--init", "--network", "bridge")
     container = run(image, "miniwob-easy", "shop-browser", options=room)

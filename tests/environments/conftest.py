@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def shared_parts_end() -> Iterator[None]:
     yield
-    if browser := sys.modules.get("agentgym_environments.web.browser"):
+    if browser := sys.modules.get("agentgym_environments.backends.browser.browser"):
         browser.browsers().close()
-    if site := sys.modules.get("agentgym_environments.shop.site"):
+    if site := sys.modules.get("agentgym_environments.synthetic.shop.site"):
         site.close_site()

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from agentgym_environments.sandbox import Limits, Sandbox
+from agentgym_environments.backends.sandbox import Limits, Sandbox
 
 SMALL = Limits(memory_mb=128, processes=24, disk_mb=4, files=1000)
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import agentgym_environments.adapters.nle.env as nle
+import agentgym_environments.benchmarks.nle.env as nle
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
-from agentgym_environments.adapters.nle.explorer import STEPS
+from agentgym_environments.benchmarks.nle.solver import STEPS
 
 
 def refusal(kind: type[Exception], call: Callable[[], object]) -> str:

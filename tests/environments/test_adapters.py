@@ -12,20 +12,22 @@ from pathlib import Path
 
 import pytest
 
-import agentgym_environments.adapters
+import agentgym_environments.benchmarks
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym.rollouts.policy import Episode, ExpertPolicy
 from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
-from agentgym_environments.adapters import engine
-from agentgym_environments.adapters.engine import COMPILED, EngineEnv
+from agentgym.spec import read_variants
+from agentgym_environments.base import engine_env
+from agentgym_environments.base.engine_env import COMPILED, EngineEnv
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
-ROOT = Path(agentgym_environments.adapters.__file__).parent
-IDS = [name for name, target in registry.names().items() if ".adapters." in target]
+ROOT = Path(agentgym_environments.benchmarks.__file__).parent
+FOLDERS = [path.parent for path in sorted(ROOT.glob("*/env.py")) if "(EngineEnv)" in path.read_text(encoding="utf-8")]
+IDS = [name for folder in FOLDERS for name in read_variants(folder / "spec.toml")]
 NETHACK = ("nle", "nle-descend", "nle-gold")
 """They run in an interpreter of their own: test_adapters_nle.py."""
 
@@ -64,16 +66,10 @@ def named(name: str, games: str) -> str:
     return f"{name}{',' if ':' in name else ':'}cache={games}" if name.startswith("textworld") else name
 
 
-def test_every_adapter_is_played_by_some_test():
-    assert {name.partition("-")[0] for name in IDS} == {
-        "alfworld", "babyai", "nle", "reasoning", "scienceworld", "textarena", "textworld",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(("world", "package", "extra"), PACKAGES)
 def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
     if package == "alfworld":
-        engine.package("textworld", extra)  # it is looked for first
+        engine_env.package("textworld", extra)  # it is looked for first
     for module in list(sys.modules):
         if module == package or module.startswith(f"{package}."):
             monkeypatch.delitem(sys.modules, module)
@@ -197,11 +193,11 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
 # READMEs.
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("*/env.py")), ids=lambda path: path.parent.name)
-def test_a_readme_names_every_id_and_what_it_needs(path):
-    text = (path.parent / "README.md").read_text()
-    for spec in path.parent.glob("*.toml"):
-        assert f"`{spec.stem}`" in text
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_readme_names_every_id_and_what_it_needs(folder):
+    text = (folder / "README.md").read_text()
+    for name in read_variants(folder / "spec.toml"):
+        assert f"`{name}`" in text
     assert "pip install -e '.[" in text
     assert "| id | split | episodes | expert | random | format only |" in text
 

@@ -13,10 +13,10 @@ import pytest
 from solving import solve
 
 from agentgym import registry
-from agentgym_environments.adapters.babyai.env import NO_EXPERT as NO_BOT
-from agentgym_environments.adapters.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
-from agentgym_environments.adapters.textarena.experts import EXPERTS
-from agentgym_environments.adapters.textarena.games import GAMES, SINGLE
+from agentgym_environments.benchmarks.babyai.env import NO_EXPERT as NO_BOT
+from agentgym_environments.benchmarks.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
+from agentgym_environments.benchmarks.textarena.games import GAMES, SINGLE
+from agentgym_environments.benchmarks.textarena.solver import EXPERTS
 
 SPLITS = ("train", "validation", "test")
 
@@ -184,7 +184,7 @@ def test_a_data_set_without_right_answers_has_no_expert(dataset):
 
 QUESTIONS = """
 import json
-from agentgym_environments.adapters.reasoning_gym.tasks import names, question, require
+from agentgym_environments.benchmarks.reasoning_gym.tasks import names, question, require
 
 require("bf", None)  # which prints nothing from here on
 slow = {"knight_swap", "sokoban", "zebra_puzzles", "figlet_font", "group_anagrams", "word_ladder"}

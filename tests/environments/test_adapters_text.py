@@ -18,9 +18,9 @@ from solving import solve
 from agentgym import registry
 from agentgym.env import Env
 from agentgym.errors import ConfigError
-from agentgym_environments.adapters.alfworld.kitchens import KINDS, PLACES, chore
-from agentgym_environments.adapters.textworld.games import LEVELS, _make
-from agentgym_environments.turns import split_of, task_random
+from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.benchmarks.alfworld.tasks import KINDS, PLACES, chore
+from agentgym_environments.benchmarks.textworld.tasks import LEVELS, _make
 
 
 @pytest.fixture(scope="module")

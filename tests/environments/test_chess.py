@@ -15,7 +15,7 @@ import pytest
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
-from agentgym_environments.text.chess.engine import Engine, program
+from agentgym_environments.games.chess.engine import Engine, program
 
 chess = pytest.importorskip("chess", reason="needs python-chess: pip install 'turngym[chess]'")
 try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym import registry
-from agentgym_environments.sandbox import Sandbox, SandboxLost
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLost
 
 here = importlib.util.spec_from_file_location("escapes", Path(__file__).with_name("escapes.py"))
 assert here is not None
@@ -122,7 +122,7 @@ def test_files_that_rule_pytest_change_nothing(world):
     ],
 )
 def test_a_fix_that_touches_the_interpreter_is_refused(line):
-    from agentgym_environments.swe.allowed import problem
+    from agentgym_environments.synthetic.swe.allowed import problem
 
     assert problem("a.py", b"x = 1\n", f"x = 1\n{line}\n".encode(), "a")
     assert problem("a.py", f"{line}\n".encode(), f"{line}\nx = 1\n".encode(), "a") == ""
@@ -143,9 +143,9 @@ def test_a_refused_fix_costs_a_turn_and_can_be_mended(world):
 
 def test_where_tests_pass_that_must_fail_nothing_is_solved():
     """A fix that got past the rule and makes pytest pass everything: the canaries see it."""
-    from agentgym_environments.swe import source as sources
-    from agentgym_environments.swe.judge import judge
-    from agentgym_environments.swe.tasks import suites
+    from agentgym_environments.synthetic.swe import source as sources
+    from agentgym_environments.synthetic.swe.grader import judge
+    from agentgym_environments.synthetic.swe.tasks import suites
 
     suite = suites()["cachetools"]
     source = sources.unpack(suite.package, sources.default_cache())

@@ -16,9 +16,9 @@ import agentgym_environments.games
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError
-from agentgym_environments.games import connectfour, kuhn, negotiation, tictactoe
-from agentgym_environments.games.bitboard import WIN, Position, rated, search
-from agentgym_environments.games.env import PATIENCE
+from agentgym_environments.base.two_player_env import PATIENCE
+from agentgym_environments.games.connect_four import env as connectfour
+from agentgym_environments.games.connect_four.bitboard import WIN, Position, rated, search
 from agentgym_environments.games.exploitability import (
     best_response,
     exploitability,
@@ -28,8 +28,11 @@ from agentgym_environments.games.exploitability import (
     value,
     views,
 )
+from agentgym_environments.games.kuhn_poker import env as kuhn
+from agentgym_environments.games.negotiation import env as negotiation
+from agentgym_environments.games.tic_tac_toe import env as tictactoe
 
-GAMES = [name for name, target in registry.names().items() if target.split(".")[1] == "games"]
+GAMES = [name for name in registry.names() if registry.get_spec(name).family == "games"]
 SELF = [name for name in GAMES if name.endswith("-self")]
 ALONE = [name for name in GAMES if name not in SELF]
 README = Path(agentgym_environments.games.__file__).with_name("README.md")

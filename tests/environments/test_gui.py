@@ -17,14 +17,15 @@ import pytest
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
-from agentgym_environments.gui import calculations, desktop, tasks
-from agentgym_environments.gui.actions import Act, parse
-from agentgym_environments.gui.desktop import Desktop, require, tree_of
-from agentgym_environments.gui.env import Gui
-from agentgym_environments.gui.folders import apply, is_done
-from agentgym_environments.gui.setup import COMMANDS
-from agentgym_environments.gui.tree import Numbers
-from agentgym_environments.turns import split_of
+from agentgym_environments.backends.desktop import desktop
+from agentgym_environments.backends.desktop.actions import Act, parse
+from agentgym_environments.backends.desktop.desktop import Desktop, require, tree_of
+from agentgym_environments.backends.desktop.setup import COMMANDS
+from agentgym_environments.backends.desktop.tree import Numbers
+from agentgym_environments.base.text_env import split_of
+from agentgym_environments.synthetic.gui import calculations, tasks
+from agentgym_environments.synthetic.gui.env import Gui
+from agentgym_environments.synthetic.gui.folders import apply, is_done
 
 WORLDS = [name for name in registry.names() if name == "gui" or name.startswith("gui-")]
 

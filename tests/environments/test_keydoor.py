@@ -6,8 +6,8 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym_environments.keydoor.corridor import Corridor
-from agentgym_environments.keydoor.grid import Grid, GridState
+from agentgym_environments.diagnostics.keydoor.corridor import Corridor
+from agentgym_environments.diagnostics.keydoor.grid import Grid, GridState
 
 
 def walk(state, *actions, rules):

@@ -15,12 +15,12 @@ from agentgym import registry
 from agentgym.clients.client import EnvClient, server_process
 from agentgym.env import Env
 from agentgym.errors import BadRequest, ConfigError, EpisodeLost
-from agentgym_environments.web.actions import NotPossible, parse
-from agentgym_environments.web.browser import browsers, find_program
-from agentgym_environments.web.miniwob.elements import Elements
-from agentgym_environments.web.miniwob.expert import EXPERTS
-from agentgym_environments.web.miniwob.site import Site, names
-from agentgym_environments.web.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
+from agentgym_environments.backends.browser.actions import NotPossible, parse
+from agentgym_environments.backends.browser.browser import browsers, find_program
+from agentgym_environments.benchmarks.miniwob.elements import Elements
+from agentgym_environments.benchmarks.miniwob.site import Site, names
+from agentgym_environments.benchmarks.miniwob.solver import EXPERTS
+from agentgym_environments.benchmarks.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
 
 pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[web]'")
 pytest.importorskip("miniwob.constants", reason="MiniWoB++ is not installed: pip install 'turngym[web]'")

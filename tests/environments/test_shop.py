@@ -10,12 +10,12 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
-from agentgym_environments.shop.catalogue import kinds, products, search, wares
-from agentgym_environments.shop.env import understand
-from agentgym_environments.shop.goals import Goal, Wanted, score
-from agentgym_environments.shop.shop import BASKET, Line, Refused, State, go
-from agentgym_environments.shop.tasks import LEVELS, task
-from agentgym_environments.shop.views import plain, view
+from agentgym_environments.synthetic.shop.catalogue import kinds, products, search, wares
+from agentgym_environments.synthetic.shop.env import understand
+from agentgym_environments.synthetic.shop.goals import Goal, Wanted, score
+from agentgym_environments.synthetic.shop.shop import BASKET, Line, Refused, State, go
+from agentgym_environments.synthetic.shop.tasks import LEVELS, task
+from agentgym_environments.synthetic.shop.views import plain, view
 
 CHOOSES = 1
 """A test task of `shop` whose options are not those that are preselected."""

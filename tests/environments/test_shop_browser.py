@@ -11,20 +11,20 @@ import pytest
 from agentgym import registry
 from agentgym.conformance import run
 from agentgym.errors import BadRequest, ConfigError
-from agentgym_environments.shop.app import Customer, event_of, here, url_of
-from agentgym_environments.shop.catalogue import products, search
-from agentgym_environments.shop.env import understand
-from agentgym_environments.shop.shop import State, go
-from agentgym_environments.shop.tasks import task
-from agentgym_environments.shop.views import view
-from agentgym_environments.web.browser import find_program
+from agentgym_environments.backends.browser.browser import find_program
+from agentgym_environments.synthetic.shop.app import Customer, event_of, here, url_of
+from agentgym_environments.synthetic.shop.catalogue import products, search
+from agentgym_environments.synthetic.shop.env import understand
+from agentgym_environments.synthetic.shop.shop import State, go
+from agentgym_environments.synthetic.shop.tasks import task
+from agentgym_environments.synthetic.shop.views import view
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'turngym[shop]'")
 pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[shop]'")
 
-from agentgym_environments.shop.app import application
-from agentgym_environments.shop.browse import elements, on_page
-from agentgym_environments.shop.site import Site
+from agentgym_environments.synthetic.shop.app import application
+from agentgym_environments.synthetic.shop.browse import elements, on_page
+from agentgym_environments.synthetic.shop.site import Site
 
 in_browser = [
     pytest.mark.browser,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agentgym import registry
-from agentgym_environments.sokoban.level import Level
-from agentgym_environments.sokoban.solver import solve
-from agentgym_environments.sokoban.tasks import level
+from agentgym_environments.diagnostics.sokoban.level import Level
+from agentgym_environments.diagnostics.sokoban.solver import solve
+from agentgym_environments.diagnostics.sokoban.tasks import level
 
 ROOM = """
 #######

@@ -17,15 +17,15 @@ from solving import play
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
-from agentgym_environments.sandbox import actions
-from agentgym_environments.sandbox.actions import Edit, Run, Submit, View, understand
-from agentgym_environments.swe import make as maker
-from agentgym_environments.swe import source
-from agentgym_environments.swe.issue import symptom
-from agentgym_environments.swe.judge import judge
-from agentgym_environments.swe.make import bugs
-from agentgym_environments.swe.mutate import apply, mutations
-from agentgym_environments.swe.tasks import SPLITS, of_split, suites, tasks
+from agentgym_environments.backends.sandbox import actions
+from agentgym_environments.backends.sandbox.actions import Edit, Run, Submit, View, understand
+from agentgym_environments.synthetic.swe import make as maker
+from agentgym_environments.synthetic.swe import source
+from agentgym_environments.synthetic.swe.grader import judge
+from agentgym_environments.synthetic.swe.issue import symptom
+from agentgym_environments.synthetic.swe.make import bugs
+from agentgym_environments.synthetic.swe.mutate import apply, mutations
+from agentgym_environments.synthetic.swe.tasks import SPLITS, of_split, suites, tasks
 
 SAMPLE = 3
 """Tasks that are verified both ways by default."""

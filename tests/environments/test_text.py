@@ -10,12 +10,12 @@ import pytest
 import agentgym_environments
 from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym_environments.text.car_dealer.deal import PERSONAS
-from agentgym_environments.text.guess_city import atlas
-from agentgym_environments.text.guessing import plain
-from agentgym_environments.text.maze.explorer import walk
-from agentgym_environments.text.maze.tasks import plan
-from agentgym_environments.text.twenty_questions import knowledge
+from agentgym_environments.base.guessing_env import plain
+from agentgym_environments.synthetic.car_dealer.deal import PERSONAS
+from agentgym_environments.synthetic.guess_city import atlas
+from agentgym_environments.synthetic.maze.solver import walk
+from agentgym_environments.synthetic.maze.tasks import plan
+from agentgym_environments.synthetic.twenty_questions import knowledge
 
 HERE = Path(agentgym_environments.__file__).parent / "text"
 
@@ -250,7 +250,11 @@ def test_manners_of_buyers():
 
 # All of them
 
-PURE = [name for name, target in registry.names().items() if ".text." in target and "chess" not in target]
+PURE = [
+    name
+    for name, target in registry.names().items()
+    if ".synthetic." in target and registry.get_spec(name).family == "text"
+]
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -15,12 +15,12 @@ from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.rollouts.prompt_format import Harness
 from agentgym.spec import EnvSpec
-from agentgym_environments.tools.database import Change, Database, changes
-from agentgym_environments.tools.env import Tools
-from agentgym_environments.tools.goals import ANY, Goal, Says, match, numbers_in, says
-from agentgym_environments.tools.registry import render
-from agentgym_environments.tools.tasks import KINDS, ONE_APP, SEVERAL
-from agentgym_environments.tools.write_specs import specs
+from agentgym_environments.synthetic.tools.database import Change, Database, changes
+from agentgym_environments.synthetic.tools.env import Tools
+from agentgym_environments.synthetic.tools.goals import ANY, Goal, Says, match, numbers_in, says
+from agentgym_environments.synthetic.tools.registry import render
+from agentgym_environments.synthetic.tools.tasks import KINDS, ONE_APP, SEVERAL
+from agentgym_environments.synthetic.tools.write_specs import specs
 from agentgym_servers.env_server.app import create_app
 from agentgym_servers.web.run import serve_in_thread
 
@@ -89,7 +89,9 @@ def blind(spec: EnvSpec, chance: random.Random) -> dict[str, Any]:
 
 def test_the_toml_files_are_those_of_the_code():
     for path, text in specs().items():
-        assert path.read_text(encoding="utf-8") == text, "run python -m agentgym_environments.tools.write_specs"
+        assert path.read_text(encoding="utf-8") == text, (
+            "run python -m agentgym_environments.synthetic.tools.write_specs"
+        )
 
 
 @pytest.mark.parametrize("name", IDS)

@@ -19,8 +19,8 @@ from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
-from agentgym_environments.tools.dialogue.cases import KINDS
-from agentgym_environments.tools.dialogue.users import PERSONAS
+from agentgym_environments.synthetic.tools_dialogue.cases import KINDS
+from agentgym_environments.synthetic.tools_dialogue.users import PERSONAS
 
 
 def desk(kind: str, persona: str = "brisk", task: int = 0, **arguments: Any) -> Any:

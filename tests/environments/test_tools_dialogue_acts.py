@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym import registry
-from agentgym_environments.tools.dialogue.acts import acts
+from agentgym_environments.synthetic.tools_dialogue.acts import acts
 
 _spec = importlib.util.spec_from_file_location("wordings", Path(__file__).with_name("wordings.py"))
 wordings = importlib.util.module_from_spec(_spec)

@@ -9,9 +9,9 @@ import pytest
 from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.toytext.env import ToyText
-from agentgym_environments.toytext.solver import best_actions
-from agentgym_environments.toytext.words import plain
+from agentgym_environments.benchmarks.toytext.env import ToyText
+from agentgym_environments.benchmarks.toytext.solver import best_actions
+from agentgym_environments.benchmarks.toytext.words import plain
 
 
 def test_a_rendering_drops_escapes_and_keeps_the_agent():

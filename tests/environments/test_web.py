@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import DeadlineExceeded, EpisodeLost
-from agentgym_environments.web import orphans
-from agentgym_environments.web.actions import Action, NotPossible, parse
-from agentgym_environments.web.browser import PROGRAMS, Browsers, find_program
-from agentgym_environments.web.page import Page
+from agentgym_environments.backends.browser import orphans
+from agentgym_environments.backends.browser.actions import Action, NotPossible, parse
+from agentgym_environments.backends.browser.browser import PROGRAMS, Browsers, find_program
+from agentgym_environments.backends.browser.page import Page
 
 pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[web]'")
 pytestmark = [
@@ -425,7 +425,7 @@ def test_browsers_without_tabs_end_and_come_again(folder):
 
 def test_a_killed_process_leaves_no_browser(folder):
     code = (
-        "import sys, time; from agentgym_environments.web.browser import browsers\n"
+        "import sys, time; from agentgym_environments.backends.browser.browser import browsers\n"
         "tab = browsers().open([sys.argv[1]], (100, 100)); print(*browsers().pids(), flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, folder.as_uri()], stdout=subprocess.PIPE, text=True) as process:
@@ -437,7 +437,7 @@ def test_a_killed_process_leaves_no_browser(folder):
 
 def test_without_a_browser_one_sentence_says_how_to_get_one():
     code = (
-        "from agentgym_environments.web.browser import browsers\n"
+        "from agentgym_environments.backends.browser.browser import browsers\n"
         "from agentgym.errors import MissingDependency\n"
         "try: browsers().open([], (9, 9))\n"
         "except MissingDependency as error: print(error)"

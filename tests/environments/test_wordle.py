@@ -9,9 +9,9 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym_environments.wordle.feedback import feedback, patterns
-from agentgym_environments.wordle.solver import letters
-from agentgym_environments.wordle.tasks import shuffled, words
+from agentgym_environments.diagnostics.wordle.feedback import feedback, patterns
+from agentgym_environments.diagnostics.wordle.solver import letters
+from agentgym_environments.diagnostics.wordle.tasks import shuffled, words
 
 
 @pytest.mark.parametrize(

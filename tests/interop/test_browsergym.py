@@ -14,7 +14,7 @@ import pytest
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import EnvironmentCrashed, MissingDependency
-from agentgym_environments.web.browser import find_program
+from agentgym_environments.backends.browser.browser import find_program
 
 VARIABLE = "AGENTGYM_BROWSERGYM_PYTHON"
 pytestmark = pytest.mark.skipif(not find_program(), reason="no Chromium: apt-get install chromium-headless-shell")

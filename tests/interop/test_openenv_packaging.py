@@ -24,7 +24,7 @@ def test_a_new_worlds_manifest_is_valid_and_says_what_the_spec_says(upstream, tm
     done = subprocess.run([upstream, "-c", READ, str(tmp_path / "row-sort")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     manifest = json.loads(done.stdout)
-    spec = EnvSpec.load(tmp_path / "row-sort" / "row_sort" / "row-sort.toml")
+    spec = EnvSpec.load(tmp_path / "row-sort" / "row_sort" / "spec.toml")
     assert manifest["name"] == "row_sort"
     assert tuple(manifest["reward"]["range"]) == spec.reward_range
     assert manifest["capabilities"]["declared_task_count"] == spec.splits

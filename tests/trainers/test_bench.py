@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_truth(oracle, folder):
 
 
 BRITTLE = """
-from agentgym_environments.oracle.env import Oracle
+from agentgym_environments.diagnostics.oracle.env import Oracle
 
 
 class Brittle(Oracle):

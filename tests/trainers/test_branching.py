@@ -20,7 +20,7 @@ from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import LocalSession, Session
-from agentgym_environments.oracle.env import ACTIONS, ADVANTAGE, VALUE, Oracle
+from agentgym_environments.diagnostics.oracle.env import ACTIONS, ADVANTAGE, VALUE, Oracle
 from agentgym_servers.env_server.app import create_app
 from agentgym_servers.web.run import serve_in_thread
 from agentgym_trainers.build import build

@@ -143,4 +143,4 @@ def test_the_scaffold_s_train_line_resolves(tmp_path) -> None:
     new_world("row-sort-two", tmp_path)
     (line,) = [x for x in Path(tmp_path / "README.md").read_text().splitlines() if x.startswith("agentgym train")]
     _, _, recipe, *overrides = line.split()
-    check_spec(resolve(recipe, overrides), EnvSpec.load(tmp_path / "row_sort_two" / "row-sort-two.toml"))
+    check_spec(resolve(recipe, overrides), EnvSpec.load(tmp_path / "row_sort_two" / "spec.toml"))

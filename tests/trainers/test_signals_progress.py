@@ -13,7 +13,7 @@ import torch
 
 from agentgym import registry
 from agentgym.rollouts.prompt_format import Harness
-from agentgym_environments.oracle.env import ADVANTAGE
+from agentgym_environments.diagnostics.oracle.env import ADVANTAGE
 from agentgym_trainers.data.token_segments import segment_sum
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.signals.base import Scene

@@ -1,1 +1,1 @@
-"""Games of two players: tic-tac-toe, Connect Four, Kuhn poker and a negotiation."""
+"""Games of two players: chess, tic-tac-toe, Connect Four, Kuhn poker and a negotiation."""

@@ -1,0 +1,1 @@
+"""What environments run on and search in: sandboxes, browsers, desktops, retrievers."""

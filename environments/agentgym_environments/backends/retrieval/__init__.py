@@ -1,0 +1,1 @@
+"""Retrievers: BM25, dense vectors, and a server's over HTTP."""

@@ -1,0 +1,126 @@
+"""TextArena: one of its single-player games."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_whole
+from agentgym_environments.base.text_env import Outcome, split_of, task_random
+from agentgym_environments.benchmarks.textarena.engine import chance, make
+from agentgym_environments.benchmarks.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE
+from agentgym_environments.benchmarks.textarena.solver import EXPERTS
+
+
+class TextArena(EngineEnv):
+    """game: an id of TextArena's that `games.py` lists. A game is solved when it ends with the reward 1.
+
+    partial: reward what the game gives for less than a solution, too (0 to 1); without, that is 0.
+    """
+
+    as_said = True
+
+    def __init__(
+        self, spec: EnvSpec | None = None, *, game: str = "FrozenLake-v0", partial: bool = False, turns: int = 100
+    ) -> None:
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
+        if game not in GAMES:
+            why = next((f": {reason}" for name, reason in LEFT_OUT.items() if str(game).startswith(name)), "")
+            raise ConfigError(f"textarena: {game!r} is no world here{why}; the games are {', '.join(GAMES)}")
+        require_flag("textarena", "partial", partial)
+        require_whole("textarena", "turns", turns, 1)
+        self.game, self.partial = game, partial
+        self.inner: Any = make(game)
+        self._solver = EXPERTS.get(game)
+        self._single, self._alike = game.startswith(SINGLE), game.startswith(ALIKE)
+        self._chance: list[Any] = [random.Random(0).getstate()]
+        self._seed, self._text, self._score = 0, "", 0.0
+        self._draw(0)
+        limit = self.inner.state.max_turns
+        changes: dict[str, Any] = {"max_turns": min(turns, limit or turns), "actions": GAMES[game]}
+        if self._single:
+            changes["splits"] = {"train": 1}
+        if self._solver is None:
+            changes["capabilities"] = tuple(name for name in spec.capabilities if name != "expert")
+        super().__init__(spec.model_copy(update=changes))
+
+    def open(self, split: str, task: int) -> None:
+        draws = task_random("textarena", self.game, split, task)
+        for _ in range(TRIES):
+            self._draw(draws.randrange(2**31))
+            if self._single or self._split() == split:
+                break
+        else:
+            raise ConfigError(f"textarena: {self.game} has too few openings for a {split} split")
+        self._score = 0.0
+        self._text = self._news()
+
+    def observe(self) -> str:
+        return self._text
+
+    def apply(self, action: str) -> Outcome | None:
+        closed = GAMES[self.game]
+        action = " ".join(action.split())
+        if closed and action.lower() not in map(str.lower, closed):
+            return None
+        state = self.inner.state
+        before = state.error_count
+        with chance(self._chance):
+            done, _ = self.inner.step(action)
+        self._text = self._news() or self._text
+        if state.error_count > before:
+            self._taken.append(action)  # the game may remember it
+            return None
+        self._score = min(1.0, max(0.0, float((state.rewards or {}).get(0, 0.0)))) if done else 0.0
+        solved = bool(done) and self._score >= 1.0
+        return Outcome(self._score if self.partial else float(solved), ended=bool(done), success=solved)
+
+    def refuse(self, action: str) -> str:
+        return self._text if not GAMES[self.game] else f"say {', '.join(GAMES[self.game])}\n{self._text}"
+
+    def key(self) -> str:
+        return f"{self._seed}:{self._digest()}" if self._alike else self._digest()
+
+    def describe(self) -> dict[str, Any]:
+        return {"progress": self._score}
+
+    def expert(self) -> str:
+        self._require_episode("expert")
+        return self._solver(self.inner) if self._solver else super().expert()  # type: ignore[return-value]
+
+    def _split(self) -> str:
+        """The split that the present opening belongs to."""
+        if self.game.startswith("GuessTheNumber"):  # with twenty openings a hash may leave a split empty
+            return {5: "validation", 8: "test"}.get(self.inner.game_number % 10, "train")
+        return split_of(str(self._seed) if self._alike else self._digest())
+
+    def _draw(self, seed: int) -> None:
+        self._seed = seed
+        with chance(self._chance):
+            self.inner.reset(num_players=1, seed=seed)
+        self.inner.state.error_allowance = 10**9  # a wrong move costs a turn here, and ends nothing
+
+    def _digest(self) -> str:
+        told = [self.inner.state.game_state, {k: v for k, v in vars(self.inner).items() if k in STATE}]
+        return hashlib.sha256(json.dumps(told, default=_plain, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _news(self) -> str:
+        """What the game has said since it was last asked, the agent's own words left out."""
+        _, told = self.inner.get_observation()
+        return "\n".join(text.strip() for author, text, _ in told if author == -1)
+
+
+TRIES = 500
+"""Openings drawn until one belongs to the split asked for."""
+
+STATE = ("board", "clues", "expressions", "h_edges", "mapping", "numbers", "v_edges")
+"""Where games keep state that is not in `game_state`."""
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)

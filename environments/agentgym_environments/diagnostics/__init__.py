@@ -1,0 +1,1 @@
+"""Small environments that show whether a method works: their solutions are known."""

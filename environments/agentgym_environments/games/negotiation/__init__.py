@@ -1,0 +1,1 @@
+"""A negotiation over books, hats and balls."""

@@ -1,0 +1,1 @@
+"""Environments whose tasks are generated here."""

@@ -1,0 +1,47 @@
+"""Guess the city: which one is it? Questions about where it lies, how big it is and what is spoken there."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from agentgym.spec import EnvSpec
+from agentgym_environments.base.guessing_env import Guessing, Table, plain
+from agentgym_environments.synthetic.guess_city import atlas
+
+SAME = {
+    "larger than": "bigger than",
+    "on coast": "on sea",
+    "by sea": "on sea",
+    "what continent": "which continent",
+    "what language": "which language",
+    "is it capital city": "is it capital",
+    "is language": "do they speak",
+}
+"""Other ways to say it, with articles left out."""
+
+
+class GuessCity(Guessing):
+    """guesses: how many the agent has; a wrong one costs a turn like a question. few: only the cities of the mini game.
+    which: questions may ask for more than yes or no.
+    """
+
+    thing = "city"
+
+    def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, few: bool = False, which: bool = True) -> None:
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
+        self.few, self.which = few, which
+
+    @cached_property
+    def table(self) -> Table:
+        return atlas.table(self.few, self.which)
+
+    @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        return atlas.shuffled(self.few)
+
+    def question(self, text: str) -> str | None:
+        for other, usual in SAME.items():
+            text = text.replace(other, usual)
+        asked = plain(text)
+        return asked if asked in self.table.answers else None

@@ -1,0 +1,198 @@
+"""A desktop: a real X display with a text editor, a calculator and a file manager, rewarded for what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from agentgym.env import Action, Env, Observation
+from agentgym.errors import BadRequest, ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_environments.backends.desktop.actions import Act, do, parse
+from agentgym_environments.backends.desktop.desktop import Desktop, pause
+from agentgym_environments.backends.desktop.setup import COMMANDS, CONFIGURATION, FOLDER, SIZE, WINDOW_MANAGER
+from agentgym_environments.backends.desktop.tree import Element, Numbers
+from agentgym_environments.synthetic.gui.solver import View, next_action
+from agentgym_environments.synthetic.gui.task import Task, Tree
+from agentgym_environments.synthetic.gui.tasks import make_task, makers
+
+CLICKED = {"menu", "item", "button", "icon", "checkbox", "radio", "text", "combo", "cell"}
+SHORTCUTS = ("ctrl+a", "ctrl+s", "return", "escape", "tab")
+CALCULATOR_AGAIN_S = 0.3
+"""galculator holds a button down for a quarter of a second when its key is pressed, and takes no other press of it
+meanwhile; whoever looks before its end sees now this and now that."""
+
+MENU_APART_S = 0.55
+"""Between two clicks while a menu is open: GTK takes a release in the first half second for the end of the click that
+opened it."""
+
+
+class Gui(Env):
+    """The only reward is 1, when the documents (or the calculator's display) are what the task asks for.
+
+    app: "editor", "calculator", "files", "all" (they take turns) or "long". level: "easy" or "hard".
+    observation: "text" (the accessibility tree), "image" (a screenshot, and the task in words) or "both".
+    """
+
+    def __init__(
+        self, spec: EnvSpec | None = None, *, app: str = "all", level: str = "easy", observation: str = "text"
+    ) -> None:
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
+        if observation not in ("text", "image", "both"):
+            raise ConfigError(f'observation is "text", "image" or "both", not {observation!r}')
+        makers(app, level)
+        if observation != "text":
+            seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
+            why = "A screenshot may show a path, a tooltip or the time of a file, which are not the same every time."
+            notes = f"{spec.notes} {why}".strip()
+            spec = spec.model_copy(update={**seen, "deterministic": False, "notes": notes})
+        super().__init__(spec)
+        self.app, self.level, self.observation = app, level, observation
+        self.turn, self.over, self.success = -1, False, False
+        self.task: Task
+        self.desktop: Desktop | None = None
+        self.elements: list[Element] = []
+        self.files: Tree = {}
+        self._numbers = Numbers()
+        self._history: list[str] = []
+
+    # The contract.
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        split, index = self.select_task(options)
+        self.task = make_task(self.app, self.level, split, index)
+        if self.desktop is not None and not self.desktop.alive:
+            self.close()
+        if self.desktop is None:
+            self.desktop = Desktop(tuple(COMMANDS.values()))
+        try:
+            with self.desktop.watched():
+                self._prepare(self.desktop)
+        except BaseException:
+            self.close()  # the next reset starts another
+            raise
+        self.turn, self.over, self.success = 0, False, False
+        self._numbers, self._history = Numbers(), []
+        self._look()
+        return self._observe(), self._info(valid=True)
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self._require_episode("step")
+        if self.over:
+            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        assert self.desktop is not None
+        act = parse(action, self._where) if isinstance(action, str) else "say what to do in words"
+        self.turn += 1
+        if not isinstance(act, str):
+            self._history.append(str(action).strip())
+            with self.desktop.watched():
+                self._act(act, self.desktop)
+                self._look()
+            self.success = self._is_done()
+        terminated = self.success or not self.elements  # nothing is open and nothing can be opened
+        truncated = self.turn >= self.env_spec.max_turns and not terminated
+        self.over = terminated or truncated
+        info = self._info(valid=not isinstance(act, str))
+        refusal = f"{act}\n" if isinstance(act, str) else ""
+        return self._observe(refusal), float(self.success), terminated, truncated, info
+
+    def expert(self) -> str:
+        self._require_episode("expert")
+        return next_action(View(self.task, self.elements, self.files, self._history))
+
+    def close(self) -> None:
+        if self.desktop is not None:
+            desktop, self.desktop = self.desktop, None
+            self.turn = -1
+            desktop.close()
+
+    # How it is done.
+
+    def _prepare(self, desktop: Desktop) -> None:
+        desktop.move(SIZE[0] - 1, SIZE[1] - 1)
+        desktop.sync()
+        paths = {f"{FOLDER}/{path}": text for path, text in self.task.before.items()}
+        folders = [FOLDER, *(path for path, text in paths.items() if text is None)]
+        files = {path: text for path, text in paths.items() if text is not None}
+        desktop.ask(
+            "launch",
+            folders=folders,
+            files={**CONFIGURATION, **files},
+            manager=WINDOW_MANAGER,
+            commands=self.task.commands,
+        )
+
+    def _act(self, act: Act, desktop: Desktop) -> None:
+        slow = any(
+            one.role == "window" and one.name == "galculator" and "active" in one.states for one in self.elements
+        )
+        menu = any(one.role in ("item", "popup") for one in self.elements)
+        do(act, desktop, CALCULATOR_AGAIN_S if slow else 0.0, MENU_APART_S if menu else 0.0)
+        if slow and act.verb in ("type", "press"):
+            desktop.ask("rest")
+            pause(CALCULATOR_AGAIN_S)
+
+    def _look(self) -> None:
+        assert self.desktop is not None
+        windows = self.desktop.ask("read")
+        self.elements = self._numbers.elements(windows, str(self.desktop.home), self.desktop.popups())
+        self.files = self.desktop.files(FOLDER)
+
+    def _is_done(self) -> bool:
+        if not self.task.shows:
+            return self.files == self.task.after
+        return self._display() == self.task.shows
+
+    def _display(self) -> str:
+        """What the calculator shows; below it, in scientific mode, are its modes."""
+        shown = [one.text or "" for one in self.elements if one.role == "text" and one.window == "galculator"]
+        return shown[0].split("\n")[0].strip() if shown else ""
+
+    def _where(self, number: int) -> tuple[int, int] | None:
+        return next((one.centre for one in self.elements if one.number == number), None)
+
+    def _observe(self, refusal: str = "") -> Observation:
+        head = f"{refusal}task: {self.task.goal}"
+        tree = "\n".join(one.line() for one in self.elements) or "nothing is open any more"
+        if self.observation == "text":
+            return f"{head}\n{tree}"
+        assert self.desktop is not None
+        with self.desktop.watched():
+            image = self.desktop.screenshot()
+        return {"text": head if self.observation == "image" else f"{head}\n{tree}", "image": image}
+
+    def _info(self, valid: bool) -> dict[str, Any]:
+        shown = "\n".join(one.line(numbered=False) for one in self.elements)
+        state = f"{self.task.content}\n{shown}\n{sorted(self.files.items(), key=lambda one: one[0])}"
+        return {
+            "success": self.success,
+            "valid_action": valid,
+            "state_key": hashlib.sha256(state.encode()).hexdigest()[:16],
+            "progress": 1.0 if self.success else self._progress(),
+            "available_actions": [] if self.over else self._available(),
+        }
+
+    def _progress(self) -> float:
+        """The share of files and folders that are still wrong and should change, less those spoilt."""
+        before, after, now = self.task.before, self.task.after, self.files
+        wanted = [path for path in {**before, **after} if differs(before, after, path)]
+        done = sum(not differs(now, after, path) for path in wanted)
+        spoilt = sum(differs(now, after, path) for path in {**before, **now} if path not in wanted)
+        return max(0.0, (done - spoilt) / len(wanted)) if wanted else 0.0
+
+    def _available(self) -> list[str]:
+        clicks = [one for one in self.elements if one.role in CLICKED and "sensitive" in one.states]
+        doubles = [f"double {one.number}" for one in clicks if one.role == "icon"]
+        return [*(f"click {one.number}" for one in clicks), *doubles, *(f"press {keys}" for keys in SHORTCUTS)]
+
+    def _require_episode(self, what: str) -> None:
+        if self.turn < 0:
+            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
+
+
+def differs(one: Tree, other: Tree, path: str) -> bool:
+    return (path in one) != (path in other) or one.get(path) != other.get(path)

@@ -1,0 +1,254 @@
+"""The shop in a real browser: the same customer, catalogue and score, by way of its web pages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentgym.env import Action, Env, Observation
+from agentgym.errors import BadRequest, ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_environments.backends.browser import browser
+from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
+from agentgym_environments.backends.browser.page import Page
+from agentgym_environments.synthetic.shop import site
+from agentgym_environments.synthetic.shop.app import Customer
+from agentgym_environments.synthetic.shop.env import offers, ordered, say, state_key, told
+from agentgym_environments.synthetic.shop.goals import score
+from agentgym_environments.synthetic.shop.shop import Event
+from agentgym_environments.synthetic.shop.solver import next_move
+from agentgym_environments.synthetic.shop.tasks import task
+from agentgym_environments.synthetic.shop.views import view
+
+WINDOW = (800, 600)
+"""Pixels."""
+TURNS = 2
+"""Turns for one of text: a search is a field and a button."""
+NUMBER = "first => { if (!window.__numbered) { window.__numbered = true; __seen.restart(first); } }"
+
+
+@dataclass(frozen=True)
+class Element:
+    """A line of the accessibility tree that can be acted on."""
+
+    id: int
+    role: str
+    name: str
+    value: str
+    """What a field holds or a list has selected."""
+    options: tuple[str, ...]
+
+
+class ShopBrowser(Env):
+    """One order a task, in a tab of its own; the reward comes when it is placed.
+
+    level: as in Shop. observation: "tree" (the accessibility tree), "html" or "screenshot".
+    A snapshot is the list of actions, which `restore` plays again.
+    """
+
+    def __init__(self, spec: EnvSpec | None = None, *, level: str = "one", observation: str = "tree") -> None:
+        if observation not in ("tree", "html", "screenshot"):
+            raise ConfigError(f'shop-browser: observation is "tree", "html" or "screenshot", not {observation!r}')
+        browser.require()
+        site.require()
+        spec = told(spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "shop-browser"), level, TURNS)
+        if observation == "screenshot":
+            seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
+            spec = spec.model_copy(update=seen)
+        super().__init__(spec)
+        self.level, self.view = level, observation
+        self.turn, self.over, self.success = -1, False, False
+        self._page: Page | None = None
+        self._token = ""
+        self._customer: Customer | None = None
+        self.tree = ""
+        """The page as it was last seen."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._begin(*self.select_task(options))
+        return self._observe(), self._info(valid=True)
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self._require_episode("step")
+        if self.over:
+            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        problem = self._act(action if isinstance(action, str) else "")
+        reward, terminated, self.success, _ = ordered(self.customer.goal, self.customer.state)
+        truncated = self.turn >= self.env_spec.max_turns and not terminated
+        self.over = terminated or truncated
+        return self._observe(problem), reward, terminated, truncated, self._info(valid=not problem)
+
+    def snapshot(self) -> bytes:
+        self._require_episode("snapshot")
+        state = {"id": self.env_spec.id, "task": self._task, "taken": self._taken, "turn": self.turn, "over": self.over}
+        random = self.np_random.bit_generator.state
+        return json.dumps({**state, "success": self.success, "random": random}).encode()
+
+    def restore(self, state: bytes) -> None:
+        try:
+            whole = json.loads(state)
+            if whole["id"] != self.env_spec.id:
+                raise BadRequest(f"this snapshot is of {whole['id']}, not of {self.env_spec.id}")
+            (split, index), taken, turn = whole["task"], list(whole["taken"]), int(whole["turn"])
+            over, success = bool(whole["over"]), bool(whole["success"])
+            self.np_random.bit_generator.state = whole["random"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRequest(f"not a snapshot of {self.env_spec.id}: {error}") from error
+        self._begin(split, index)
+        for said in taken:
+            self._act(said)
+        self.turn, self.over, self.success = turn, over, success
+
+    def expert(self) -> str:
+        """The text world's next move, by the page's fields, links and buttons."""
+        goal, state = self._moving("expert")
+        here = elements(self.tree)
+        if state.page == "product":
+            fields = {one.name: one.value for one in here if one.role == "combobox"}
+            state = replace(state, chosen=tuple((name, fields[name]) for name, _ in state.chosen))
+        event = next_move(goal, state).event
+        return on_page(event, say(event, view(state, goal)), here)
+
+    def hint(self) -> str:
+        return next_move(*self._moving("hint")).why
+
+    def close(self) -> None:
+        if self._token:
+            site.site().forget(self._token)
+            self._token = ""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+
+    @property
+    def page(self) -> Page:
+        assert self._page is not None
+        return self._page
+
+    @property
+    def customer(self) -> Customer:
+        """What the shop knows of this session: its state and the goal."""
+        assert self._customer is not None
+        return self._customer
+
+    def _begin(self, split: str, index: int) -> None:
+        shop = site.site()
+        shop.forget(self._token)
+        self._token, self._customer = shop.welcome(task(self.level, split, index))
+        self._task, self._taken = (split, index), []
+        self.turn, self.over, self.success = 0, False, False
+        if self._page is None or self._page.tab.lost:
+            if self._page is not None:
+                self._page.close()
+            self._page = Page([shop.url], WINDOW)
+        self._page.goto(f"{shop.url}enter/{self._token}")
+        self._look()
+
+    def _act(self, said: str) -> str:
+        """Do what was said, and look; why it could not be done, or an empty string."""
+        assert self._page is not None
+        self.turn += 1
+        action = parse(said)
+        if action is None:
+            return f"not an action; an action is one of\n{GRAMMAR}"
+        try:
+            if action.verb == "back":  # as soon as it is there; nothing where there is nothing to go back to
+                self._page.tab.run(self._page.tab.page.go_back(wait_until="load"))
+            else:
+                self._page.act(action)
+        except NotPossible as error:
+            return str(error)
+        self._taken.append(said)
+        self._look()
+        return ""
+
+    def _look(self) -> None:
+        """Read the page. A number that is the same on every page could be said without looking."""
+        assert self._page is not None
+        self._page.look()  # waits for the page that is on its way
+        key = f"{self.customer.goal.text} {self.customer.state}"
+        self._page.tab.evaluate(NUMBER, 10 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % 80)
+        self.tree = self._page.look("tree")[0]
+
+    def _observe(self, problem: str = "") -> Observation:
+        assert self._page is not None
+        seen = self._page.look("html")[0] if self.view == "html" else self.tree if self.view == "tree" else ""
+        text = "\n".join(part for part in (problem, f"Task: {self.customer.goal.text}", seen) if part)
+        return {"text": text, "image": self._page.image()} if self.view == "screenshot" else text
+
+    def _info(self, valid: bool) -> dict[str, Any]:
+        goal, state = self.customer.goal, self.customer.state
+        tree = hashlib.sha256(self.tree.encode()).hexdigest()[:16]
+        searches = [said.removeprefix("search ") for said in offers(view(state, goal), goal) if said[:7] == "search "]
+        return {
+            "success": self.success,
+            "valid_action": valid,
+            "state_key": f"{state_key(goal, state)}/{tree}",
+            "progress": score(goal, state),
+            "available_actions": [] if self.over else page_offers(elements(self.tree), searches),
+        }
+
+    def _moving(self, what: str) -> tuple[Any, Any]:
+        self._require_episode(what)
+        if self.over:
+            raise BadRequest(f"the episode of {self.env_spec.id} is over: there is no {what}")
+        return self.customer.goal, self.customer.state
+
+    def _require_episode(self, what: str) -> None:
+        if self.turn < 0:
+            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
+
+
+def elements(tree: str) -> list[Element]:
+    """What can be acted on in an accessibility tree."""
+    found = []
+    for line in tree.splitlines():
+        match = re.match(r'\s*\[(\d+)\] (link|button|searchbox|combobox) ("(?:[^"\\]|\\.)*")(.*)', line)
+        if not match:
+            continue
+        quoted = r'("(?:[^"\\]|\\.)*")'
+        value = re.search(rf"(?:value=|selected ){quoted}", match[4])
+        options = re.findall(rf"(?:selected|option) {quoted}", match[4])
+        said = json.loads(value[1]) if value else ""
+        found.append(Element(int(match[1]), match[2], json.loads(match[3]), said, tuple(map(json.loads, options))))
+    return found
+
+
+def page_offers(here: list[Element], searches: list[str]) -> list[str]:
+    """Clicks on links and buttons, lists to choose in, and words of the task for the search."""
+    said = []
+    for one in here:
+        if one.role == "combobox":
+            said += [f"select {one.id} {json.dumps(option)}" for option in one.options]
+        elif one.role == "searchbox":
+            said += [f"fill {one.id} {query}" for query in searches]
+        else:
+            said.append(f"click {one.id}")
+    return said
+
+
+def on_page(event: Event, said: str, here: list[Element]) -> str:
+    """An event of the shop (`said` in text) as the next action on its page."""
+    if event[0] == "choose":
+        field = next(one for one in here if one.role == "combobox" and one.name == event[1])
+        if field.value != event[2]:
+            return f"select {field.id} {json.dumps(event[2])}"
+        return _click(here, "Save")
+    if said.startswith("search "):
+        field = next(one for one in here if one.role == "searchbox")
+        return f"fill {field.id} {event[1]}" if field.value != event[1] else _click(here, "Search")
+    return _click(here, said.removeprefix("click "))
+
+
+def _click(here: list[Element], label: str) -> str:
+    """On the link or button of that name; a note may follow it."""
+    named = [one for one in here if one.role in ("link", "button")]
+    exact = [one for one in named if one.name == label]
+    return f"click {(exact or [one for one in named if one.name.startswith(f'{label} ')])[0].id}"

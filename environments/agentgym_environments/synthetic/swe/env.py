@@ -1,0 +1,173 @@
+"""Real packages with bugs: an agent with a shell and an edit tool mends one, and hidden tests say whether it has."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+
+from agentgym.env import Action
+from agentgym.errors import ConfigError
+from agentgym.spec import EnvSpec
+from agentgym_environments.backends.sandbox import Limits, Sandbox, actions
+from agentgym_environments.backends.sandbox.actions import Edit, Said, Submit, View
+from agentgym_environments.base.shell_env import Judged, ShellEnv
+from agentgym_environments.synthetic.swe import source
+from agentgym_environments.synthetic.swe.allowed import problem
+from agentgym_environments.synthetic.swe.grader import Verdict, judge
+from agentgym_environments.synthetic.swe.mutate import PLANS
+from agentgym_environments.synthetic.swe.source import Source
+from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, Suite, Task, of_split, suites
+
+
+class Swe(ShellEnv):
+    """bugs: 1 with the file named in the issue, or 2 with nothing but what goes wrong. sandbox: "bubblewrap", "docker"
+    or "auto". interface: "text", or "tools" where actions are tool calls (both are understood either way).
+    cache: folder of the packages' archives; ~/.cache/agentgym when it is "". command_s: longest command, in seconds.
+    tasks: folder that `python -m agentgym_environments.synthetic.swe.make` wrote; the shipped tasks when it is "".
+
+    Raises MissingDependency where no sandbox works; `reset` does, where a package can neither be found nor fetched.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        bugs: int = 1,
+        sandbox: str = "auto",
+        interface: str = "text",
+        cache: str = "",
+        tasks: str = "",
+        command_s: float = 30.0,
+    ) -> None:
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "swe" if bugs == 1 else "swe-hard")
+        if bugs not in (1, 2):
+            raise ConfigError(f"bugs is 1 or 2, not {bugs}")
+        self.folder = Path(tasks).expanduser().resolve() if tasks else HERE
+        self._tasks = {split: found for split in SPLITS if (found := of_split(split, bugs, self.folder))}
+        if not self._tasks:
+            kind = "--singles" if bugs == 1 else "--pairs"
+            raise ConfigError(f"{self.folder} has no task with {bugs} bugs: make some with {kind}")
+        splits = {split: len(found) for split, found in self._tasks.items()}
+        spec = spec.model_copy(update={"splits": splits})
+        variant = [bugs, hashlib.sha256((self.folder / "tasks.jsonl").read_bytes()).hexdigest()] if tasks else bugs
+        super().__init__(spec, interface=interface, command_s=command_s, variant=variant)
+        self.bugs, self.sandbox = bugs, sandbox
+        self.cache = Path(cache).expanduser() if cache else source.default_cache()
+        self._broken: dict[str, bytes] = {}
+
+    # Help.
+
+    def expert(self) -> Action:
+        """Looks at the place, puts back each line that is not as it was, submits."""
+        self.require_episode("expert")
+        first = self.task.edits[0]
+        if self.turn == 0:
+            said: Said = View(first.path, max(1, first.line - 10), first.line + 10)
+        else:
+            said = self._next_edit() or Submit()
+        return self.say(said)
+
+    def hint(self) -> str:
+        """More with each call: the file, the function, what to do there, the fix."""
+        self.require_episode("hint")
+        self.hints += 1
+        left = [edit for edit in self.task.edits if self._line(edit.path, edit.line) != edit.fixed]
+        if not left:
+            return "Nothing is left to mend: submit."
+        edit = left[0]
+        told = [
+            f"Look at {edit.path}.",
+            f"Look at `{edit.function}` in {edit.path}, near line {edit.line}.",
+            f"In `{edit.function}` of {edit.path}, line {edit.line}: {PLANS[edit.kind]}. Mend that line, check it with "
+            "`run python -c ...`, and submit.",
+        ]
+        return told[min(self.hints, len(told)) - 1]
+
+    # What the agent is told.
+
+    @property
+    def task(self) -> Task:
+        split, number = self.where
+        return self._tasks[split][number]
+
+    @property
+    def suite(self) -> Suite:
+        return suites(self.folder)[self.task.package]
+
+    @property
+    def source(self) -> Source:
+        return source.unpack(self.suite.package, self.cache)
+
+    def begin(self) -> Sandbox:
+        self._broken = self.task.broken(self.source)
+        return Sandbox(
+            {**self.source.seen, **self._broken},
+            limits=Limits(output_kb=16),  # pyright: ignore[reportCallIssue]
+            readonly={str(source.tools(self.cache)): "/opt/tools"},
+            env={"PYTHONPATH": f"/opt/tools:/work/{self.source.root}"},
+            backend=self.sandbox,
+        )
+
+    def opening(self) -> str:
+        package, issue = self.suite.package, self.task.issue
+        where = f"\nThe fault is in {self.task.edits[0].path}." if self.bugs == 1 else ""
+        return f"{package.name} {package.version} in /work. {issue}{where}"
+
+    def offers(self) -> list[str]:
+        code = [path for path in sorted(self.source.seen) if self.source.is_code(path)][:5]
+        return ["submit", "run ls", *(f"view {path}" for path in code)]
+
+    def subject(self) -> str:
+        return self.task.package
+
+    def judged(self) -> Judged:
+        """A fix that is refused can be mended."""
+        files: dict[str, bytes | None] = dict(self._broken)
+        for path, content in self.box.changes().items():
+            if self.source.is_code(path):
+                files[path] = content
+                before = self._broken.get(path, self.source.seen.get(path, b""))
+                why = problem(path, before, content or b"", self.task.package)
+                if why:
+                    return Judged(f"not submitted: {why}", over=False)
+        if files == self._broken:
+            return Judged("no file of the package has changed: not solved")
+        same = {path: content for path, content in files.items() if content != self.source.seen.get(path)}
+        verdict = judged(self.source, frozenset(same.items()), self.cache, self.sandbox, 40 + 10 * self.suite.seconds)
+        wanted = self.task.fail_to_pass
+        if verdict.solved(wanted, self.suite.passing, self.suite.unstable):
+            return Judged("solved: every hidden test passes", reward=1.0, success=True)
+        others = len(verdict.failed.keys() - wanted - self.suite.unstable)
+        mended = len(wanted & verdict.passed)
+        return Judged(f"not solved: {mended} of the {len(wanted)} tests that failed pass, {others} others fail")
+
+    def _next_edit(self) -> Edit | None:
+        """The next run of lines that are not as they were before the bugs."""
+        changed = [path for path in self.box.changes() if path in self.source.seen and self.source.is_code(path)]
+        for path in sorted({*changed, *self._broken}):
+            right = self.source.seen[path].decode().split("\n")
+            found = self.box.read(path)
+            if found is None:
+                return Edit(path, 1, 0, actions.text_of(right))
+            now = found.decode(errors="replace").split("\n")
+            if now == right:
+                continue
+            first = next((i for i, (a, b) in enumerate(zip(now, right)) if a != b), min(len(now), len(right)))
+            if len(now) == len(right):
+                end = next((i for i in range(first, len(now)) if now[i] == right[i]), len(now))
+                return Edit(path, first + 1, end, actions.text_of(right[first:end]))
+            return Edit(path, first + 1, len(now), actions.text_of(right[first:]))
+        return None
+
+    def _line(self, path: str, line: int) -> str:
+        lines = (self.box.read(path) or b"").decode(errors="replace").split("\n")
+        return lines[line - 1] if line <= len(lines) else ""
+
+
+@lru_cache(maxsize=256)
+def judged(
+    package: Source, files: frozenset[tuple[str, bytes | None]], cache: Path, backend: str, timeout_s: float
+) -> Verdict:
+    """`judge`, once for one fix. The processor is shared: a verdict may take ten times what the tests take alone."""
+    return judge(package, dict(files), cache, backend=backend, timeout_s=min(timeout_s, 150))

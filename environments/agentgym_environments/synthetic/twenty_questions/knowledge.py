@@ -1,0 +1,56 @@
+"""What is true of which thing. `things.txt` and `questions.txt` are our own; README.md says how they are read."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from agentgym_environments.base.guessing_env import Table, plain
+from agentgym_environments.base.text_env import task_random
+
+HERE = Path(__file__).parent
+
+
+@lru_cache
+def questions() -> dict[str, tuple[str, ...]]:
+    """Attribute -> its question and other ways to ask it."""
+    rows = [[part.strip() for part in line.split("|")] for line in _lines("questions.txt")]
+    return {attribute: tuple(said) for attribute, *said in rows}
+
+
+@lru_cache
+def things(few: bool) -> dict[str, frozenset[str]]:
+    """Thing -> attributes that it has. few: only those that are marked with a star."""
+    found = {}
+    for line in _lines("things.txt"):
+        name, _, attributes = line.partition(":")
+        if name.startswith("*") or not few:
+            found[name.lstrip("*").strip('"')] = frozenset(attributes.split())
+    return found
+
+
+@lru_cache
+def table(few: bool) -> Table:
+    """Answers yes or no; questions with one answer for all are answered and not offered."""
+    known = things(few)
+    answers = {
+        said[0]: tuple("yes" if attribute in has else "no" for has in known.values())
+        for attribute, said in questions().items()
+    }
+    return Table(tuple(known), answers, [asked for asked, row in answers.items() if len(set(row)) == 2])
+
+
+@lru_cache
+def phrases() -> dict[str, str]:
+    """Every way to ask, made plain -> the question."""
+    return {plain(way): said[0] for said in questions().values() for way in said}
+
+
+@lru_cache
+def shuffled(few: bool) -> tuple[str, ...]:
+    names = sorted(things(few))
+    return tuple(task_random("twenty-questions", few).sample(names, len(names)))
+
+
+def _lines(name: str) -> list[str]:
+    return [line for line in (HERE / name).read_text(encoding="utf-8").splitlines() if line.strip()]
