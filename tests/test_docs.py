@@ -70,7 +70,7 @@ def test_its_python_runs_and_prints_what_is_shown(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_its_toml_parses(path, tmp_path):
-    """A block with [credit] is a recipe, one with [[world]] is a suite, one with max_turns is an EnvSpec."""
+    """A block with [credit] is a recipe, one without a name a setup, with [[world]] a suite, with max_turns a spec."""
     from agentgym.evaluation.suite import load_suite
     from agentgym.spec import EnvSpec
     from agentgym_trainers.recipe import resolve
@@ -83,8 +83,10 @@ def test_its_toml_parses(path, tmp_path):
         file.write_text(block.text, encoding="utf-8")
         if isinstance(tree.get("world"), list):
             load_suite(file)
-        elif "credit" in tree and "world" in tree:
+        elif "credit" in tree and ("world" in tree or "setup" in tree):
             resolve(file)
+        elif "world" in tree and "name" not in tree:
+            resolve("reinforce", setup=file)
         elif "max_turns" in tree:
             EnvSpec.load(file)
 

@@ -105,12 +105,16 @@ def test_command_is_understood_and_what_it_names_exists(line):
 def test_command_trains_by_a_recipe_and_options_that_exist(line):
     from agentgym_trainers.recipe import resolve
 
-    recipe, *overrides = [word for word in line.words[1:] if not word.startswith("-")]
+    parameters = parsed(line.words).params
+    recipe, overrides = parameters["recipe"], list(parameters["overrides"])
     if "--resume" in line.words or recipe.endswith(".toml"):
         return
-    taken = {line.words[at + 1] for at, word in enumerate(line.words) if word in ("--scale", "--out")}
-    overrides += [f"scale.kind={line.words[at + 1]}" for at, word in enumerate(line.words) if word == "--scale"]
-    config = resolve(recipe, [word for word in overrides if word not in taken and word not in OF_THE_READER])
+    if parameters.get("scale"):
+        overrides.append(f"scale.kind={parameters['scale']}")
+    if parameters["env"]:
+        overrides.append(f"world.name={parameters['env']}")
+    setup = None if "lab.toml" in line.words else parameters["setup"]  # which the reader writes
+    config = resolve(recipe, [word for word in overrides if word not in OF_THE_READER], setup=setup)
     name = config.world.name
     assert "://" in name or ":" in name or name in OF_THE_READER or registry.get_spec(name)
 

@@ -1,17 +1,21 @@
-"""docs/recipes.md tells of every recipe what its file says, and when to use it.
+"""docs/recipes.md has every recipe and every setup, as their files have them, and says when to use a recipe.
 
-python tests/test_recipe_docs.py      writes its table anew
+python tests/test_recipe_docs.py      writes its tables anew
 """
 
 from __future__ import annotations
 
+import json
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 from agentgym.cli.recipes import shipped
 from agentgym_trainers.describe import pieces
-from agentgym_trainers.recipe import resolve
+from agentgym_trainers.recipe import resolve, setup_names
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "recipes.md"
+SETUPS = "<!-- setups: python tests/test_recipe_docs.py -->\n", "<!-- end of setups -->\n"
 BEGIN, END = "<!-- from the recipes: python tests/test_recipe_docs.py -->\n", "<!-- end -->\n"
 WHEN = {
     "a-lol": "Episodes are given and no more can be had; the cheapest way to weigh them.",
@@ -56,6 +60,22 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def setups_table() -> str:
+    """A row for each setup."""
+    lines = ["| setup | where | in numbers |", "|---|---|---|"]
+    for name in setup_names():
+        file = resources.files("agentgym_trainers") / "setups" / f"{name}.toml"
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        description = tables.pop("description")
+        numbers = [f"{key}.{k}={json.dumps(v)}" for key, table in tables.items() for k, v in table.items()]
+        lines.append(f"| `{name}` | {description} | {', '.join(f'`{number}`' for number in numbers)} |")
+    return "\n".join(lines) + "\n"
+
+
+def between(text: str, begin: str, end: str) -> str:
+    return text.partition(begin)[2].partition(end)[0]
+
+
 def test_every_recipe_names_what_it_is_and_the_paper_it_follows() -> None:
     for recipe in shipped():
         assert recipe.tree["name"] == recipe.name
@@ -64,8 +84,9 @@ def test_every_recipe_names_what_it_is_and_the_paper_it_follows() -> None:
 
 
 def test_the_table_is_what_the_recipes_say() -> None:
-    told = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    assert told == table(), "python tests/test_recipe_docs.py writes it anew"
+    document = DOCUMENT.read_text(encoding="utf-8")
+    assert between(document, BEGIN, END) == table(), "python tests/test_recipe_docs.py writes it anew"
+    assert between(document, *SETUPS) == setups_table(), "python tests/test_recipe_docs.py writes it anew"
 
 
 def test_every_part_of_every_recipe_is_described() -> None:
@@ -75,5 +96,8 @@ def test_every_part_of_every_recipe_is_described() -> None:
 
 
 if __name__ == "__main__":
-    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}{table()}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for (begin, end), rows in (((BEGIN, END), table()), (SETUPS, setups_table())):
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{rows}{end}{rest.partition(end)[2]}"
+    DOCUMENT.write_text(text, encoding="utf-8")

@@ -22,7 +22,7 @@ ABBREVIATED = ("Dr", "al", "e.g", "i.e", "vs", "eq", "cf")
 
 
 class Recipe(NamedTuple):
-    """A recipe as its file tells it."""
+    """A recipe, as its file has it."""
 
     name: str
     path: Path
@@ -78,6 +78,8 @@ def recipes_show(name: str) -> None:
         table.add_row("" if axis == before else axis, escape(part), escape(options), escape(description))
         before = axis
     console.print(table)
+    if "setup" in recipe.tree:
+        click.echo(f"setup: {recipe.tree['setup']}")
     click.echo(f"file: {recipe.path}")
 
 

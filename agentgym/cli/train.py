@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agentgym import registry
 from agentgym.cli.recipes import shipped
 from agentgym.cli.terminal import Listing, console
+from agentgym.clients.client import connect
 from agentgym.errors import UsageError
+from agentgym.spec import EnvSpec
 
 if TYPE_CHECKING:
+    from agentgym_trainers.config.sections import Config
     from agentgym_trainers.run import Outcome
 
 
 def _recipes() -> list[tuple[str, str]]:
     """(name, what it does) of the shipped recipes."""
     return [(recipe.name, recipe.summary) for recipe in shipped()]
+
+
+class Choice(NamedTuple):
+    """What the command line chooses: a method, and where it runs."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    setup: str | None = None
+    env: str | None = None
+
+
+setup_option = click.option(
+    "--setup", metavar="SETUP", help="Where it runs: a shipped setup or a TOML file.  [default: the recipe's own]"
+)
+env_option = click.option(
+    "--env",
+    metavar="ENV",
+    help="Train on this environment: an id, package.module:Class or a URL.  [default: the setup's own]",
+)
 
 
 @click.command(short_help="Watch a tiny model learn: minutes on two CPU cores.")
@@ -36,14 +58,16 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
 
     Asked again, it goes on where it was stopped.
     """
-    _show(_run("quickstart", overrides, out, go_on=True))
+    _show(_run(Choice("quickstart", overrides), out, go_on=True))
 
 
 @click.command(cls=Listing, title="Recipes", names=_recipes, short_help="Train an agent by a recipe.")
-@click.argument("recipe", required=False)
+@click.argument("recipe", required=False, metavar="METHOD")
 @click.argument("overrides", nargs=-1, metavar="[section.key=value]...")
+@env_option
+@setup_option
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/RECIPE]"
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/METHOD]"
 )
 @click.option("--resume", type=click.Path(path_type=Path, file_okay=False), help="Go on with the run in this folder.")
 @click.option(
@@ -60,50 +84,55 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
 def train(
     recipe: str | None,
     overrides: tuple[str, ...],
+    env: str | None,
+    setup: str | None,
     out: Path | None,
     resume: Path | None,
     judge_key: str | None,
     scale: str | None,
     dry_run: bool,
 ) -> None:
-    """Train an agent by a RECIPE: a shipped name (see below) or a TOML file.
+    """Train an agent by a METHOD: a recipe's name (see below) or a TOML file.
 
-    Any option is overridden as section.key=value, for example optim.lr=1e-4 world.name=keydoor-5x5; section.key= with
-    nothing behind it removes an option, or a whole section.
+    For example: agentgym train gigpo --env keydoor-5x5 optim.lr=1e-4. Any option is overridden as section.key=value;
+    section.key= with nothing behind it removes an option, or a whole section.
     """
-    if resume is not None and (recipe is not None or out is not None or scale is not None or dry_run):
+    if resume is not None and (dry_run or any(given is not None for given in (recipe, env, setup, out, scale))):
         raise UsageError(
-            f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --out, no --scale, "
-            "no --dry-run"
+            f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --env, no --setup, "
+            "no --out, no --scale, no --dry-run"
         )
     if resume is not None:
-        _show(_run(None, (), resume, judge_key=judge_key))
+        _show(_run(None, resume, judge_key=judge_key))
         return
     if recipe is None or "=" in recipe:
         names = ", ".join(name for name, _ in _recipes())
         raise UsageError(f"name a recipe ({names}), or a TOML file of your own, before any section.key=value")
     if scale is not None:
         overrides = (f"scale.kind={scale}", *overrides)
+    choice = Choice(recipe, overrides, setup, env)
     if dry_run:
-        _dry_run(recipe, overrides)
+        _dry_run(choice)
         return
-    _show(_run(recipe, overrides, out or Path("runs") / Path(recipe).stem, judge_key=judge_key))
+    _show(_run(choice, out or Path("runs") / Path(recipe).stem, judge_key=judge_key))
 
 
 @click.command(cls=Listing, title="Recipes", names=_recipes, short_help="Only the supervised warm-up of a recipe.")
-@click.argument("recipe")
+@click.argument("recipe", metavar="METHOD")
 @click.argument("overrides", nargs=-1, metavar="[section.key=value]...")
+@env_option
+@setup_option
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/RECIPE-sft]"
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [default: runs/METHOD-sft]"
 )
-def sft(recipe: str, overrides: tuple[str, ...], out: Path | None) -> None:
-    """Only the supervised warm-up of a RECIPE, by name (see below) or a TOML file.
+def sft(recipe: str, overrides: tuple[str, ...], env: str | None, setup: str | None, out: Path | None) -> None:
+    """Only the supervised warm-up of a METHOD: a recipe's name (see below) or a TOML file.
 
-    It leaves a checkpoint that `agentgym train RECIPE model.path=CHECKPOINT sft=` starts from. Asked again, it goes on
+    It leaves a checkpoint that `agentgym train METHOD model.path=CHECKPOINT sft=` starts from. Asked again, it goes on
     where it was stopped.
     """
     out = out or Path("runs") / f"{Path(recipe).stem}-sft"
-    _run(recipe, (*overrides, "run.steps=0", "eval.tasks=0"), out, go_on=True)
+    _run(Choice(recipe, (*overrides, "run.steps=0", "eval.tasks=0"), setup, env), out, go_on=True)
     click.echo(f"checkpoint: {out / 'checkpoints' / 'step-000000'}")
 
 
@@ -116,30 +145,50 @@ def report(run: Path) -> None:
     click.echo(f"report: {write_report(run)}")
 
 
-def _run(
-    recipe: str | None, overrides: Sequence[str], out: Path, *, go_on: bool = False, judge_key: str | None = None
-) -> Outcome:
+def _run(choice: Choice | None, out: Path, *, go_on: bool = False, judge_key: str | None = None) -> Outcome:
     """Carry out a recipe; without one, the run that `out` holds. With `go_on`, a run of the same options there is
     resumed."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from agentgym_trainers import recipe as recipes
     from agentgym_trainers import run
     from agentgym_trainers.rollout.sources import SOURCES
     from agentgym_trainers.signals.judge import use_judge_key
 
     use_judge_key(judge_key)
-    resolved = run.load_run(out) if recipe is None else recipes.resolve(recipe, overrides)
+    resolved = run.load_run(out) if choice is None else _resolve(choice)
     if SOURCES[resolved.source.kind].serves_policy:
         from agentgym_servers.inference.app import serve_episodes
         from agentgym_trainers.rollout.sources.external_agent import use_host
 
         use_host(serve_episodes)
-    if recipe is None:
+    if choice is None:
         return asyncio.run(run.run(resolved, out, resume=True))
     there = go_on and (out / "config.toml").is_file()
     if there and run.load_run(out) != resolved:
         raise UsageError(f"{out} holds a run with other options; choose another --out, or delete that one")
     return asyncio.run(run.run(resolved, out, resume=there))
+
+
+def _resolve(choice: Choice) -> Config:
+    """The configuration; what another environment changes in it is printed in one line."""
+    from agentgym_trainers import recipe
+
+    env = None
+    if choice.env is not None:
+        env = recipe.NamedEnv(choice.env, asyncio.run(_spec(choice.env)))
+    return recipe.resolve(
+        choice.recipe,
+        choice.overrides,
+        setup=choice.setup,
+        env=env,
+        on_note=lambda note: click.echo(f"note: {note}", err=True),
+    )
+
+
+async def _spec(name: str) -> EnvSpec:
+    if "://" not in name:
+        return registry.get_spec(name)
+    async with connect(name) as env:
+        return env.spec
 
 
 def _show(outcome: Outcome) -> None:
@@ -159,14 +208,14 @@ def _show(outcome: Outcome) -> None:
     click.echo(f"{outcome.seconds:.0f} s; everything is in {outcome.folder}; look at {outcome.folder / 'report.html'}")
 
 
-def _dry_run(recipe: str, overrides: Sequence[str]) -> None:
-    from agentgym_trainers import recipe as recipes
+def _dry_run(choice: Choice) -> None:
+    from agentgym_trainers import recipe
 
-    resolved = recipes.resolve(recipe, overrides)
-    click.echo(recipes.to_toml(resolved), nl=False)
+    resolved = _resolve(choice)
+    click.echo(recipe.to_toml(resolved), nl=False)
     table = Table(title="Who reads what")
     for column in ("option", "value", "read by"):
         table.add_column(column)
-    for reader, option, value in recipes.wiring(resolved):
+    for reader, option, value in recipe.wiring(resolved):
         table.add_row(option, escape(value), escape(reader))
     Console(stderr=True, width=console.width).print(table)

@@ -239,7 +239,13 @@ def test_recipes_list_names_each_with_its_paper(say):
 def test_recipes_show_tells_every_axis(say, tmp_path):
     status, out, err = say("recipes", "show", "ppo-turn")
     assert (status, err) == (0, "")
-    for told in ("follows: Turn-PPO", "one advantage for all tokens of a turn.", "│ source ", "│ guards "):
+    for told in (
+        "follows: Turn-PPO",
+        "setup: keydoor",
+        "one advantage for all tokens of a turn.",
+        "│ source ",
+        "│ guards ",
+    ):
         assert told in out
     for told in ("online", "value", "turn_gae", "lam=0.9", "normalise turn", "ppo_clip", "token_mean", "warmup=2"):
         assert f" {told} " in out

@@ -18,7 +18,7 @@ from agentgym.rollouts.trajectory import StopReason
 from agentgym_trainers.monitoring.guards import check_context
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.preflight import check_start
-from agentgym_trainers.recipe import resolve
+from agentgym_trainers.recipe import NamedEnv, resolve
 from agentgym_trainers.rollout.environment import check_spec
 from agentgym_trainers.run import locked
 
@@ -131,9 +131,9 @@ def test_without_a_terminal_each_phase_prints_lines() -> None:
 
 def test_the_example_in_the_help_resolves(capsys) -> None:
     main(["train", "--help"])
-    name = re.search(r"world\.name=([\w-]+)", capsys.readouterr().out)
+    name = re.search(r"--env ([a-z][\w-]+)", capsys.readouterr().out)
     assert name is not None
-    check_start(resolve("gigpo", [f"world.name={name[1]}"]))
+    check_start(resolve("gigpo", env=NamedEnv(name[1], registry.get_spec(name[1]))))
 
 
 def test_the_scaffold_s_train_line_resolves(tmp_path) -> None:
@@ -142,5 +142,6 @@ def test_the_scaffold_s_train_line_resolves(tmp_path) -> None:
 
     new_world("row-sort-two", tmp_path)
     (line,) = [x for x in Path(tmp_path / "README.md").read_text().splitlines() if x.startswith("agentgym train")]
-    _, _, recipe, *overrides = line.split()
-    check_spec(resolve(recipe, overrides), EnvSpec.load(tmp_path / "row_sort_two" / "spec.toml"))
+    assert line == "agentgym train quickstart --env row-sort-two"
+    spec = EnvSpec.load(tmp_path / "row_sort_two" / "spec.toml")
+    check_spec(resolve("quickstart", env=NamedEnv(spec.id, spec)), spec)

@@ -1,36 +1,74 @@
-"""Recipes: TOML files, and `key=value` overrides, that become a Config. What is wrong is told as a sentence."""
+"""Recipes and setups: TOML files that become a Config. A recipe is a method; a setup says where it runs.
+
+The setup is read first, the recipe over it, and `key=value` overrides over both. What is wrong is told as a sentence.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
+from agentgym.spec import EnvSpec
 from agentgym_trainers.config.option_errors import sentence
-from agentgym_trainers.config.sections import Config, CreditOptions, LossOptions, SelectOptions
+from agentgym_trainers.config.sections import Config, CreditOptions, EvalOptions, LossOptions, SelectOptions
+from agentgym_trainers.rollout.environment import lists_actions
 from agentgym_trainers.validate import validate_config
+
+SETUP_TABLES = ("run", "model", "world", "harness", "rollout", "engine", "optim", "sft", "eval", "scale")
+"""What a setup may say; the other tables are the method's."""
+
+OF_THE_ENVIRONMENT = ("world", "harness", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
+"""What a setup says for its own environment, and for no other."""
+
+
+class NamedEnv(NamedTuple):
+    """The environment to train on, in place of the setup's."""
+
+    name: str
+    """As `world.name`."""
+    spec: EnvSpec
 
 
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
-    folder = resources.files("agentgym_trainers") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return _shipped("recipe")
 
 
-def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
+def setup_names() -> list[str]:
+    """The setups that come with the package."""
+    return _shipped("setup")
+
+
+def resolve(
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    setup: str | Path | None = None,
+    env: NamedEnv | None = None,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> Config:
     """The Config of a shipped recipe's name or a TOML file, with `section.key=value` overrides.
 
-    Values are TOML (`1e-4`, `true`, `"text"`, `[1, 2]`); what is not TOML is text; `section.key=` and `section=` remove
-    what the recipe says there. Raises ConfigError.
+    `setup` (a shipped name or a TOML file) takes the place of the recipe's own. `env` takes the place of the setup's
+    environment: what the setup says for that one alone is left out, and `on_note` gets one line that says so. Values
+    are TOML (`1e-4`, `true`, `"text"`, `[1, 2]`); what is not TOML is text; `section.key=` and `section=` remove what
+    setup and recipe say there. Raises ConfigError.
     """
-    tree = _read(recipe)
+    method = _read("recipe", recipe)
+    own = method.pop("setup", None)
+    if setup is None and own is not None:
+        setup = Path(recipe).parent / own if str(own).endswith(".toml") else own
+    place = {} if setup is None else _read_setup(setup)
+    note = "" if env is None else _move(place, method, setup, env)
+    tree = _merged(place, method)
     for override in overrides:
         _apply(tree, override)
     try:
@@ -40,6 +78,8 @@ def resolve(recipe: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{recipe}: {'; '.join(map(_told, error.errors()))}") from error
     except ConfigError as error:
         raise ConfigError(f"{recipe}: {error}") from error
+    if note:
+        on_note(note)
     return config
 
 
@@ -84,25 +124,110 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
     return table
 
 
-def _read(recipe: str | Path) -> dict[str, Any]:
-    path = Path(recipe)
+def _shipped(kind: str) -> list[str]:
+    folder = resources.files("agentgym_trainers") / f"{kind}s"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def _read(kind: str, name: str | Path) -> dict[str, Any]:
+    """The tables of a "recipe" or a "setup"."""
+    path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
         text = path.read_text(encoding="utf-8")
     else:
-        if str(recipe) not in recipe_names():
-            close = difflib.get_close_matches(str(recipe), recipe_names(), n=1)
+        shipped = _shipped(kind)
+        if str(name) not in shipped:
+            close = difflib.get_close_matches(str(name), shipped, n=1)
             guess = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"there is no recipe {str(recipe)!r}.{guess} The recipes are {', '.join(recipe_names())}; a file of "
+                f"there is no {kind} {str(name)!r}.{guess} The {kind}s are {', '.join(shipped)}; a file of "
                 "your own ends in .toml"
             )
-        text = (resources.files("agentgym_trainers") / "recipes" / f"{recipe}.toml").read_text(encoding="utf-8")
+        text = (resources.files("agentgym_trainers") / f"{kind}s" / f"{name}.toml").read_text(encoding="utf-8")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{recipe} is not TOML: {error}") from error
+        raise ConfigError(f"{name} is not TOML: {error}") from error
+
+
+def _read_setup(name: str | Path) -> dict[str, Any]:
+    tables = _read("setup", name)
+    tables.pop("description", None)
+    for key, value in tables.items():
+        if key not in SETUP_TABLES:
+            raise ConfigError(
+                f"setup {name}: {key!r} belongs in a recipe; a setup has a description and the tables "
+                f"{', '.join(SETUP_TABLES)}"
+            )
+        if not isinstance(value, dict):
+            raise ConfigError(f"setup {name}: {key!r} is a table: write [{key}]")
+    return tables
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Both trees; where they differ, `over`."""
+    tree = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(tree.get(key), dict)
+        tree[key] = _merged(tree[key], value) if both else value
+    return tree
+
+
+def _move(place: dict[str, Any], method: dict[str, Any], setup: str | Path | None, env: NamedEnv) -> str:
+    """Change a setup's and a recipe's tables to another environment; what that took, as a sentence, or nothing."""
+    spec, notes = env.spec, []
+    made_for = place.get("world", {}).get("name")
+    if made_for not in (None, env.name, spec.id):
+        dropped = ", ".join(f"{key}={json.dumps(value)}" for key, value in _drop(place, OF_THE_ENVIRONMENT))
+        if dropped:
+            notes.append(f"setup {setup} is made for {made_for}, so this is left out for {spec.id}: {dropped}")
+    method["world"] = {**method.get("world", {}), "name": env.name}
+    notes += _fit_warm_up(place, method, spec)
+    notes += _fit_evaluation(place, method, spec)
+    return "; ".join(notes)
+
+
+def _drop(tables: dict[str, Any], paths: Sequence[str]) -> list[tuple[str, Any]]:
+    """Remove options and whole tables by their dotted names; what they were, but for the environment's name."""
+    dropped = []
+    for path in paths:
+        section, _, wanted = path.partition(".")
+        for key in list(tables.get(section, {})):
+            if wanted in ("", key):
+                dropped.append((f"{section}.{key}", tables[section].pop(key)))
+    return [option for option in dropped if option[0] != "world.name"]
+
+
+def _fit_warm_up(place: dict[str, Any], method: dict[str, Any], spec: EnvSpec) -> list[str]:
+    """Leave out the warm-up that the environment cannot give."""
+    tables = [tree["sft"] for tree in (place, method) if "sft" in tree]
+    if tables and "expert" not in spec.capabilities:
+        for tree in (place, method):
+            tree.pop("sft", None)
+        return [f"no warm-up, as {spec.id} has no scripted solver to imitate"]
+    if any(table.get("noise") for table in tables) and not lists_actions(spec):
+        for table in tables:
+            table.pop("noise", None)
+        return [f"a warm-up without noise, as {spec.id} lists no actions to draw from"]
+    return []
+
+
+def _fit_evaluation(place: dict[str, Any], method: dict[str, Any], spec: EnvSpec) -> list[str]:
+    """Evaluate on a split that the environment has, and on no more tasks than are there."""
+    wanted = {**EvalOptions().model_dump(), **_merged(place, method).get("eval", {})}
+    split, tasks, notes, changed = wanted["split"], wanted["tasks"], [], {}
+    if split not in spec.splits:
+        changed["split"] = next(iter(spec.splits), split)
+        notes.append(f"evaluation on {changed['split']!r}, as {spec.id} has no split {split!r}")
+    available = spec.splits.get(changed.get("split", split), 0)
+    if isinstance(tasks, int) and tasks > available > 0:
+        changed["tasks"] = available
+        notes.append(f"evaluation on {available} tasks, which is all there are")
+    if changed:
+        method["eval"] = {**method.get("eval", {}), **changed}
+    return notes
 
 
 CHOICES: dict[str, type[BaseModel]] = {

@@ -74,8 +74,13 @@ def _check_warm_up(config: Config, spec: EnvSpec) -> None:
             f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set sft= to train without a warm-up, "
             "best with model.path=FOLDER of a trained model"
         )
-    if options.noise and not spec.actions and "available_actions" not in spec.info_keys:
+    if options.noise and not lists_actions(spec):
         raise ConfigError(
             f"sft.noise = {options.noise:g} replaces the expert's actions by random ones, and {spec.id} lists no "
             "actions to draw from: set sft.noise=0"
         )
+
+
+def lists_actions(spec: EnvSpec) -> bool:
+    """Whether there are actions to draw from at random."""
+    return bool(spec.actions) or "available_actions" in spec.info_keys
