@@ -48,7 +48,7 @@ def build(
     """The parts of a run around a model. `reference` is the model as RL began; it is copied only where it is used. With
     `model.lora` the two are one, which is given adapters."""
     rollout = config.rollout
-    limits = Limits(config.world.max_turns, config.world.episode_s)
+    limits = Limits(config.env.max_turns, config.env.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
     learner = None
     if config.scale is None:
@@ -57,7 +57,7 @@ def build(
         from agentgym_trainers.distributed.build import spread  # which needs this module
 
         engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
-    curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
+    curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
     template = ChatTemplate(tokenizer)
     sampling = sampling_of(config, template)
     parts = Parts(

@@ -28,8 +28,8 @@ def check_start(config: Config) -> None:
     source = config.source
     if isinstance(source, Offline) and source.path is not None and not Path(source.path).is_file():
         raise ConfigError(f"source.path: there is no file {source.path}")
-    if "://" not in config.world.name:
-        check_spec(config, registry.get_spec(config.world.name))
+    if "://" not in config.env.name:
+        check_spec(config, registry.get_spec(config.env.name))
 
 
 def check_model(config: Config) -> None:
@@ -45,7 +45,7 @@ def check_model(config: Config) -> None:
 async def check_room(config: Config, world: Connection, template: ChatTemplate) -> None:
     """Raise ConfigError where the first prompt of a task and one response are longer than rollout.max_length."""
     rollout, spec, harness = config.rollout, world.spec, config.harness
-    splits = {config.world.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
+    splits = {config.env.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
     session = world.session()
     try:
         for split, count in splits.items():

@@ -69,7 +69,7 @@ class ModelOptions(Part):
     """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
 
 
-class WorldOptions(Part):
+class EnvOptions(Part):
     """What is trained on."""
 
     name: str
@@ -226,7 +226,7 @@ class Config(Part):
     paper: str = ""
     run: RunOptions = RunOptions()
     model: ModelOptions = ModelOptions()
-    world: WorldOptions
+    env: EnvOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
     engine: AnyEngine = InProcess()
