@@ -249,7 +249,7 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
     print(f"TRL {said['trl']}; the prompt has {len(ChatTemplate(tokenizer).encode(prompt))} tokens")
     tree = {
         "name": "trl", "run": {"steps": updates + 1, "checkpoint_every": 10**6, "trajectories_every": 10**6},
-        "world": {"name": "keydoor", "serve": False, "max_turns": TURNS},
+        "env": {"name": "keydoor", "serve": False, "max_turns": TURNS},
         "rollout": {
             "groups": GROUPS, "group_size": SIZE, "max_new_tokens": REPLY, "max_length": LENGTH,
             "concurrency": GROUPS * SIZE,

@@ -58,7 +58,7 @@ async def open_delayed() -> Delayed:
 
 async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[float, float, dict[str, float]]:
     """(seconds of all updates, success, metrics of the last update)"""
-    told = [f"run.seed={seed}", f"run.steps={steps}", "run.checkpoint_every=1000", "world.serve=false", "eval.tasks=0"]
+    told = [f"run.seed={seed}", f"run.steps={steps}", "run.checkpoint_every=1000", "env.serve=false", "eval.tasks=0"]
     config = resolve("quickstart", [*told, f"rollout.staleness={staleness}", "rollout.lockstep=false"])
     with run.bars() as progress:
         progress.disable = True

@@ -75,7 +75,7 @@ def quickstart(small: bool) -> list[dict[str, Any]]:
     from agentgym_trainers.recipe import resolve
     from agentgym_trainers.run import run
 
-    changes = ["world.serve=false"]
+    changes = ["env.serve=false"]
     if small:
         changes += [
             "run.steps=1", "rollout.groups=2", "rollout.group_size=2", "rollout.concurrency=4", "eval.tasks=2",

@@ -109,7 +109,7 @@ TUNING_SEEDS = (100,)
 RACE_SEEDS = (0, 1, 2, 3, 4)
 COMMON = (
     "name=methods",
-    "world.serve=false",
+    "env.serve=false",
     "rollout.group_size=8",
     "rollout.concurrency=128",
     "rollout.max_new_tokens=8",
@@ -220,7 +220,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
     rate = () if warm else (f"optim.lr={lr}",)
     if rate and place.warm_up > 1:
         rate += (f'schedules={{"optim.lr" = {{kind = "linear", start = {lr / 5}, end = {lr}, steps = {RISING}}}}}',)
-    told = [*COMMON, f"world.name={world}", *place.overrides, *rate, f"run.seed={seed}"]
+    told = [*COMMON, f"env.name={world}", *place.overrides, *rate, f"run.seed={seed}"]
     config = resolve("grpo" if warm else METHODS[method], [*told, *own(method, place.warm_up)])
     with run.bars() as progress:
         progress.disable = True

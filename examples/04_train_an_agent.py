@@ -9,8 +9,8 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
 SMALL = [
-    "world.name=oracle",  # three decisions; chance wins 3 of 16 episodes
-    "world.serve=false",
+    "env.name=oracle",  # three decisions; chance wins 3 of 16 episodes
+    "env.serve=false",
     "run.steps=6",
     "rollout.groups=4",
     "rollout.group_size=8",

@@ -12,8 +12,8 @@ import agentgym
 from agentgym.cli.main import main as command_line
 
 SMALL = [
-    "world.name=oracle",  # three decisions; chance wins 3 of 16 episodes
-    "world.serve=false",
+    "env.name=oracle",  # three decisions; chance wins 3 of 16 episodes
+    "env.serve=false",
     "run.steps=2",
     "rollout.groups=2",
     "rollout.group_size=4",

@@ -83,9 +83,9 @@ def test_its_toml_parses(path, tmp_path):
         file.write_text(block.text, encoding="utf-8")
         if isinstance(tree.get("world"), list):
             load_suite(file)
-        elif "credit" in tree and ("world" in tree or "setup" in tree):
+        elif "credit" in tree and ("env" in tree or "setup" in tree):
             resolve(file)
-        elif "world" in tree and "name" not in tree:
+        elif "env" in tree and "name" not in tree:
             resolve("reinforce", setup=file)
         elif "max_turns" in tree:
             EnvSpec.load(file)

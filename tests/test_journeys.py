@@ -112,10 +112,10 @@ def test_command_trains_by_a_recipe_and_options_that_exist(line):
     if parameters.get("scale"):
         overrides.append(f"scale.kind={parameters['scale']}")
     if parameters["env"]:
-        overrides.append(f"world.name={parameters['env']}")
+        overrides.append(f"env.name={parameters['env']}")
     setup = None if "lab.toml" in line.words else parameters["setup"]  # which the reader writes
     config = resolve(recipe, [word for word in overrides if word not in OF_THE_READER], setup=setup)
-    name = config.world.name
+    name = config.env.name
     assert "://" in name or ":" in name or name in OF_THE_READER or registry.get_spec(name)
 
 

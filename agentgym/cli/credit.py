@@ -75,7 +75,7 @@ def bench(
     from agentgym_trainers.credit_bench.run import BenchOptions
 
     config = _config(world_and_overrides, policy, recipe, seed)
-    out = out or Path("runs") / f"credit-bench-{config.world.name.rpartition('/')[2].replace(':', '-')}"
+    out = out or Path("runs") / f"credit-bench-{config.env.name.rpartition('/')[2].replace(':', '-')}"
     options = BenchOptions(
         groups=groups, group_size=group_size, continuations=continuations, learn_groups=learn_groups,
         width=BenchOptions.width if gradient else 0, seed=seed, only=only,
@@ -103,11 +103,11 @@ def _config(given: Sequence[str], policy: Path | None, recipe: str | None, seed:
         warm = ()
     if world is None and source == "quickstart":
         world = WORLD
-    chosen = () if world is None else (f"world.name={world}",)
-    split = resolve(source, [*PLAIN, *chosen]).world.split
+    chosen = () if world is None else (f"env.name={world}",)
+    split = resolve(source, [*PLAIN, *chosen]).env.split
     return resolve(
         source,
-        [*PLAIN, *warm, *chosen, "world.serve=false", f"eval.split={split}", f"run.seed={seed}", *overrides],
+        [*PLAIN, *warm, *chosen, "env.serve=false", f"eval.split={split}", f"run.seed={seed}", *overrides],
     )
 
 

@@ -48,8 +48,8 @@ VERBS = [
 ]
 
 MICRO = [
-    "world.name=oracle",
-    "world.serve=false",
+    "env.name=oracle",
+    "env.serve=false",
     "run.steps=2",
     "run.trajectories_every=1",
     "rollout.groups=2",
@@ -252,7 +252,7 @@ def test_recipes_show_tells_every_axis(say, tmp_path):
     assert "dual_clip" not in out  # which has no value
     assert out.rstrip().endswith("ppo-turn.toml")
     own = tmp_path / "mine.toml"
-    own.write_text('name = "m"\n[world]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[guards]\nmax_kl = 20.0\n')
+    own.write_text('name = "m"\n[env]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[guards]\nmax_kl = 20.0\n')
     status, out, _ = say("recipes", "show", str(own))
     assert status == 0
     assert all(told in out for told in ("follows: no paper", "rloo", "max_kl=20.0"))
@@ -468,9 +468,9 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("train quickstart optim.lrr=1", "quickstart: unknown option 'optim.lrr' (did you mean 'lr'?)"),
         ("train quickstart optim.lr=fast", "quickstart: optim.lr should be a valid number"),
         ("train quickstart nokey", "'nokey' is not an override; write section.key=value"),
-        ("train quickstart world.name=keydor world.serve=false", "no world is called 'keydor'. Did you mean keydoor"),
-        ("train quickstart world.split=night world.serve=false", "keydoor has no split 'night'; it has train"),
-        ("train quickstart eval.tasks=99 world.serve=false", "eval.tasks is 99; keydoor has 74 tasks in 'test'"),
+        ("train quickstart env.name=keydor env.serve=false", "no world is called 'keydor'. Did you mean keydoor"),
+        ("train quickstart env.split=night env.serve=false", "keydoor has no split 'night'; it has train"),
+        ("train quickstart eval.tasks=99 env.serve=false", "eval.tasks is 99; keydoor has 74 tasks in 'test'"),
         ("train --resume nothing", "nothing holds no run (no config.toml)"),
         ("train quickstart --resume nothing", "--resume goes on with the run as it is in nothing: give no recipe"),
         ("train --resume nothing --dry-run", "--resume goes on with the run as it is in nothing: give no recipe"),

@@ -46,7 +46,7 @@ RECIPE: dict[str, Any] = {
     "name": "chaos",
     "run": {"steps": STEPS, "checkpoint_every": 1, "trajectories_every": 1, "threads": 1},
     "model": {"tiny": {"hidden_size": 32, "layers": 2, "intermediate_size": 48, "vocab_size": 320}},
-    "world": {"name": "oracle"},
+    "env": {"name": "oracle"},
     "rollout": {"groups": 4, "group_size": 8, "max_new_tokens": 6, "max_length": 400, "concurrency": 32},
     "credit": {"assigner": "turn_gae"},
     "value": {"trunk": "own"},

@@ -34,7 +34,7 @@ RECIPE: dict[str, Any] = {
     "name": "chaos",
     "run": {"steps": STEPS, "checkpoint_every": EVERY, "threads": 1},
     "model": {"tiny": {"hidden_size": 32, "layers": 2, "intermediate_size": 48, "vocab_size": 320}},
-    "world": {"name": "oracle"},
+    "env": {"name": "oracle"},
     "rollout": {
         "groups": GROUPS, "group_size": SIZE, "staleness": STALENESS, "lockstep": False,
         "max_new_tokens": 6, "max_length": 400, "concurrency": 64,
@@ -138,7 +138,7 @@ def test_a_world_that_sleeps_for_minutes_delays_nobody(forked, tmp_path) -> None
     for the deadline of an episode, and for nothing else."""
     folder, limits = tmp_path / "run", {"name": "chaos.worlds:Sleeper", "max_turns": 2, "episode_s": 4.0}
     rollout = {"groups": 3, "group_size": 2, "staleness": 1}
-    ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, world=limits, rollout=rollout))
+    ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, env=limits, rollout=rollout))
     assert ended.status == 0, ended.said
     check(folder, 8, 3, 1)
     # To learn from 24 prompts of tasks that begin, 32 are issued; of the 8 others at most 6 are still under way.

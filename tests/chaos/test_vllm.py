@@ -31,7 +31,7 @@ RECIPE = {
     "name": "chaos",
     "run": {"steps": STEPS, "checkpoint_every": 2, "threads": 1},
     "model": {"tiny": {"layers": 2}},
-    "world": {"name": "oracle"},
+    "env": {"name": "oracle"},
     "engine": {"kind": "vllm", "deadline_s": 240.0},
     "rollout": {
         "groups": GROUPS, "group_size": 4, "staleness": STALENESS, "lockstep": False,

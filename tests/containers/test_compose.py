@@ -102,7 +102,7 @@ def test_a_world_is_checked_and_trained_on_through_the_gateway(up, tmp_path):
     small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
     warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
     room = ["rollout.max_length=640", "model.tiny.max_length=640"]  # what has hardly learned makes long episodes
-    command = ["train", "quickstart", f"world.name={world}", *small, *warm, *room, "--out", str(tmp_path / "run")]
+    command = ["train", "quickstart", f"env.name={world}", *small, *warm, *room, "--out", str(tmp_path / "run")]
     told = CliRunner().invoke(verbs, command, env=key)
     assert told.exit_code == 0, told.output
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -208,14 +208,14 @@ def test_a_readme_names_every_id_and_what_it_needs(folder):
 def train(name: str, folder: Path) -> None:
     """Imitation of two episodes, then two steps of a recipe; raises AssertionError where something failed."""
     options = [
-        "run.steps=2", "run.threads=1", "run.trajectories_every=1", f"world.name={name}", "world.max_turns=3",
+        "run.steps=2", "run.threads=1", "run.trajectories_every=1", f"env.name={name}", "env.max_turns=3",
         "rollout.groups=1", "rollout.group_size=2", "rollout.concurrency=4", "rollout.max_new_tokens=8",
         "rollout.max_length=4096", "model.tiny.max_length=4096", "model.tiny.hidden_size=32", "model.tiny.layers=2",
         "sft.demonstrations=2", "sft.batch=2", "sft.max_steps=2", "sft.stop_at_success=", "sft.noise=0",
         "eval.split=train", "eval.tasks=0",
     ]  # fmt: skip
     if "://" not in name:
-        options += ["world.serve=false"]
+        options += ["env.serve=false"]
     asyncio.run(run(resolve("rloo", options), folder))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["phase"] == "rl"] == [1, 2]

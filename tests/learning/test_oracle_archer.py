@@ -16,7 +16,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
 ORACLE = [
-    "world.name=oracle", "world.serve=false", "run.steps=14", "run.checkpoint_every=14", "run.trajectories_every=14",
+    "env.name=oracle", "env.serve=false", "run.steps=14", "run.checkpoint_every=14", "run.trajectories_every=14",
     "rollout.groups=8", "rollout.max_new_tokens=6", "rollout.max_length=256", "rollout.concurrency=64",
     "rollout.lockstep=true", "signals.twin.encoder=trained", "signals.twin.capacity=1000", "signals.twin.pool=256",
     "signals.twin.updates=25", "signals.twin.batch=64", "signals.twin.actor_states=256", "optim.lr=3e-3",

@@ -55,7 +55,7 @@ def config(assigner: str, seed: int) -> Config:
         {
             "name": "oracle",
             "run": {"seed": seed, "steps": 12, "checkpoint_every": 1000, "trajectories_every": 1000},
-            "world": {"name": "oracle", "serve": False},
+            "env": {"name": "oracle", "serve": False},
             "rollout": {"groups": 8, "group_size": 8, "max_new_tokens": 6, "max_length": 256, "concurrency": 64},
             "credit": {"assigner": assigner},
             "optim": {"lr": 3e-3, "minibatches": 2, "tokens_per_micro_batch": 8192},

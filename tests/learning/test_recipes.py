@@ -35,7 +35,7 @@ WARM = [
 
 SMALLER = {
     "dapo": ["select.tries=2"],
-    "scaling-inter": ['schedules={"world.max_turns" = {kind = "stages", values = [3, 2], every = 1}}'],
+    "scaling-inter": ['schedules={"env.max_turns" = {kind = "stages", values = [3, 2], every = 1}}'],
     "spear": ["replay.size=2", "replay.trigger=0", 'schedules={"shaping.tool_bonus.scale" = {kind = "cosine_decay"}}'],
     "refuel": ["rollout.groups=8", "rollout.group_size=2"],
     "oreo": ["source.groups=4", "source.refresh_every=1"],
@@ -80,14 +80,14 @@ def served(server):
 def warm(served, tmp_path_factory):
     """A policy that knows the words and wins now and then: what every recipe is given to begin with."""
     folder = tmp_path_factory.mktemp("warm") / "run"
-    asyncio.run(run(resolve("quickstart", [*WARM, f"world.name={served}", "eval.split=train"]), folder))
+    asyncio.run(run(resolve("quickstart", [*WARM, f"env.name={served}", "eval.split=train"]), folder))
     return folder / "checkpoints" / "step-000000"
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_a_recipe_trains_on_a_served_world(recipe, server, warm, tmp_path):
     world = f"{server}/{WORLDS.get(recipe, 'oracle')}"
-    config = resolve(recipe, [*small(recipe), f"world.name={world}", f"model.path={warm}", "sft="])
+    config = resolve(recipe, [*small(recipe), f"env.name={world}", f"model.path={warm}", "sft="])
     outcome = asyncio.run(run(config, tmp_path / "run"))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["phase"] == "rl"]

@@ -23,7 +23,7 @@ CONFIG = {
     "name": "resumed",
     "run": {"steps": 6, "checkpoint_every": 2, "keep_checkpoints": 2, "trajectories_every": 3, "threads": 1},
     "model": {"tiny": {"hidden_size": 32, "layers": 2, "intermediate_size": 48, "vocab_size": 320}},
-    "world": {"name": "keydoor", "serve": False, "max_turns": 3},
+    "env": {"name": "keydoor", "serve": False, "max_turns": 3},
     "rollout": {"groups": 4, "group_size": 4, "max_new_tokens": 6, "concurrency": 16, "lockstep": True},
     "credit": {"assigner": "turn_gae"},
     "value": {"trunk": "own"},

@@ -73,7 +73,7 @@ def config(**more: Any) -> Config:
     tree = {
         "name": "test",
         "run": {"steps": 3, "checkpoint_every": 1, "threads": 1},
-        "world": {"name": WORLD, "serve": False},
+        "env": {"name": WORLD, "serve": False},
         "rollout": {
             "groups": 2, "group_size": 4, "max_new_tokens": 4, "max_length": 640, "concurrency": 8, "lockstep": True
         },
@@ -254,7 +254,7 @@ def test_workers_play_on_while_weights_change_and_every_token_names_those_that_s
     placed = {"learners": 1, "workers": 2, "servers": 1, "server_gpus": 0} if kind == "vllm" else {}
     chosen = config(
         run={"steps": 6, "checkpoint_every": 6, "threads": 1},
-        world={"name": WORLD, "serve": False, "max_turns": 10},
+        env={"name": WORLD, "serve": False, "max_turns": 10},
         rollout={**rollout, "max_new_tokens": 32},
         engine={"kind": kind},
         scale={**SCALE, **placed},
@@ -292,7 +292,7 @@ def test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed(node
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
     short = {"name": WORLD, "serve": False, "max_turns": 3}
     placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
-    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, world=short)
+    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short)
 
     async def play() -> None:
         trainer = trainer_of(chosen, tokenizer, tmp_path)

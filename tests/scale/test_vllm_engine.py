@@ -456,7 +456,7 @@ def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, in_process, m
 def test_a_run_with_a_vllm_of_its_own(tmp_path, in_process) -> None:
     """A few steps of a recipe: what the learner says of sampled tokens is what vLLM said, at every step."""
     config = resolve("reinforce", [
-        "world.name=keydoor", "world.serve=false", "world.max_turns=4", "rollout.groups=4", "rollout.group_size=2",
+        "env.name=keydoor", "env.serve=false", "env.max_turns=4", "rollout.groups=4", "rollout.group_size=2",
         "rollout.max_new_tokens=5", "rollout.max_length=400", "rollout.concurrency=8", "rollout.temperature=0.8",
         "run.steps=3", "run.threads=1", "run.checkpoint_every=3", "sft=", "eval.tasks=2", "eval.attempts=1",
         "model.tiny.layers=2", "optim.lr=3e-3", "loss.entropy=0.1", "engine.kind=vllm", "engine.deadline_s=120",

@@ -173,7 +173,7 @@ SMALL = (
 def trained(recipe: str, warm: tuple[str, Path], folder: Path, *overrides: str) -> list[dict[str, Any]]:
     """Three steps of a recipe with a warm model on a served world: the metrics of each."""
     world, model = warm
-    options = ["run.steps=3", "run.checkpoint_every=3", "sft=", f"model.path={model}", f"world.name={world}"]
+    options = ["run.steps=3", "run.checkpoint_every=3", "sft=", f"model.path={model}", f"env.name={world}"]
     asyncio.run(run(resolve(recipe, [*SMALL, *options, *overrides]), folder))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["phase"] == "rl"]
@@ -252,7 +252,7 @@ def warm_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
     tiny = ["model.tiny.hidden_size=32", "model.tiny.layers=2"]
     with server_process(["oracle"]) as url:
         world = f"{url}/envs/oracle"
-        config = resolve("reinforce", [*SMALL, *options, *tiny, "run.steps=0", f"world.name={world}"])
+        config = resolve("reinforce", [*SMALL, *options, *tiny, "run.steps=0", f"env.name={world}"])
         asyncio.run(run(config, folder))
         yield world, folder / "checkpoints" / "step-000000"
 

@@ -32,8 +32,8 @@ WARM = (
 
 
 def config(world: str, *overrides: str) -> Any:
-    plain = ("eval.tasks=0", "eval.split=train", "run.steps=0", "world.serve=false")
-    return resolve("quickstart", [*plain, f"world.name={world}", *WARM, *overrides])
+    plain = ("eval.tasks=0", "eval.split=train", "run.steps=0", "env.serve=false")
+    return resolve("quickstart", [*plain, f"env.name={world}", *WARM, *overrides])
 
 
 def measure(chosen: Any, folder: Path, options: BenchOptions) -> Result:

@@ -328,7 +328,7 @@ def test_the_signal_in_a_training_step(kit, chatty, tokenizer, tmp_path):
         return LocalSession(load.make("oracle"))
 
     tree = {
-        "name": "t", "world": {"name": "oracle", "serve": False}, "credit": {"assigner": "mc_branch"},
+        "name": "t", "env": {"name": "oracle", "serve": False}, "credit": {"assigner": "mc_branch"},
         "rollout": {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 8},
         "signals": {"branched_value": {"continuations": 3}}, "optim": {"minibatches": 2},
     }  # fmt: skip

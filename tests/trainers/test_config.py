@@ -17,7 +17,7 @@ from agentgym_trainers.recipe import recipe_names, resolve, to_toml, wiring
 SHIPPED = recipe_names()
 MINE = """
 name = "mine"
-[world]
+[env]
 name = "wordle"
 [credit]
 assigner = "reinforce"
@@ -82,16 +82,16 @@ def test_overrides_are_toml_or_else_text(mine):
         [
             "optim.lr=1e-4",
             "run.seed=7",
-            "world.serve=false",
+            "env.serve=false",
             'harness.system="say: \\"hi\\""',
-            "world.name=keydoor-5x5",
-            "world.split=train",
+            "env.name=keydoor-5x5",
+            "env.split=train",
             "model.tiny.layers=2",
             "sft.noise=0.25",
         ],
     )
-    assert (config.optim.lr, config.run.seed, config.world.serve) == (1e-4, 7, False)
-    assert (config.harness.system, config.world.name) == ('say: "hi"', "keydoor-5x5")
+    assert (config.optim.lr, config.run.seed, config.env.serve) == (1e-4, 7, False)
+    assert (config.harness.system, config.env.name) == ('say: "hi"', "keydoor-5x5")
     assert config.model.tiny.layers == 2
     assert config.sft is not None
     assert config.sft.noise == 0.25
@@ -122,9 +122,9 @@ def test_text_of_any_kind_survives_toml(mine):
         (["loss.reducer_length=8"], 'reducer = "constant" and reducer_length go together'),
         (["optim.minibatches=129"], "optim.minibatches is more than the step's episodes"),
         (["credit.assigner=grppo"], "there is no assigner 'grppo' (did you mean 'grpo'?); there are "),
-        (["world=wordle"], "'world' is a table; set its options, as in world.key=value, not 'wordle'"),
-        (["world.name="], "'world.name' is missing"),
-        (["world="], "'world' is missing"),
+        (["env=wordle"], "'env' is a table; set its options, as in env.key=value, not 'wordle'"),
+        (["env.name="], "'env.name' is missing"),
+        (["env="], "'env' is missing"),
         (["rollout.groups=0"], "rollout.groups should be greater than 0, not 0"),
         (["optim.lr=fast"], "optim.lr should be a valid number, unable to parse string as a number, not 'fast'"),
         (["loss.objective=magic"], "loss: there is no objective 'magic'; there are "),
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("wrold.name=x", "unknown option 'wrold' (did you mean 'world'?)"),
+        ("evn.name=x", "unknown option 'evn' (did you mean 'env'?)"),
         ("optim.learning_rate=1", "unknown option 'optim.learning_rate'; known: lr, betas"),
         ("optim.epoch=1", "unknown option 'optim.epoch' (did you mean 'epochs'?)"),
         ("model.tiny.hiden_size=3", "unknown option 'model.tiny.hiden_size' (did you mean 'hidden_size'?)"),
@@ -192,7 +192,7 @@ def test_a_recipe_that_is_not_there():
 
 def test_a_file_that_is_not_toml(tmp_path):
     path = tmp_path / "bad.toml"
-    path.write_text("[world\nname =", encoding="utf-8")
+    path.write_text("[env\nname =", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"bad.toml is not TOML: .* line 1"):
         resolve(path)
 

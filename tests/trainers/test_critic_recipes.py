@@ -22,7 +22,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.train import Trainer
 
 SMALL = [
-    "world.serve=false", "world.max_turns=3", "sft=", "run.steps=3", "run.checkpoint_every=2", "rollout.groups=4",
+    "env.serve=false", "env.max_turns=3", "sft=", "run.steps=3", "run.checkpoint_every=2", "rollout.groups=4",
     "rollout.group_size=2", "rollout.concurrency=8", "rollout.max_new_tokens=4", "rollout.max_length=640",
     "rollout.lockstep=true",
 ]  # fmt: skip

@@ -42,7 +42,7 @@ MIXED = {
 }
 """Between devices these are allowed; indices may lie on the CPU."""
 SMALL = [
-    "world.serve=false", "world.max_turns=3", "sft=", "rollout.groups=4", "rollout.group_size=2",
+    "env.serve=false", "env.max_turns=3", "sft=", "rollout.groups=4", "rollout.group_size=2",
     "rollout.concurrency=8", "rollout.max_new_tokens=4", "rollout.max_length=640", "eval.tasks=0",
 ]  # fmt: skip
 CRITIC = ["warmup=0", "pool=24", "updates=3", "batch=16", "actor_states=10", "hidden=[16]"]

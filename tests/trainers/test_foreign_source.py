@@ -52,7 +52,7 @@ ROLLOUT = {"groups": 2, "group_size": 2, "max_new_tokens": 6, "max_length": 640,
 def trainer_of(model: Any, tokenizer: Any, folder: Path, source: dict[str, Any], **sections: Any) -> Trainer:
     base: dict[str, Any] = {
         "name": "test",
-        "world": {"name": "oracle", "serve": False},
+        "env": {"name": "oracle", "serve": False},
         "source": source,
         "rollout": ROLLOUT,
         "credit": {"assigner": "rloo"},
@@ -109,7 +109,7 @@ def test_a_program_that_fails_is_never_scored(chatty, tokenizer, tmp_path, behav
     behave = f"if os.environ['AGENTGYM_EPISODE'].endswith('attempt-0'): {behave}"
     trainer = trainer_of(
         chatty(), tokenizer, tmp_path / "run", agent(tmp_path, behave),
-        world={"name": "oracle", "serve": False, "episode_s": 8}, rollout={**ROLLOUT, "groups": 1},
+        env={"name": "oracle", "serve": False, "episode_s": 8}, rollout={**ROLLOUT, "groups": 1},
         optim={"minibatches": 1},
     )  # fmt: skip
     trainer.runner = replace(trainer.runner, retries=0)

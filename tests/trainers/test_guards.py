@@ -129,7 +129,7 @@ def test_a_step_ends_early_when_the_policy_has_run_away(kit, chatty, tokenizer, 
     config = Config.model_validate(
         {
             "name": "test",
-            "world": {"name": "oracle", "serve": False},
+            "env": {"name": "oracle", "serve": False},
             "rollout": {"groups": 3, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 6},
             "credit": {"assigner": "reinforce"},
             "optim": {"lr": lr, "epochs": 4, "minibatches": 3},

@@ -356,7 +356,7 @@ def trainer(url: str, model: Any, tokenizer: Any, folder: Any, **judge: Any) -> 
         {
             "name": "test",
             "run": {"steps": 2, "checkpoint_every": 2},
-            "world": {"name": "oracle", "serve": False},
+            "env": {"name": "oracle", "serve": False},
             "rollout": {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4},
             "credit": {"assigner": "rloo"},
             "signals": {"judge": {"url": url, "model": "m", "votes": 1, **judge}},
@@ -411,7 +411,7 @@ def test_a_judge_survives_its_runs_config(tmp_path) -> None:
 def test_a_recipe_with_a_wrong_judge_is_refused(tmp_path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
-        'name = "m"\n[world]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[signals.judge]\nmodel = "m"\nvote = 3\n'
+        'name = "m"\n[env]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[signals.judge]\nmodel = "m"\nvote = 3\n'
     )
     with pytest.raises(ConfigError, match=r"'url' is missing; unknown option 'vote' \(did you mean 'votes'\?\)"):
         resolve(file)
@@ -424,7 +424,7 @@ def test_the_cli_passes_the_key_and_reports_a_fooled_judge(by, tmp_path, monkeyp
     if by == "environment":
         monkeypatch.setenv("AGENTGYM_JUDGE_KEY", "k-1234")
     with Server(lambda question, number: GOOD) as server:
-        small = ["world.name=oracle", "world.serve=false", "run.steps=1", "sft=", "eval.tasks=0", "eval.split=train"]
+        small = ["env.name=oracle", "env.serve=false", "run.steps=1", "sft=", "eval.tasks=0", "eval.split=train"]
         judge = [f"signals.judge.url={server.url}", "signals.judge.model=m", "signals.judge.votes=1"]
         with pytest.raises(SystemExit) as ended:
             main(["train", "rloo", *small, *judge, "model.tiny.hidden_size=32", "model.tiny.layers=1", *given])

@@ -188,7 +188,7 @@ def test_the_entropy_band_in_the_learner(kit) -> None:
 
 TABLES: dict[str, Any] = {
     "run": {"steps": 3, "checkpoint_every": 1, "trajectories_every": 3},
-    "world": {"name": "oracle", "serve": False, "max_turns": 3},
+    "env": {"name": "oracle", "serve": False, "max_turns": 3},
     "rollout": {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4,
                 "lockstep": True},
     "credit": {"assigner": "rloo"},
@@ -196,7 +196,7 @@ TABLES: dict[str, Any] = {
     "correct": {"kind": "mis", "level": "turn", "max_staleness": 1},
     "loss": {"objective": "ratio_clip", "band": {"coefficient": 0.01}},
     "schedules": {
-        "world.max_turns": {"kind": "stages", "values": [1, 2, 3], "every": 1},
+        "env.max_turns": {"kind": "stages", "values": [1, 2, 3], "every": 1},
         "loss.clip_high": {"kind": "cosine_warmup", "low": 0.1, "high": 0.3, "steps": 2},
         "loss.band.weight": {"kind": "epo", "steps": 3},
         "loss.kl": {"kind": "linear", "start": 0, "end": 0.1, "steps": 2},
@@ -211,9 +211,9 @@ def config(**tables: Any) -> Config:
 
 def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, reference: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(registry.make(chosen.world.name))
+        return LocalSession(registry.make(chosen.env.name))
 
-    return build(chosen, folder, registry.get_spec(chosen.world.name), local, model, reference or model, tokenizer)
+    return build(chosen, folder, registry.get_spec(chosen.env.name), local, model, reference or model, tokenizer)
 
 
 def lines_of(log: MetricsLog) -> list[dict[str, float]]:
@@ -236,7 +236,7 @@ def test_correction_band_and_schedules_in_a_run_that_is_resumed(chatty, tokenize
     assert lines[0].get("loss/kl", 0.0) == 0
     assert lines[2]["loss/kl"] > 0
     final = trainer.config
-    assert (final.loss.options["clip_high"], final.loss.kl, final.world.max_turns) == (pytest.approx(0.3), 0.1, 3)
+    assert (final.loss.options["clip_high"], final.loss.kl, final.env.max_turns) == (pytest.approx(0.3), 0.1, 3)
     assert trainer.learner.optimizer.param_groups[0]["lr"] == pytest.approx(2e-4)
     assert trainer.learner.past_entropy.state_dict()["steps"] == 3
     newest = checkpoint.latest(tmp_path)
@@ -256,7 +256,7 @@ def test_a_recipe_with_all_of_it_survives_toml(tmp_path) -> None:
     path = tmp_path / "all.toml"
     path.write_text(to_toml(chosen), encoding="utf-8")
     assert resolve(path) == chosen
-    assert chosen.at(0).world.max_turns == 1
+    assert chosen.at(0).env.max_turns == 1
     assert chosen.at(7).schedules == chosen.schedules
     assert chosen.at(7).at(0) == chosen.at(0)
 
@@ -265,7 +265,7 @@ def test_a_recipe_with_all_of_it_survives_toml(tmp_path) -> None:
     ("tables", "sentence"),
     [
         ({"schedules": {"loss.clip": {"kind": "epo"}}}, "there is no option 'loss.clip'"),
-        ({"schedules": {"world.split": {"kind": "epo"}}}, "'world.split' is read only when a run begins"),
+        ({"schedules": {"env.split": {"kind": "epo"}}}, "'env.split' is read only when a run begins"),
         ({"schedules": {"rollout.temperature": {"kind": "epo"}}}, "'rollout.temperature' is read only when"),
         ({"schedules": {"loss.objective": {"kind": "epo"}}}, "'loss.objective' is 'ratio_clip', and that is no number"),
         ({"schedules": {"optim.epochs": {"kind": "linear", "start": 1, "end": 2, "steps": 3}}}, "optim.epochs"),

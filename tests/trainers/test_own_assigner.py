@@ -120,7 +120,7 @@ def test_a_function_that_says_nothing_needs_nothing(tmp_path, monkeypatch) -> No
 
 
 SMALL = [
-    "credit.assigner=own_assigner:elsewhere", "world.name=oracle", "world.serve=false", "run.steps=2",
+    "credit.assigner=own_assigner:elsewhere", "env.name=oracle", "env.serve=false", "run.steps=2",
     "rollout.groups=2", "rollout.group_size=2", "rollout.max_new_tokens=4", "rollout.max_length=640",
 ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from agentgym_trainers.recipe import NamedEnv, resolve
 from agentgym_trainers.rollout.environment import check_spec
 from agentgym_trainers.run import locked
 
-MICRO = ["world.name=oracle", "world.serve=false", "eval.split=train", "eval.tasks=1", "sft.demonstrations=4"]
+MICRO = ["env.name=oracle", "env.serve=false", "eval.split=train", "eval.tasks=1", "sft.demonstrations=4"]
 Refused = Callable[..., str]
 
 
@@ -48,10 +48,10 @@ def refused(capsys, tmp_path, monkeypatch) -> Refused:
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
-        ("world.name=keydor", UsageError, "no world is called 'keydor'. Did you mean keydoor"),
+        ("env.name=keydor", UsageError, "no world is called 'keydor'. Did you mean keydoor"),
         ("eval.tasks=99", ConfigError, "eval.tasks is 99; keydoor has 74 tasks in 'test': set eval.tasks=74"),
         ("model.path=/nope", CheckpointError, "model.path: there is no folder /nope"),
-        ("world.name=wordle", ConfigError, "wordle lists no actions to draw from: set sft.noise=0"),
+        ("env.name=wordle", ConfigError, "wordle lists no actions to draw from: set sft.noise=0"),
     ],
 )
 def test_certain_failures_are_refused_at_start(override, error, message) -> None:
@@ -72,7 +72,7 @@ def test_missing_ray_is_refused_at_start(monkeypatch) -> None:
 
 
 def test_warm_up_without_an_expert_is_refused() -> None:
-    chosen = resolve("quickstart", ["world.name=oracle", "eval.split=train", "eval.tasks=1"])
+    chosen = resolve("quickstart", ["env.name=oracle", "eval.split=train", "eval.tasks=1"])
     spec = registry.get_spec("oracle")
     bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
     with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* set sft= to train without a warm-up"):

@@ -182,7 +182,7 @@ class Vowels(EchoEnv):
 BASE = {
     "name": "test",
     "run": {"steps": 3, "checkpoint_every": 1, "keep_checkpoints": 5, "trajectories_every": 9},
-    "world": {"name": "agentgym.testing:EchoEnv", "serve": False, "max_turns": 2},
+    "env": {"name": "agentgym.testing:EchoEnv", "serve": False, "max_turns": 2},
     "rollout": {"groups": 4, "group_size": 4, "max_new_tokens": 8, "max_length": 640, "concurrency": 16,
                 "lockstep": True},
     "credit": {"assigner": "rloo"},

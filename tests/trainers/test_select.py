@@ -240,7 +240,7 @@ def trainer_of(model: Any, tokenizer: Any, folder: Path, world: type[EchoEnv] = 
     base = {
         "name": "test",
         "run": {"steps": 2, "checkpoint_every": 1, "trajectories_every": 1},
-        "world": {"name": "agentgym.testing:EchoEnv", "serve": False},
+        "env": {"name": "agentgym.testing:EchoEnv", "serve": False},
         "rollout": {"groups": 4, "group_size": 4, "max_new_tokens": 6, "max_length": 640, "concurrency": 16},
         "credit": {"assigner": "rloo"},
         "optim": {"lr": 1e-3},

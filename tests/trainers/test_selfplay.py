@@ -31,7 +31,7 @@ from agentgym_trainers.train import Trainer
 WORLD = "kuhn-poker-self:hands=1"
 SMALL = (
     "run.threads=1", "rollout.groups=12", "rollout.group_size=2", "rollout.concurrency=24", "eval.tasks=0",
-    "world.serve=false", "model.tiny.hidden_size=32", "model.tiny.layers=2",
+    "env.serve=false", "model.tiny.hidden_size=32", "model.tiny.layers=2",
 )  # fmt: skip
 
 
@@ -184,9 +184,9 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     def world(name: str) -> Any:
         return type("World", (), {"spec": registry.get_spec(name)})()
 
-    one = resolve("spiral", [*SMALL, "world.name=keydoor"])
+    one = resolve("spiral", [*SMALL, "env.name=keydoor"])
     with pytest.raises(ConfigError, match="needs a world with 'two_player'"):
         check_world(one, world("keydoor"))
-    plain: Config = resolve("reinforce", [f"world.name={WORLD}", "eval.split=train", "eval.tasks=1"])
+    plain: Config = resolve("reinforce", [f"env.name={WORLD}", "eval.split=train", "eval.tasks=1"])
     with pytest.raises(ConfigError, match=r'has two players.*set source.kind = "selfplay"'):
         check_world(plain, world(WORLD))

@@ -24,7 +24,7 @@ LAB = """
 description = "Where we work."
 [run]
 steps = 7
-[world]
+[env]
 name = "keydoor"
 max_turns = 5
 [rollout]
@@ -99,8 +99,8 @@ def test_setup_then_recipe_then_overrides(mine):
 
 
 def test_an_override_removes_what_the_setup_has(mine):
-    assert resolve(mine, ["sft=", "world.max_turns="]).sft is None
-    assert resolve(mine, ["sft=", "world.max_turns="]).world.max_turns is None
+    assert resolve(mine, ["sft=", "env.max_turns="]).sft is None
+    assert resolve(mine, ["sft=", "env.max_turns="]).env.max_turns is None
 
 
 def test_another_setup_takes_the_place_of_the_recipe_s(mine):
@@ -133,7 +133,7 @@ def test_the_setup_s_own_environment_changes_nothing():
     assert on(keydoor, "gigpo") == (resolve("gigpo"), "")
     config, note = on(keydoor, "gigpo", "http://127.0.0.1:8000")
     assert note == ""
-    assert config.world.name == "http://127.0.0.1:8000"
+    assert config.env.name == "http://127.0.0.1:8000"
     assert config.rollout == resolve("gigpo").rollout
 
 
@@ -147,8 +147,8 @@ def test_another_environment_inherits_nothing_of_a_toy(mine):
         "rollout.max_length=320"
     )
     config, note = on(registry.get_spec("sokoban"), mine)
-    assert (config.world.max_turns, config.eval.split) == (None, "test")
-    assert "world.max_turns=5, eval.split=" in note
+    assert (config.env.max_turns, config.eval.split) == (None, "test")
+    assert "env.max_turns=5, eval.split=" in note
     check_spec(config, registry.get_spec("sokoban"))
 
 
@@ -181,7 +181,7 @@ def test_a_setup_without_an_environment_serves_any(tmp_path):
     box.write_text("[run]\nthreads = 2\n[rollout]\nmax_length = 900\n", encoding="utf-8")
     config, note = on(registry.get_spec("sokoban"), "rloo", setup=box)
     assert (config.run.threads, config.rollout.max_length, note) == (2, 900, "")
-    with pytest.raises(ConfigError, match=r"'world' is missing"):
+    with pytest.raises(ConfigError, match=r"'env' is missing"):
         resolve("rloo", setup=box)
 
 
@@ -198,7 +198,7 @@ def test_own_environment_without_a_solver_is_trained(tmp_path, capsys, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     small = ["run.steps=1", "rollout.groups=2", "rollout.group_size=2", "rollout.max_new_tokens=4", "eval.attempts=1"]
-    tiny = ["model.tiny.hidden_size=32", "model.tiny.layers=1", "world.serve=false"]
+    tiny = ["model.tiny.hidden_size=32", "model.tiny.layers=1", "env.serve=false"]
     main(["train", "reinforce", *small, *tiny, "--env", "own_bare:Bare"])
     printed = capsys.readouterr()
     (line,) = [line for line in printed.err.splitlines() if line.startswith("note: ")]

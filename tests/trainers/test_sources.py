@@ -35,7 +35,7 @@ def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_sessi
                world: str = "keydoor", **sections: Any) -> Trainer:  # fmt: skip
     base: dict[str, Any] = {
         "name": "test",
-        "world": {"name": world, "serve": False, "max_turns": 4},
+        "env": {"name": world, "serve": False, "max_turns": 4},
         "source": source,
         "rollout": ROLLOUT,
         "credit": {"assigner": "rloo"},
@@ -383,7 +383,7 @@ def test_what_is_wrong_is_a_sentence(overrides, says) -> None:
 def test_a_world_without_an_expert_is_refused_at_the_start() -> None:
     spec = EchoEnv.env_spec.model_copy(update={"capabilities": ()})
     config = Config.model_validate({
-        "name": "x", "world": {"name": "echo"}, "credit": {"assigner": "rloo"}, "eval": {"tasks": 0},
+        "name": "x", "env": {"name": "echo"}, "credit": {"assigner": "rloo"}, "eval": {"tasks": 0},
         "source": {"kind": "offline", "expert": 1},
     })  # fmt: skip
     with pytest.raises(ConfigError, match="needs a world with 'expert'; echo has none"):

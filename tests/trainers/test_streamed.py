@@ -37,7 +37,7 @@ def config(**rollout: Any) -> Config:
     tree = {
         "name": "test",
         "run": {"steps": 5, "checkpoint_every": 2},
-        "world": {"name": "oracle", "serve": False},
+        "env": {"name": "oracle", "serve": False},
         "rollout": {
             "groups": GROUPS, "group_size": SIZE, "max_new_tokens": 4, "max_length": 640, "concurrency": 16,
             "staleness": STALENESS, **rollout,

@@ -29,7 +29,7 @@ from agentgym_trainers.train import Trainer
 def config(**sections: dict[str, Any]) -> Config:
     base = {
         "run": {"steps": 2, "checkpoint_every": 1, "trajectories_every": 1},
-        "world": {"name": "oracle", "serve": False},
+        "env": {"name": "oracle", "serve": False},
         "rollout": {"groups": 4, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 8},
         "credit": {"assigner": "rloo"},
         "optim": {"lr": 1e-3, "epochs": 2, "minibatches": 3},
@@ -40,9 +40,9 @@ def config(**sections: dict[str, Any]) -> Config:
 
 def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_session: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(registry.make(chosen.world.name))
+        return LocalSession(registry.make(chosen.env.name))
 
-    spec = registry.get_spec(chosen.world.name)
+    spec = registry.get_spec(chosen.env.name)
     return build(chosen, folder, spec, open_session or local, model, model, tokenizer)
 
 
@@ -102,7 +102,7 @@ def test_failures_are_not_trained_on(kit, chatty, tokenizer, tmp_path) -> None:
         opened += 1
         return LocalSession(EchoEnv(crash_at=1 if opened % 2 else None))
 
-    chosen = config(world={"name": "agentgym.testing:EchoEnv"})
+    chosen = config(env={"name": "agentgym.testing:EchoEnv"})
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path, open_session)
     trainer.runner = replace(trainer.runner, retries=0)
     groups = asyncio.run(trainer.collect())
@@ -123,7 +123,7 @@ def test_a_step_of_nothing_but_failures_stops_the_run(kit, chatty, tokenizer, tm
     async def open_session() -> LocalSession:
         return LocalSession(EchoEnv(crash_at=0))
 
-    chosen = config(world={"name": "agentgym.testing:EchoEnv"})
+    chosen = config(env={"name": "agentgym.testing:EchoEnv"})
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path, open_session)
     log = MetricsLog(tmp_path)
     with pytest.raises(PolicyFailure, match="every episode of step 1 failed: ENVIRONMENT_CRASHED"):

@@ -49,13 +49,13 @@ from agentgym_trainers.recipe import resolve, to_toml
 )
 def test_what_vllm_cannot_do_is_refused_in_a_sentence(overrides, sentence) -> None:
     with pytest.raises(ConfigError) as refused:
-        resolve("grpo", ["world.name=keydoor", "rollout.concurrency=256", "engine.kind=vllm", *overrides])
+        resolve("grpo", ["env.name=keydoor", "rollout.concurrency=256", "engine.kind=vllm", *overrides])
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_the_table_survives_toml_and_makes_the_engine(kit, tokenizer, tmp_path) -> None:
-    config = resolve("grpo", ["world.name=keydoor", "engine.kind=vllm", 'engine.urls=["http://a:1", "http://b:2/v1"]'])
+    config = resolve("grpo", ["env.name=keydoor", "engine.kind=vllm", 'engine.urls=["http://a:1", "http://b:2/v1"]'])
     (tmp_path / "again.toml").write_text(to_toml(config), encoding="utf-8")
     assert resolve(tmp_path / "again.toml") == config
     engine = build_engine(config, tmp_path, kit.build(), tokenizer)
@@ -285,6 +285,4 @@ def test_a_held_worker_waits_until_released_at_any_weights(answering, tmp_path) 
 
 def test_in_process_and_servers_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="asks for none: leave one of them out"):
-        resolve(
-            "grpo", ["world.name=keydoor", "engine.kind=vllm", "engine.urls=['http://a']", "engine.in_process=true"]
-        )
+        resolve("grpo", ["env.name=keydoor", "engine.kind=vllm", "engine.urls=['http://a']", "engine.in_process=true"])

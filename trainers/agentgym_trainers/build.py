@@ -39,14 +39,14 @@ def build(
     `model.lora` the two are one, which is given adapters."""
     validate_config(config)
     rollout = config.rollout
-    limits = Limits(config.world.max_turns, config.world.episode_s)
+    limits = Limits(config.env.max_turns, config.env.episode_s)
     runner = Runner(open_session, config.harness, limits, rollout.concurrency)
     learner = None
     if config.scale is None:
         engine = build_engine(config, folder, model, tokenizer)
     else:
         engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
-    curriculum = UniformTasks(spec.splits[config.world.split], config.run.seed)
+    curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
     template = ChatTemplate(tokenizer)
     sampling = sampling_params(config, template)
     parts = Parts(

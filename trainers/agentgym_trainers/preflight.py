@@ -25,8 +25,8 @@ def check_start(config: Config) -> None:
         require_ray()
     check_model(config)
     SOURCES[config.source.kind].check(config.source)
-    if "://" not in config.world.name:
-        check_spec(config, registry.get_spec(config.world.name))
+    if "://" not in config.env.name:
+        check_spec(config, registry.get_spec(config.env.name))
 
 
 def check_model(config: Config) -> None:
@@ -42,7 +42,7 @@ def check_model(config: Config) -> None:
 async def check_room(config: Config, world: Connection, template: ChatTemplate) -> None:
     """Raise ConfigError where the first prompt of a task and one response are longer than rollout.max_length."""
     rollout, spec, harness = config.rollout, world.spec, config.harness
-    splits = {config.world.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
+    splits = {config.env.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
     session = world.session()
     try:
         for split, count in splits.items():

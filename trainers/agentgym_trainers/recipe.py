@@ -22,10 +22,10 @@ from agentgym_trainers.config.sections import Config, CreditOptions, EvalOptions
 from agentgym_trainers.rollout.environment import lists_actions
 from agentgym_trainers.validate import validate_config
 
-SETUP_TABLES = ("run", "model", "world", "harness", "rollout", "engine", "optim", "sft", "eval", "scale")
+SETUP_TABLES = ("run", "model", "env", "harness", "rollout", "engine", "optim", "sft", "eval", "scale")
 """What a setup may say; the other tables are the method's."""
 
-OF_THE_ENVIRONMENT = ("world", "harness", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
+OF_THE_ENVIRONMENT = ("env", "harness", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
 """What a setup says for its own environment, and for no other."""
 
 
@@ -33,7 +33,7 @@ class NamedEnv(NamedTuple):
     """The environment to train on, in place of the setup's."""
 
     name: str
-    """As `world.name`."""
+    """As `env.name`."""
     spec: EnvSpec
 
 
@@ -96,7 +96,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
     readers = {
         "run": "train.py",
         "model": "checkpoint.py, models.py",
-        "world": "train.py",
+        "env": "train.py",
         "harness": "agentgym/rollouts/prompt_format.py",
         "rollout": "agentgym/rollouts/runner.py",
         "engine": f"engines/ ({config.engine.kind})",
@@ -178,12 +178,12 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _move(place: dict[str, Any], method: dict[str, Any], setup: str | Path | None, env: NamedEnv) -> str:
     """Change a setup's and a recipe's tables to another environment; what that took, as a sentence, or nothing."""
     spec, notes = env.spec, []
-    made_for = place.get("world", {}).get("name")
+    made_for = place.get("env", {}).get("name")
     if made_for not in (None, env.name, spec.id):
         dropped = ", ".join(f"{key}={json.dumps(value)}" for key, value in _drop(place, OF_THE_ENVIRONMENT))
         if dropped:
             notes.append(f"setup {setup} is made for {made_for}, so this is left out for {spec.id}: {dropped}")
-    method["world"] = {**method.get("world", {}), "name": env.name}
+    method["env"] = {**method.get("env", {}), "name": env.name}
     notes += _fit_warm_up(place, method, spec)
     notes += _fit_evaluation(place, method, spec)
     return "; ".join(notes)
@@ -197,7 +197,7 @@ def _drop(tables: dict[str, Any], paths: Sequence[str]) -> list[tuple[str, Any]]
         for key in list(tables.get(section, {})):
             if wanted in ("", key):
                 dropped.append((f"{section}.{key}", tables[section].pop(key)))
-    return [option for option in dropped if option[0] != "world.name"]
+    return [option for option in dropped if option[0] != "env.name"]
 
 
 def _fit_warm_up(place: dict[str, Any], method: dict[str, Any], spec: EnvSpec) -> list[str]:

@@ -165,8 +165,8 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
     demonstrations = []
     if options is not None:
         bar = progress.add_task("expert episodes", total=None)
-        runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), config.rollout.concurrency)
-        demonstrations = await sft.demonstrate(runner, world.spec, config.world.split, options, seed)
+        runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), config.rollout.concurrency)
+        demonstrations = await sft.demonstrate(runner, world.spec, config.env.split, options, seed)
         progress.update(bar, total=len(demonstrations), completed=len(demonstrations))
     if config.model.path is not None:
         model, tokenizer = checkpoint.load_model(config.model.path)
@@ -224,13 +224,13 @@ async def imitate(
 
 async def sampled_success(config: Config, world: Connection, model: Any, template: ChatTemplate) -> float:
     """Success of one attempt at each of a batch of training tasks."""
-    rollout, tasks = config.rollout, world.spec.splits[config.world.split]
+    rollout, tasks = config.rollout, world.spec.splits[config.env.split]
     engine = InProcessEngine(
         model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
     )
     policy = TokenPolicy(engine, template, sampling_params(config, template), (config.run.seed, 0))
-    runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), rollout.concurrency)
-    episodes = [Episode(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
+    runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), rollout.concurrency)
+    episodes = [Episode(world.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
     try:
         return success_rate(await runner.run(policy, episodes))
     finally:
@@ -289,7 +289,7 @@ class HeldOut:
             identity=f"{model.name} of {self.config.name}",
             concurrency=self.config.rollout.concurrency,
             harness=self.config.harness,
-            limits=Limits(self.config.world.max_turns, self.config.world.episode_s),
+            limits=Limits(self.config.env.max_turns, self.config.env.episode_s),
             on_progress=lambda p: self.progress.update(bar, total=p.total, completed=p.done),
             server=self.server,
         )
@@ -321,7 +321,7 @@ class HeldOut:
         return comparison
 
     def _suite(self) -> Suite:
-        options, world = self.config.eval, self.config.world
+        options, world = self.config.eval, self.config.env
         return Suite(
             name=f"{world.name} {options.split}",
             attempts=options.attempts,

@@ -136,7 +136,7 @@ class Trainer:
         if not self.config.schedules:
             return
         self.config = self.config.at(self.step)
-        self.runner = replace(self.runner, limits=replace(self.runner.limits, max_turns=self.config.world.max_turns))
+        self.runner = replace(self.runner, limits=replace(self.runner.limits, max_turns=self.config.env.max_turns))
         self.learner.set_lr(self.config.optim.lr)
 
     async def collect_until_full(self) -> tuple[list[Group], list[Group], dict[str, float]]:
@@ -163,7 +163,7 @@ class Trainer:
     async def rollout_groups(self, tasks: Sequence[tuple[int, int]]) -> list[Group]:
         """One group of attempts for each (task, environment seed), all episodes at once."""
         size = self.config.rollout.group_size
-        env, split = self.spec.id, self.config.world.split
+        env, split = self.spec.id, self.config.env.split
         episodes = [Episode(env, split, task, seed, attempt) for task, seed in tasks for attempt in range(size)]
         trajectories = await self.runner.run(self.policy(self.config.run.seed, self.step), episodes)
         return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]

@@ -111,7 +111,7 @@ def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
 
         agentgym("register", "keydoor", "--image", IMAGE, "--gateway", gateway.url)
         assert len(mine()) == 1
-        world = f"world.name={gateway.url}/envs/keydoor"
+        world = f"env.name={gateway.url}/envs/keydoor"
         agentgym("train", "quickstart", world, *small, *warm, *room, "--out", str(tmp_path / "run"))
         steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]

@@ -1,7 +1,7 @@
 """Schedules: an option as a function of the step. No state: a resumed run has what an uninterrupted one would have.
 
 [schedules]
-"world.max_turns" = {kind = "stages", values = [10, 20, 30], every = 100}
+"env.max_turns" = {kind = "stages", values = [10, 20, 30], every = 100}
 
 Steps count from 0. Held-out evaluation has the recipe's own options, whatever the stage.
 """
@@ -98,7 +98,7 @@ ScheduleOptions = Annotated[Stages | Linear | CosineWarmup | CosineDecay | EpoPh
 
 LIVE = ("loss.", "credit.", "select.", "shaping.", "correct.", "replay.")
 LIVE_OPTIONS = frozenset(
-    {"world.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
+    {"env.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
 )
 """What is read anew in every step, and so may be scheduled; all else is built once."""
 

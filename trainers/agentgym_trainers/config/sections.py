@@ -68,7 +68,7 @@ class ModelOptions(Part):
     """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
 
 
-class WorldOptions(Part):
+class EnvOptions(Part):
     """What is trained on."""
 
     name: str
@@ -218,7 +218,7 @@ class Config(Part):
     paper: str = ""
     run: RunOptions = RunOptions()
     model: ModelOptions = ModelOptions()
-    world: WorldOptions
+    env: EnvOptions
     harness: Harness = Harness()
     rollout: RolloutOptions = RolloutOptions()
     engine: SerializeAsAny[KindOptions] = InProcess()

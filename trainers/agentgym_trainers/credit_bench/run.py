@@ -209,7 +209,7 @@ async def _measure(
 
 async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> Scene:
     """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
-    env, split = trainer.spec.id, trainer.config.world.split
+    env, split = trainer.spec.id, trainer.config.env.split
     tasks = trainer.curriculum.propose(groups)
     episodes = [Episode(env, split, task, world_seed, k) for task, world_seed in tasks for k in range(size)]
     played = await trainer.runner.run(trainer.policy(seed, 11, salt), episodes)

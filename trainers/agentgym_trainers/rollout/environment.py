@@ -22,8 +22,8 @@ again."""
 @asynccontextmanager
 async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
     """The world to train on, and the URL of the server that was started for it, if one was."""
-    name = config.world.name
-    if "://" in name or not config.world.serve:
+    name = config.env.name
+    if "://" in name or not config.env.serve:
         async with connect(name) as world:
             yield check_world(config, world), None
         return
@@ -41,7 +41,7 @@ def check_world(config: Config, world: Connection) -> Connection:
 
 def check_spec(config: Config, spec: EnvSpec) -> None:
     """Raise ConfigError where the recipe asks for what the world does not have."""
-    for split in (config.world.split, config.eval.split):
+    for split in (config.env.split, config.eval.split):
         if split not in spec.splits:
             raise ConfigError(f"{spec.id} has no split {split!r}; it has {', '.join(spec.splits)}")
     if config.eval.tasks > spec.splits[config.eval.split]:

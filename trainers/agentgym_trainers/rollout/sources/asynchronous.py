@@ -121,7 +121,7 @@ class StreamedSource(Source):
     async def _play(self, trainer: Collector, prompt: Prompt) -> Group:
         """The attempts of a group."""
         rollout = trainer.config.rollout
-        size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
+        size, env, split = rollout.group_size, trainer.spec.id, trainer.config.env.split
         episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size)]
         policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
 

@@ -48,7 +48,7 @@ class BranchedSource(Source):
         size, runner = trainer.config.rollout.group_size, trainer.runner
         policy = trainer.policy(trainer.config.run.seed, trainer.step)
         proposed = trainer.curriculum.propose(groups)
-        env, split = trainer.spec.id, trainer.config.world.split
+        env, split = trainer.spec.id, trainer.config.env.split
 
         trunk = _Trunk(policy, self.options.snapshots and "snapshot" in trainer.spec.capabilities)
         episodes = [Episode(env, split, task, seed, size) for task, seed in proposed]

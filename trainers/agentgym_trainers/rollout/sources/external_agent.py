@@ -50,7 +50,7 @@ class ForeignAgent(KindOptions):
     kind: Literal["harness"] = "harness"
     command: str
     """The program and its arguments, without a shell. `rollout.concurrency` of them run at once, each for at most
-    `world.episode_s` seconds."""
+    `env.episode_s` seconds."""
 
     @field_validator("command")
     @classmethod
@@ -84,16 +84,16 @@ class ForeignAgentSource(Source):
         )
         tasks = trainer.curriculum.propose(groups)
         episodes = [
-            Episode(trainer.spec.id, config.world.split, task, seed, attempt)
+            Episode(trainer.spec.id, config.env.split, task, seed, attempt)
             for task, seed in tasks
             for attempt in range(size)
         ]
-        recorder = Recorder(policy.template, lease_s=2 * config.world.episode_s, most=len(episodes) + 1)
+        recorder = Recorder(policy.template, lease_s=2 * config.env.episode_s, most=len(episodes) + 1)
         folder, key = trainer.folder / "agents" / f"step-{trainer.step + 1:06d}", secrets.token_hex(16)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             async with host(served, recorder, key) as url:
-                runs = _Runs(self.options.command, url, key, recorder, policy, folder, config.world.episode_s)
+                runs = _Runs(self.options.command, url, key, recorder, policy, folder, config.env.episode_s)
                 played = await runs.all(episodes, config.rollout.concurrency, trainer.runner.retries)
         finally:
             await served.close()

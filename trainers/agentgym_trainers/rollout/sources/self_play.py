@@ -53,7 +53,7 @@ class SelfPlaySource(Source):
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """A group for each of the two roles of `groups` / 2 tasks."""
         size, policy = trainer.config.rollout.group_size, trainer.policy(trainer.config.run.seed, trainer.step)
-        env, split = trainer.spec.id, trainer.config.world.split
+        env, split = trainer.spec.id, trainer.config.env.split
         tasks = trainer.curriculum.propose(groups // 2)
         pairs = [
             tuple(Episode(env, split, task, seed, attempt + role * size) for role in (0, 1))
