@@ -29,8 +29,9 @@ from torch import Tensor
 
 from agentgym.clients.client import Connection
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.evaluation.evaluate import Comparison, Report, compare, evaluate
+from agentgym.evaluation.evaluate import Report, compare, evaluate
 from agentgym.evaluation.suite import Suite, SuiteWorld, lock
+from agentgym.evaluation.summary import Comparison
 from agentgym.rollouts.policy import Episode
 from agentgym.rollouts.prompt_format import Harness
 from agentgym.rollouts.runner import Limits, Runner

@@ -7,18 +7,16 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionBusy
 from agentgym.protocol import ResetRequest, SessionReply, StepRequest
 from agentgym_servers.env_server.workers.env_call import Answer, World
-from agentgym_servers.web.metrics import Latencies
-
-if TYPE_CHECKING:
-    from agentgym_servers.env_server.session_table import Sessions
+from agentgym_servers.env_server.workers.worker import Worker
+from agentgym_servers.web.metrics import Latencies, Metrics
 
 EPISODES_KEPT = 64
 """Past episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
@@ -57,10 +55,31 @@ class _Episode:
     """The last few steps and their replies, oldest first."""
 
 
+class SessionOwner(Protocol):
+    """What a session uses of the table that holds it."""
+
+    metrics: Metrics
+    clock: Callable[[], float]
+    replies_kept: int
+    episodes: dict[tuple[str, str], Session]
+
+    def worker(self, world: World, lost: Callable[[EnvironmentFailure], None]) -> Worker:
+        """Return the worker in which the session's environment runs. `lost` is called when it is gone."""
+        ...
+
+    def end(self, session: Session, why: str, cause: str) -> None:
+        """Close the session and remember why."""
+        ...
+
+    def discard(self, session: Session) -> None:
+        """Drop a session whose id nobody knows."""
+        ...
+
+
 class Session:
     """One open world. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
 
-    def __init__(self, world: World, table: Sessions) -> None:
+    def __init__(self, world: World, table: SessionOwner) -> None:
         self.id = secrets.token_hex(16)
         self.world = world
         self.worker = table.worker(world, self._failed)
