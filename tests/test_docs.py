@@ -121,7 +121,7 @@ def test_the_table_of_worlds_is_complete():
     from agentgym import registry
 
     told = (ROOT / "docs" / "worlds.md").read_text(encoding="utf-8")
-    for name, target in registry.names().items():
+    for name, target in registry.list_envs().items():
         if target.startswith("agentgym_environments."):
             assert f"| `{name}` |" in told
 

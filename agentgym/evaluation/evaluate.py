@@ -22,7 +22,7 @@ from rich.table import Table
 from agentgym.clients.client import connect
 from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
 from agentgym.evaluation.suite import (
-    Row,
+    AttemptRecord,
     Suite,
     SuiteWorld,
     describe,
@@ -34,7 +34,7 @@ from agentgym.evaluation.suite import (
 from agentgym.evaluation.summary import OVERALL, Comparison, Scored, Summary, difference, one_scale, summarize
 from agentgym.evaluation.tables import summary_table
 from agentgym.rollouts.policy import NotApplicable, Policy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import Session
 
@@ -44,7 +44,7 @@ class Progress(NamedTuple):
 
     done: int
     total: int
-    row: Row | None
+    row: AttemptRecord | None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Report:
 
     suite: Suite
     identity: str
-    rows: tuple[Row, ...]
+    rows: tuple[AttemptRecord, ...]
     """Sorted by (env, split, task, seed, attempt)."""
     summary: Summary
     left_out: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ async def evaluate(
     *,
     identity: str,
     concurrency: int = 64,
-    harness: Harness | None = None,
+    harness: PromptFormat | None = None,
     limits: Limits | None = None,
     retries: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -97,7 +97,7 @@ async def evaluate(
     that cannot be reached fails its attempts; the others are played. One in which the policy cannot act at all is left
     out, and named in the report. Raises ConfigError when `out` holds another run.
     """
-    harness, limits = harness or Harness(), limits or Limits()
+    harness, limits = harness or PromptFormat(), limits or Limits()
     about = describe(suite, identity, harness, limits)
     tell = on_progress or (lambda progress: None)
     left_out: dict[str, str] = {}

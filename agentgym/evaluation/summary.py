@@ -16,7 +16,7 @@ from agentgym.evaluation.stats import (
     percent,
     wilson,
 )
-from agentgym.evaluation.suite import METRIC_AT_K, Row, key_of
+from agentgym.evaluation.suite import METRIC_AT_K, AttemptRecord, key_of
 from agentgym.rollouts.trajectory import StopReason
 
 OVERALL = "overall"
@@ -24,7 +24,7 @@ Scored = Literal["success", "score"]
 
 
 @dataclass(frozen=True)
-class Line:
+class SummaryRow:
     """A line of the summary: one (world, split), or all. Rates are None where nothing was scored."""
 
     env: str
@@ -66,17 +66,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    worlds: tuple[Line, ...]
-    overall: Line
+    worlds: tuple[SummaryRow, ...]
+    overall: SummaryRow
 
 
-def summarize(rows: Iterable[Row], metrics: Sequence[str] = ()) -> Summary:
+def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Summary:
     """A line for each (world, split) and one over all, whatever the order of `rows`; pass@k for those in `metrics`.
 
     Over all, every task weighs the same, whichever world it is of; a score over several worlds is not given.
     """
     ordered = sorted(rows, key=key_of)
-    places: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    places: dict[tuple[str, str], list[AttemptRecord]] = defaultdict(list)
     for row in ordered:
         places[row.env, row.split].append(row)
     worlds = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
@@ -84,15 +84,15 @@ def summarize(rows: Iterable[Row], metrics: Sequence[str] = ()) -> Summary:
     return Summary(worlds, overall if one_scale(ordered) else replace(overall, score=None))
 
 
-def one_scale(rows: Iterable[Row]) -> bool:
+def one_scale(rows: Iterable[AttemptRecord]) -> bool:
     """Whether scores may be averaged: they are of one environment."""
     return len({row.env for row in rows}) <= 1
 
 
-def _line(env: str, split: str, rows: Sequence[Row], metrics: Sequence[str]) -> Line:
+def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence[str]) -> SummaryRow:
     scored = [row for row in rows if not row.failed]
     turns = sum(row.turns for row in scored)
-    return Line(
+    return SummaryRow(
         env=env,
         split=split,
         tasks=len({(row.env, row.split, row.task) for row in scored}),
@@ -107,7 +107,7 @@ def _line(env: str, split: str, rows: Sequence[Row], metrics: Sequence[str]) -> 
     )
 
 
-def interval(rows: Sequence[Row], metric: Scored) -> Interval | None:
+def interval(rows: Sequence[AttemptRecord], metric: Scored) -> Interval | None:
     """The mean over tasks of a metric, with a 95% interval over tasks (cluster bootstrap, seed 0).
 
     Wilson's, for the success of one attempt at each task. Where there is one task only, over its seeds.
@@ -124,7 +124,7 @@ TaskScores = dict[str, dict[int, list[float]]]
 """task -> seed -> the scored attempts."""
 
 
-def _by_task(rows: Iterable[Row], metric: Scored) -> TaskScores:
+def _by_task(rows: Iterable[AttemptRecord], metric: Scored) -> TaskScores:
     scores: TaskScores = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if not row.failed:
@@ -140,7 +140,7 @@ def _clusters(scores: TaskScores) -> dict[str, list[float]]:
     return {f"{task} {seed}": [mean] for task, seeds in means.items() for seed, mean in seeds.items()}
 
 
-def _at_k(scored: Sequence[Row], metric: str) -> float | None:
+def _at_k(scored: Sequence[AttemptRecord], metric: str) -> float | None:
     """The mean over tasks of pass@k or pass^k, over the seeds with at least k scored attempts."""
     at = METRIC_AT_K.fullmatch(metric)
     assert at is not None
@@ -177,7 +177,9 @@ class Comparison:
     """What differs between the runs beside the policy."""
 
 
-def difference(env: str, split: str, a: Sequence[Row], b: Sequence[Row], metric: Scored) -> Difference:
+def difference(
+    env: str, split: str, a: Sequence[AttemptRecord], b: Sequence[AttemptRecord], metric: Scored
+) -> Difference:
     """Return the difference of `b` less `a` in one environment and split."""
     scores_a, scores_b = _by_task(a, metric), _by_task(b, metric)
     shared = {task: scores_a[task].keys() & scores_b[task].keys() for task in scores_a.keys() & scores_b.keys()}

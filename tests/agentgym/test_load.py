@@ -54,7 +54,7 @@ def package(tmp_path, monkeypatch):
 
 def test_an_id_reads_its_toml_and_imports_nothing(package):
     registry.register("tiny-world", f"{package}.env:World")
-    assert registry.names()["tiny-world"] == f"{package}.env:World"
+    assert registry.list_envs()["tiny-world"] == f"{package}.env:World"
     assert registry.get_spec("tiny-world").max_turns == 3
     assert f"{package}.env" not in sys.modules
     world = registry.make("tiny-world")

@@ -29,7 +29,7 @@ from agentgym_environments.games.exploitability import (
     views,
 )
 
-GAMES = [name for name, target in registry.names().items() if target.split(".")[1] == "games"]
+GAMES = [name for name, target in registry.list_envs().items() if target.split(".")[1] == "games"]
 SELF = [name for name in GAMES if name.endswith("-self")]
 ALONE = [name for name in GAMES if name not in SELF]
 README = Path(agentgym_environments.games.__file__).with_name("README.md")

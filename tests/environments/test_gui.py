@@ -26,7 +26,7 @@ from agentgym_environments.gui.setup import COMMANDS
 from agentgym_environments.gui.tree import Numbers
 from agentgym_environments.turns import split_of
 
-WORLDS = [name for name in registry.names() if name == "gui" or name.startswith("gui-")]
+WORLDS = [name for name in registry.list_envs() if name == "gui" or name.startswith("gui-")]
 
 
 def missing() -> str:
@@ -461,7 +461,7 @@ def test_a_worker_that_is_killed_takes_its_desktop_along(tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["gui", "gui-long"])
 def test_the_conformance_suite_passes(name):
-    findings = check_env(registry.maker(name), tasks=2)
+    findings = check_env(registry.env_factory(name), tasks=2)
     assert [str(finding) for finding in findings if not finding.ok] == []
 
 

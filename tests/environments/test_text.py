@@ -250,7 +250,7 @@ def test_manners_of_buyers():
 
 # All of them
 
-PURE = [name for name, target in registry.names().items() if ".text." in target and "chess" not in target]
+PURE = [name for name, target in registry.list_envs().items() if ".text." in target and "chess" not in target]
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -13,7 +13,7 @@ from agentgym_environments.turns import TurnEnv
 
 TEXT = ("maze", "navigation", "twenty_questions", "guess_city", "car_dealer")
 FOLDERS = ("oracle", "keydoor", "wordle", "sokoban", "toytext", *(f"text/{name}" for name in TEXT))
-WORLDS = [name for name, target in registry.names().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
+WORLDS = [name for name, target in registry.list_envs().items() if "/".join(target.split(".")[1:-1]) in FOLDERS]
 EXPERTS = [name for name in WORLDS if "expert" in registry.get_spec(name).capabilities]
 
 

@@ -32,8 +32,8 @@ from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation.evaluate import Report, compare, evaluate
 from agentgym.evaluation.suite import Suite, SuiteWorld, lock
 from agentgym.evaluation.summary import Comparison
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config, RolloutOptions
@@ -238,7 +238,9 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
     )
     policy = TokenPolicy(engine, template, sampling_of(config, template), (config.run.seed, 0))
     runner = Runner(_opener(world), config.harness, Limits(config.world.max_turns), rollout.concurrency)
-    episodes = [Episode(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
+    episodes = [
+        EpisodeSpec(world.spec.id, config.world.split, i % tasks, i // tasks) for i in range(rollout.concurrency)
+    ]
     try:
         return success_rate(await runner.run(policy, episodes))
     finally:
@@ -356,7 +358,7 @@ class LoadedPolicy:
     policy: TokenPolicy
     identity: str
     """Its path and a hash of its weights."""
-    harness: Harness
+    harness: PromptFormat
     """The one it was trained with, when it lies in a run's folder."""
 
 
@@ -374,7 +376,7 @@ def checkpoint_policy(
     policy = TokenPolicy(engine, template, sampling, (seed, 10**9))
     digest = checkpoint.weights_digest(path)
     identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
-    return LoadedPolicy(policy, identity, config.harness if config is not None else Harness())
+    return LoadedPolicy(policy, identity, config.harness if config is not None else PromptFormat())
 
 
 def checkpoint_engine(

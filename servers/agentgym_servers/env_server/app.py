@@ -19,11 +19,11 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 from agentgym.errors import UsageError
-from agentgym_servers.env_server.local_backend import LocalVerbs
+from agentgym_servers.env_server.local_backend import LocalBackend
 from agentgym_servers.env_server.routes import Mode, add_routes
-from agentgym_servers.env_server.session_table import Sessions
+from agentgym_servers.env_server.session_table import SessionTable
 from agentgym_servers.env_server.workers.env_call import Factory, worlds_of
-from agentgym_servers.env_server.workers.pool import Pool
+from agentgym_servers.env_server.workers.pool import WorkerPool
 from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
 from agentgym_servers.web.run import run_app
@@ -57,8 +57,8 @@ def create_app(
     """
     found = worlds_of(worlds)
     metrics = Metrics(found)
-    pool = Pool(workers, worker_memory_mb, metrics)
-    sessions = Sessions(
+    pool = WorkerPool(workers, worker_memory_mb, metrics)
+    sessions = SessionTable(
         pool,
         metrics,
         max_sessions=max_sessions,
@@ -67,7 +67,7 @@ def create_app(
         replies_kept=replies_kept,
         clock=clock,
     )
-    verbs = LocalVerbs(found, sessions)
+    verbs = LocalBackend(found, sessions)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -86,7 +86,7 @@ def create_app(
     return app
 
 
-async def _reap(sessions: Sessions) -> None:
+async def _reap(sessions: SessionTable) -> None:
     while True:
         await asyncio.sleep(min(SWEEP_S, sessions.lease_s / 4))
         sessions.sweep()

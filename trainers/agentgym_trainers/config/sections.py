@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_trainers.config.option_errors import checked_model, checked_options
 from agentgym_trainers.config.schedules import ScheduleOptions, applied
 from agentgym_trainers.credit import assigner_of
@@ -227,7 +227,7 @@ class Config(Part):
     run: RunOptions = RunOptions()
     model: ModelOptions = ModelOptions()
     world: WorldOptions
-    harness: Harness = Harness()
+    harness: PromptFormat = PromptFormat()
     rollout: RolloutOptions = RolloutOptions()
     engine: AnyEngine = InProcess()
     source: AnySource = Online()

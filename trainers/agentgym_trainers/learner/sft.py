@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import Episode, ExpertPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.spec import EnvSpec
@@ -26,11 +26,11 @@ async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOpt
     if "expert" not in spec.capabilities:
         raise ConfigError(f"{spec.id} has no scripted expert to imitate: set sft=, and start from a trained model")
     tasks = spec.splits[split]
-    episodes = [Episode(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
+    episodes = [EpisodeSpec(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
     return await runner.run(ExpertPolicy(options.noise, seed), episodes)
 
 
-def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]) -> list[str]:
+def corpus(spec: EnvSpec, harness: PromptFormat, demonstrations: Iterable[Trajectory]) -> list[str]:
     """The text that a tiny model's tokenizer is learned from: what stands between the template's special tokens."""
     texts = [f"system\n{harness.instructions(spec)}"]
     for trajectory in demonstrations:
@@ -39,7 +39,7 @@ def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]
     return texts
 
 
-def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: ChatTemplate) -> Trajectory:
+def tokenise(trajectory: Trajectory, spec: EnvSpec, harness: PromptFormat, template: ChatTemplate) -> Trajectory:
     """The same episode with token branches, as if its replies had been sampled and stopped."""
     tools = harness.tools(spec)
     transcript = Transcript(template, template.stop_ids(), tools)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
@@ -133,10 +133,10 @@ class StreamedSource:
         """The attempts of a group."""
         rollout = trainer.config.rollout
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.world.split
-        episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size)]
+        episodes = [EpisodeSpec(env, split, prompt.task, prompt.seed, i) for i in range(size)]
         policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
 
-        async def attempt(episode: Episode) -> Trajectory:
+        async def attempt(episode: EpisodeSpec) -> Trajectory:
             async with self._seats:
                 (trajectory,) = await trainer.runner.run(policy, [episode])
                 return trajectory
