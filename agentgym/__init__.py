@@ -36,8 +36,8 @@ from agentgym.evaluation.suite import load_suite
 from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.registry import get_spec, make, register, register_with_gymnasium
 from agentgym.rollouts.openai_policy import OpenAIPolicy
-from agentgym.rollouts.policy import Actor, Episode, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import Actor, EpisodeSpec, ExpertPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner, rollout
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym.session import LocalSession, Session, Step
@@ -61,14 +61,13 @@ __all__ = [
     "EnvironmentCrashed",
     "EnvironmentFailure",
     "EnvironmentNotOpened",
-    "Episode",
     "EpisodeLost",
     "EpisodeRefused",
+    "EpisodeSpec",
     "ExpertPolicy",
     "Group",
     "GuardTripped",
     "GymnasiumEnv",
-    "Harness",
     "HumanPolicy",
     "LearnerLost",
     "Limits",
@@ -79,6 +78,7 @@ __all__ = [
     "OutOfOrder",
     "Policy",
     "PolicyFailure",
+    "PromptFormat",
     "RandomPolicy",
     "RateLimited",
     "RemoteEnv",

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from agentgym.errors import BadRequest
-from agentgym.spaces import Action as ActionSpace
-from agentgym.spaces import Observation as ObservationSpace
+from agentgym.spaces import ActionSpace as ActionSpace
+from agentgym.spaces import ObservationSpace as ObservationSpace
 from agentgym.spec import EnvSpec
 
 

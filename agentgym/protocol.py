@@ -20,13 +20,13 @@ from agentgym.errors import FAILURES, EnvironmentFailure, MissingDependency, Sco
 QUEUE_S: Any = Field(default=0.0, ge=0, le=600)
 
 
-class Body(BaseModel):
+class RequestModel(BaseModel):
     """A request: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Answer(BaseModel):
+class ReplyModel(BaseModel):
     """A reply: unknown fields, a newer server's, are ignored."""
 
     model_config = ConfigDict(extra="ignore")
@@ -56,7 +56,7 @@ class ResetRequest(BaseModel):
         return options
 
 
-class WireAction(Body):
+class WireAction(RequestModel):
     """An action: `{"text": ...}` or `{"tool": ..., "arguments": {...}}`."""
 
     text: str | None = None
@@ -75,7 +75,7 @@ class WireAction(Body):
         return self.text if self.tool is None else {"name": self.tool, "arguments": self.arguments}  # type: ignore[return-value]
 
 
-class StepRequest(Body):
+class StepRequest(RequestModel):
     session_id: str = Field(max_length=64)
     action: WireAction
     step: int | None = Field(default=None, ge=0)
@@ -97,7 +97,7 @@ class StatelessStepRequest(BaseModel):
     request_id: str | None = Field(default=None, max_length=255)
 
 
-class StepManyRequest(Body):
+class StepManyRequest(RequestModel):
     steps: list[StepRequest] = Field(min_length=1, max_length=4096)
     wait_for: int = Field(default=1, ge=1)
     """Answer once so many steps are ready (all, when there are fewer) ..."""
@@ -105,13 +105,13 @@ class StepManyRequest(Body):
     """... and at most this much later; over HTTP those still running answer null and are asked for again."""
 
 
-class SessionRequest(Body):
+class SessionRequest(RequestModel):
     """The body of /close, /expert, /hint and /snapshot."""
 
     session_id: str = Field(max_length=64)
 
 
-class RestoreRequest(Body):
+class RestoreRequest(RequestModel):
     """Open a new session in the state that /snapshot returned (a fork)."""
 
     snapshot: str
@@ -123,7 +123,7 @@ class RestoreRequest(Body):
     queue_s: float = QUEUE_S
 
 
-class StepReply(Answer):
+class StepReply(ReplyModel):
     """What /reset and /step answer. `done` is `terminated or truncated`, for OpenEnv's clients."""
 
     observation: dict[str, Any]
@@ -141,7 +141,7 @@ class StepReply(Answer):
     request_id: str | None = None
 
 
-class SessionReply(Answer):
+class SessionReply(ReplyModel):
     """What /restore and /close answer."""
 
     session_id: str
@@ -149,7 +149,7 @@ class SessionReply(Answer):
     closed: bool = False
 
 
-class SessionInfo(Answer):
+class SessionInfo(ReplyModel):
     """What GET /sessions/{id} answers."""
 
     session_id: str
@@ -161,21 +161,21 @@ class SessionInfo(Answer):
     """A call of this session is running."""
 
 
-class ActionReply(Answer):
+class ActionReply(ReplyModel):
     """What /expert answers."""
 
     session_id: str
     action: WireAction
 
 
-class HintReply(Answer):
+class HintReply(ReplyModel):
     """What /hint answers."""
 
     session_id: str
     hint: str
 
 
-class SnapshotReply(Answer):
+class SnapshotReply(ReplyModel):
     """What /snapshot answers."""
 
     session_id: str
@@ -183,7 +183,7 @@ class SnapshotReply(Answer):
     """base64 of what the world's `snapshot()` returned; /restore opens a session in this state, at its step 0."""
 
 
-class WireError(Answer):
+class WireError(ReplyModel):
     """The body of every reply that is not 2xx, and of a failed entry of /step_many."""
 
     code: str
@@ -199,7 +199,7 @@ class WireError(Answer):
         return FAILURES.get(self.code, EnvironmentFailure)(self.message)
 
 
-class StepManyReply(Answer):
+class StepManyReply(ReplyModel):
     results: list[StepReply | WireError | None]
     """One a request, in order; None is still running: ask for the same step again."""
 

@@ -70,7 +70,7 @@ def register_with_gymnasium() -> None:
             )
 
 
-def names() -> dict[str, str]:
+def list_envs() -> dict[str, str]:
     """Every known id and the "package.module:Class" that it stands for."""
     installed = {name: one.target for name, one in _installed().items()}
     return dict(sorted({**installed, **_registered}.items()))
@@ -108,10 +108,10 @@ def target(name: str) -> str:
 
 def make(name: str, **kwargs: Any) -> Env:
     """A new instance of a world in this process. `kwargs` override the spec's own."""
-    return maker(name, **kwargs)()
+    return env_factory(name, **kwargs)()
 
 
-def maker(name: str, **kwargs: Any) -> Callable[[], Env]:
+def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
     """What makes new instances: `make`, with the class and its spec read once for all of them."""
     name, arguments = split_arguments(name)
     kwargs = {**arguments, **kwargs}
@@ -202,7 +202,7 @@ def _target(name: str) -> str:
         if not all(part.isidentifier() for part in [*module.split("."), *cls.split(".")]):
             raise UnknownEnvironment(f'a world of your own is named "package.module:Class", not {name!r}')
         return name
-    known = names()
+    known = list_envs()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
         guess = f" Did you mean {', '.join(close)}?" if close else ""

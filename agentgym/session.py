@@ -66,7 +66,7 @@ class Session(Protocol):
         ...
 
 
-class OwnThread:
+class SessionThread:
     """A daemon thread that makes one world's calls in order, so that a world that hangs is left behind, not waited for.
 
     Every call of a world comes from the same thread, as browsers and databases ask. A thread cannot be killed: after
@@ -143,7 +143,7 @@ class LocalSession:
     def __init__(self, env: Env) -> None:
         self.env = env
         self.spec = env.env_spec
-        self._thread = None if self.spec.inline else OwnThread(self.spec.id)
+        self._thread = None if self.spec.inline else SessionThread(self.spec.id)
         self.closed = False
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 
-class Observation(gymnasium.Space):
+class ObservationSpace(gymnasium.Space):
     """A string, or with `image=True` a dict of "text" and "image" (uint8[H, W, 3])."""
 
     def __init__(self, image: bool = False, seed: int | np.random.Generator | None = None) -> None:
@@ -37,13 +37,13 @@ class Observation(gymnasium.Space):
         return False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Observation) and other.image == self.image
+        return isinstance(other, ObservationSpace) and other.image == self.image
 
     def __repr__(self) -> str:
-        return f"Observation(image={self.image})"
+        return f"ObservationSpace(image={self.image})"
 
 
-class Action(gymnasium.Space):
+class ActionSpace(gymnasium.Space):
     """Any text, or a tool call when `tools` are named. `sample` draws from `actions`, or a call without arguments."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Action(gymnasium.Space):
         return False
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Action) and (other.actions, other.tools) == (self.actions, self.tools)
+        return isinstance(other, ActionSpace) and (other.actions, other.tools) == (self.actions, self.tools)
 
     def __repr__(self) -> str:
-        return f"Action({list(self.actions or self.tools)})"
+        return f"ActionSpace({list(self.actions or self.tools)})"

@@ -138,7 +138,7 @@ class Peer:
 
 def harness() -> Any:
     """Ours, as TRL tells a conversation: the first observation in the prompt, the others as answers of the tool."""
-    from agentgym.rollouts.prompt_format import Harness, text_of
+    from agentgym.rollouts.prompt_format import PromptFormat, text_of
     from agentgym.spec import ToolSpec
 
     field = {"type": "string", "description": "the action"}
@@ -150,7 +150,7 @@ def harness() -> Any:
             told = {"name": self.name, "description": self.description, "parameters": self.parameters}
             return {**told, "return": {"type": "string", "description": "what is seen next"}}
 
-    class Chat(Harness):
+    class Chat(PromptFormat):
         def tools(self, spec: Any) -> tuple[ToolSpec, ...]:
             return (Act(name="act", description="Take one action in the maze.", parameters=parameters),)
 
@@ -175,7 +175,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
     import numpy as np
 
     from agentgym import registry
-    from agentgym.rollouts.policy import Episode, ExpertPolicy
+    from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
     from agentgym.rollouts.runner import Limits, Runner
     from agentgym.session import LocalSession
     from agentgym_trainers.config.sections import OptimOptions
@@ -190,7 +190,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
         return LocalSession(registry.make("keydoor"))
 
     runner = Runner(open_session, chat, Limits(TURNS), 32)
-    episodes = [Episode("keydoor", "train", i % spec.splits["train"], i) for i in range(400)]
+    episodes = [EpisodeSpec("keydoor", "train", i % spec.splits["train"], i) for i in range(400)]
     played = asyncio.run(runner.run(ExpertPolicy(0.2, 0), episodes))
     tools = chat.tools(spec)
     shape = tiny.TinyModel(vocab_size=512, max_length=LENGTH)

@@ -27,7 +27,7 @@ import torch
 
 from agentgym import registry
 from agentgym.evaluation.stats import wilson
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.session import LocalSession, Step
 from agentgym_trainers import run
 from agentgym_trainers.recipe import resolve
@@ -74,7 +74,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
             await trainer.run(log, lambda step, metrics: seen.update(metrics))
             seconds = perf_counter() - began
             tasks = connection.spec.splits["test"]
-            episodes = [Episode(connection.spec.id, "test", i % tasks, 10**6 + i) for i in range(HELD_OUT)]
+            episodes = [EpisodeSpec(connection.spec.id, "test", i % tasks, 10**6 + i) for i in range(HELD_OUT)]
             played = await usual.run(trainer.policy(seed, 10**9), episodes)
             await trainer.engine.aclose()
             log.close()

@@ -209,7 +209,7 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
 
     import torch
 
-    from agentgym.rollouts.policy import Episode
+    from agentgym.rollouts.policy import EpisodeSpec
     from agentgym_trainers import run
     from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
     from agentgym_trainers.recipe import resolve
@@ -234,7 +234,9 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
             trainer, _ = await run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             tasks = connection.spec.splits[place.split]
-            held_out = [Episode(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(place.held_out)]
+            held_out = [
+                EpisodeSpec(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(place.held_out)
+            ]
             curve: list[tuple[int, float]] = []
             played, collect = 0, trainer.play
 

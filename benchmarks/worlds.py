@@ -83,7 +83,7 @@ def main() -> None:
         "| world | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB "
         "| original, steps/s | overhead |\n|---|---|---|---|---|---|---|---|---|"
     )
-    slow = [name for name in options.worlds or registry.names() if not measure(name, options.seconds)]
+    slow = [name for name in options.worlds or registry.list_envs() if not measure(name, options.seconds)]
     if slow:
         sys.exit(f"more than {100 * MOST_OVERHEAD:.0f} % over the original: {', '.join(slow)}")
 

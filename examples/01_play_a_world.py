@@ -2,11 +2,11 @@
 
 import asyncio
 
-from agentgym import Episode, Harness, Limits, LocalSession, Trajectory, make, rollout
-from agentgym.rollouts.policy import Ask, ExpertPolicy, Policy, ScriptedPolicy
+from agentgym import EpisodeSpec, Limits, LocalSession, PromptFormat, Trajectory, make, rollout
+from agentgym.rollouts.policy import ExpertPolicy, Policy, ScriptedPolicy, TurnContext
 
 
-def follow_the_key(ask: Ask) -> str:
+def follow_the_key(ask: TurnContext) -> str:
     """A policy is a function of what is seen: "key north east door east" names the ways to the key."""
     words = str(ask.step.observation).split()
     if words[1] == "here":
@@ -16,9 +16,9 @@ def follow_the_key(ask: Ask) -> str:
     return "open" if way == "here" else f"go {way}"
 
 
-async def play(policy: Policy, episode: Episode) -> Trajectory:
+async def play(policy: Policy, episode: EpisodeSpec) -> Trajectory:
     session = LocalSession(make(episode.env))
-    trajectory = await rollout(session, policy.actor(episode), Harness(), episode, Limits())
+    trajectory = await rollout(session, policy.actor(episode), PromptFormat(), episode, Limits())
     await session.close()
     return trajectory
 
@@ -33,7 +33,7 @@ def show(name: str, trajectory: Trajectory) -> None:
 
 
 async def main() -> None:
-    episode = Episode("keydoor", split="test", task=2, seed=0)
+    episode = EpisodeSpec("keydoor", split="test", task=2, seed=0)
     show("expert", await play(ExpertPolicy(), episode))
     show("a script", await play(ScriptedPolicy(follow_the_key), episode))
     show("a stubborn one", await play(ScriptedPolicy(["go north"]), episode))

@@ -63,6 +63,17 @@ OF_THE_SYSTEM = {DESKTOP / f"{name}.py" for name in ("accessibility", "desk")}
 """Run under the system's own Python, which has libraries that no virtual environment can have."""
 
 
+WITHOUT_CIRCLES = ("agentgym", "agentgym_servers")
+"""Packages without a circle of imports of any kind."""
+
+SERVER_FOLDERS = {
+    "web": set(),
+    "env_server": {"web"},
+    "gateway": {"web", "env_server"},  # the gateway serves the environment server's routes over another backend
+    "inference": {"web"},
+}
+"""Folders of the servers, and the folders that each may import."""
+
 LONG_TEST_NAMES = {
     "test_a_killed_server_takes_along_worlds_that_hang_and_what_they_started",
     "test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed",
@@ -130,6 +141,48 @@ def test_imports_point_inward():
             offenders += [
                 f"{name_of(path)} imports {', '.join(sorted(wrong))}: {rule}" for rule, wrong in rules.items() if wrong
             ]
+    report(offenders)
+
+
+@cache
+def import_graph(package: str) -> dict[str, set[str]]:
+    """Modules of a package, and the modules of the package that each names in any import: lazy, type-only or not."""
+    folder = PACKAGES[package]
+    modules = {}
+    for path in folder.rglob("*.py"):
+        parts = (package, *path.relative_to(folder).with_suffix("").parts)
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    graph = {}
+    for module, path in modules.items():
+        names = set()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= {member if member in modules else str(node.module) for member in members}
+        graph[module] = (names & modules.keys()) - {module}
+    return graph
+
+
+def test_no_circle_of_imports_of_any_kind():
+    offenders = []
+    for package in WITHOUT_CIRCLES:
+        graph = dict(import_graph(package))
+        while free := [module for module, names in graph.items() if not names & graph.keys()]:
+            for module in free:
+                del graph[module]
+        offenders += [f"{module} is in a circle or imports one" for module in graph]
+    report(offenders)
+
+
+def test_folders_of_the_servers_import_one_way():
+    offenders = []
+    for module, names in import_graph("agentgym_servers").items():
+        folder = f"{module}.".split(".")[1]
+        reached = {name.split(".")[1] for name in names if "." in name} - {folder}
+        wrong = reached - SERVER_FOLDERS.get(folder, set())
+        offenders += [f"{module} imports {name}/" for name in sorted(wrong)]
     report(offenders)
 
 

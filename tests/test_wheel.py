@@ -30,7 +30,7 @@ for package in (agentgym, agentgym_environments, agentgym_servers, agentgym_trai
 print(*registry.names())
 episode = agentgym.Episode("wordle", "test", 3)
 session = agentgym.LocalSession(agentgym.make("wordle"))
-played = agentgym.rollout(session, ExpertPolicy().actor(episode), agentgym.Harness(), episode, agentgym.Limits())
+played = agentgym.rollout(session, ExpertPolicy().actor(episode), agentgym.PromptFormat(), episode, agentgym.Limits())
 print(asyncio.run(played).success)
 """
 

@@ -31,7 +31,7 @@ def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
 
     WORD keeps those that have it in id, family or description.
     """
-    specs = {name: registry.get_spec(name) for name in registry.names()}
+    specs = {name: registry.get_spec(name) for name in registry.list_envs()}
     families = sorted({spec.family for spec in specs.values() if spec.family})
     if family is not None and family not in families:
         raise UsageError(f"no installed environment is of the family {family!r}; there are {', '.join(families)}")
@@ -114,14 +114,14 @@ def envs_rates(names: tuple[str, ...], **options: int) -> None:
 
 async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
     from agentgym.clients.client import connect
-    from agentgym.evaluation.baselines import Rate, rates
+    from agentgym.evaluation.baselines import BaselineScore, rates
 
     async with connect(name) as connection:
 
         async def open_session() -> Any:
             return connection.session()
 
-        shown: dict[str, dict[str, Rate]] = {}
+        shown: dict[str, dict[str, BaselineScore]] = {}
         found = rates(open_session, connection.spec, episodes=episodes, seed=seed, concurrency=concurrency)
         async for rate in found:
             shown.setdefault(rate.split, {})[rate.policy] = rate

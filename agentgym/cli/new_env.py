@@ -56,9 +56,9 @@ def _package_of(name: str) -> str:
             f"a world is called like my-world: lower-case letters and digits, words joined by hyphens, and no word of "
             f"Python's; not {name!r}"
         )
-    if name in registry.names():
+    if name in registry.list_envs():
         raise UsageError(
-            f"a world called {name!r} is installed already ({registry.names()[name]}); choose another name"
+            f"a world called {name!r} is installed already ({registry.list_envs()[name]}); choose another name"
         )
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a Python package called {package!r} is installed already; choose another name")

@@ -37,7 +37,7 @@ async def _play(
     world: str, grammar: Any, split: str | None, task: int, seed: int, policy: str, model: str | None
 ) -> None:
     from agentgym.clients.client import connect
-    from agentgym.rollouts.policy import Episode
+    from agentgym.rollouts.policy import EpisodeSpec
     from agentgym.rollouts.runner import Limits, rollout
 
     async with connect(world) as connection:
@@ -48,7 +48,7 @@ async def _play(
         if not 0 <= task < splits[split]:
             raise UsageError(f"{world} has tasks 0 to {splits[split] - 1} in {split!r}, not {task}")
         chosen, _, harness = named_policy(policy, grammar, model=model)
-        episode = Episode(connection.spec.id, split, task, seed)
+        episode = EpisodeSpec(connection.spec.id, split, task, seed)
         session = connection.session()
         try:
             trajectory = await rollout(session, chosen.actor(episode), harness, episode, Limits(episode_s=24 * 3600))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym.errors import CheckpointError, UsageError
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 
 if TYPE_CHECKING:
     from agentgym.rollouts.policy import Policy
@@ -24,7 +24,7 @@ def named_policy(
     temperature: float | None = None,
     max_new_tokens: int | None = None,
     concurrency: int = 1,
-) -> tuple[Policy, str, Harness]:
+) -> tuple[Policy, str, PromptFormat]:
     """(policy, what identifies it, its harness) of a name, a URL or a checkpoint. A checkpoint's harness is the one
     it was trained with; `grammar`, when given, overrides it."""
     from agentgym.rollouts import policy as policies
@@ -32,7 +32,7 @@ def named_policy(
     change = {} if grammar is None else {"grammar": grammar}
     named = {"human": policies.HumanPolicy, "random": policies.RandomPolicy, "expert": policies.ExpertPolicy}
     if what in named:
-        return named[what](), what, Harness(**change)
+        return named[what](), what, PromptFormat(**change)
     if "://" in what:
         from agentgym.rollouts.openai_policy import OpenAIPolicy
 
@@ -42,7 +42,7 @@ def named_policy(
         remote = OpenAIPolicy(what, model, api_key=key, temperature=temperature, max_tokens=max_new_tokens)
         options = {"temperature": temperature, "max_new_tokens": max_new_tokens}
         given = "".join(f" {name}={value}" for name, value in options.items() if value is not None)
-        return remote, f"{model} at {what}{given}", Harness(**change)
+        return remote, f"{model} at {what}{given}", PromptFormat(**change)
     require_checkpoint(Path(what), list(named))
     from agentgym_trainers.load import checkpoint_policy
 

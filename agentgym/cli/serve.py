@@ -56,7 +56,7 @@ def serve(
 
     Each is at /envs/NAME, the first one also at /.
     """
-    from agentgym_servers.web.run import run_server
+    from agentgym_servers.env_server.app import run_server
 
     note_if_open(host, port)
     with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it

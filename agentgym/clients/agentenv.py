@@ -1,7 +1,7 @@
 """Worlds of AgentGym's own servers (github.com/WooooDyy/AgentGym, `agentenv-*`): sessions, and how to name one.
 
-    agentgym+http://host:36001?env=textcraft           (`agentgym.clients.agentenv_table` has the names)
-    agentgym+http://host:36001?env=textcraft&tasks=374  when the table does not know how many tasks there are
+    agentenv+http://host:36001?env=textcraft           (`agentgym.clients.agentenv_table` has the names)
+    agentenv+http://host:36001?env=textcraft&tasks=374  when the table does not know how many tasks there are
 
 Their protocol has no index of steps, so an answer that was lost is never asked for again: the episode is lost.
 """
@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from agentgym.clients.agentenv_table import DIALECTS, Dialect
-from agentgym.clients.schema_mapping import Bare
-from agentgym.clients.transports.http import FIRST_BACKOFF_S, Calls, excerpt, unsent
+from agentgym.clients.agentenv_table import DIALECTS, AgentEnvDialect
+from agentgym.clients.schema_mapping import WithoutCapabilities
+from agentgym.clients.transports.http import FIRST_BACKOFF_S, HttpClient, excerpt, unsent
 from agentgym.env import Action
 from agentgym.errors import (
     AtCapacity,
@@ -37,7 +37,7 @@ from agentgym.errors import (
 from agentgym.session import Step
 from agentgym.spec import EnvSpec
 
-SCHEME = "agentgym+"
+SCHEME = "agentenv+"
 TIMEOUT_S = 300.0
 """Of one request, unless told: these servers have no deadlines, and some log in to web sites in a reset."""
 CLOSE_S = 35.0
@@ -67,12 +67,12 @@ def split_url(url: str) -> tuple[str, Mapping[str, str]]:
     return str(parsed.copy_with(query=None)), options
 
 
-class DialectClient:
+class AgentEnvClient:
     """Sessions of one AgentGym server."""
 
-    def __init__(self, calls: Calls, dialect: Dialect, spec: EnvSpec) -> None:
+    def __init__(self, calls: HttpClient, dialect: AgentEnvDialect, spec: EnvSpec) -> None:
         self.calls, self.dialect, self.spec = calls, dialect, spec
-        self._sessions: set[DialectSession] = set()
+        self._sessions: set[AgentEnvSession] = set()
         self._taken: set[int] = set()
         self._free: list[int] = []
         """Server sessions to use again, where the server cannot close them."""
@@ -80,8 +80,8 @@ class DialectClient:
 
     @classmethod
     async def open(
-        cls, calls: Calls, options: Mapping[str, str], told: Mapping[str, Any], timeout_s: float | None
-    ) -> DialectClient:
+        cls, calls: HttpClient, options: Mapping[str, str], told: Mapping[str, Any], timeout_s: float | None
+    ) -> AgentEnvClient:
         """`options` are the URL's, `told` fields of the EnvSpec that nobody can know here."""
         dialect = DIALECTS[options["env"]]
         calls.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
@@ -106,12 +106,12 @@ class DialectClient:
         await client.exchange("GET", "/", None, repeatable=True)  # somebody is there
         return client
 
-    def session(self) -> DialectSession:
-        session = DialectSession(self)
+    def session(self) -> AgentEnvSession:
+        session = AgentEnvSession(self)
         self._sessions.add(session)
         return session
 
-    def forget(self, session: DialectSession) -> None:
+    def forget(self, session: AgentEnvSession) -> None:
         self._sessions.discard(session)
 
     async def close(self) -> None:
@@ -217,12 +217,12 @@ class DialectClient:
             failed += 1
 
 
-class DialectSession(Bare):
+class AgentEnvSession(WithoutCapabilities):
     """One session; the `Session` of `agentgym.session`. Its calls are made one after another."""
 
     server = "an AgentGym"
 
-    def __init__(self, client: DialectClient) -> None:
+    def __init__(self, client: AgentEnvClient) -> None:
         self.spec = client.spec
         self._client, self._dialect = client, client.dialect
         self._number: int | None = None

@@ -81,7 +81,7 @@ def _react(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class AgentEnvDialect:
     """What one of the servers wants and answers."""
 
     name: str
@@ -116,8 +116,8 @@ class Dialect:
     reward_range: tuple[float, float] = (0.0, 1.0)
 
 
-def _tool_world(name: str, what: str) -> Dialect:
-    return Dialect(
+def _tool_world(name: str, what: str) -> AgentEnvDialect:
+    return AgentEnvDialect(
         name,
         f"Answer questions with the tools of {what}.",
         'Act with one line: "Action: TOOL with Action Input: JSON"; finish with the tool that the task names.',
@@ -133,14 +133,14 @@ def _item_body_of(key: str, **more: Any) -> Callable[[int], dict[str, Any]]:
 
 
 _ALL = (
-    Dialect(
+    AgentEnvDialect(
         "generic",
         "A world of AgentGym's second-development tutorial.",
         "Reply with one action.",
         key="id",
         reset_body=_item_body_of("data_idx"),
     ),
-    Dialect(
+    AgentEnvDialect(
         "textcraft",
         "Craft an item from the recipes that are given.",
         "Reach the goal with actions such as 'get 1 oak log', 'craft 4 oak planks using 1 oak log' and 'inventory'.",
@@ -149,7 +149,7 @@ _ALL = (
         reset_body=_item_body_of("data_idx"),
         prepare=_letters,
     ),
-    Dialect(
+    AgentEnvDialect(
         "babyai",
         "Follow an instruction in a grid world of rooms, doors and keys.",
         "Reach the goal with one of the available actions.",
@@ -159,7 +159,7 @@ _ALL = (
         cumulative=True,
         prepare=_letters,
     ),
-    Dialect(
+    AgentEnvDialect(
         "sciworld",
         "Carry out an elementary-school science experiment in a text world.",
         "Carry out the task with one action at a time, such as 'open door to kitchen' or 'focus on thermometer'.",
@@ -172,7 +172,7 @@ _ALL = (
         reward_range=(-200.0, 200.0),
         max_turns=100,
     ),
-    Dialect(
+    AgentEnvDialect(
         "alfworld",
         "Do a household task in a text world.",
         "Do the task with one of the available actions.",
@@ -184,7 +184,7 @@ _ALL = (
         prepare=_action_line,
         max_turns=50,
     ),
-    Dialect(
+    AgentEnvDialect(
         "maze",
         "Find the way through a maze that is described in words (LMRL-Gym); the URL ends in /maze.",
         "Reach the goal with 'move up', 'move down', 'move left' and 'move right'.",
@@ -195,7 +195,7 @@ _ALL = (
         splits={"train": range(26)},
         reward_range=(-10.0, 10.0),
     ),
-    Dialect(
+    AgentEnvDialect(
         "wordle",
         "Guess a five-letter word (LMRL-Gym); the URL ends in /wordle.",
         "Guess with five letters, separated by spaces.",
@@ -205,7 +205,7 @@ _ALL = (
         prepare=_action_line,
         splits={"train": range(2**31)},
     ),
-    Dialect(
+    AgentEnvDialect(
         "webshop",
         "Buy the product that an instruction asks for.",
         "Act with search[words] or click[what can be clicked].",
@@ -216,7 +216,7 @@ _ALL = (
         closes=False,
         prepare=_action_line,
     ),
-    Dialect(
+    AgentEnvDialect(
         "sqlgym",
         "Answer questions about a database in SQL.",
         "Answer with one query in a ```sql block.",
@@ -228,7 +228,7 @@ _ALL = (
         prepare=_sql,
         splits={"train": range(9428), "test": range(9428, 10962)},
     ),
-    Dialect(
+    AgentEnvDialect(
         "searchqa",
         "Answer questions with a search engine.",
         "Search with <search>query</search>; answer with <answer>answer</answer>.",
@@ -237,7 +237,7 @@ _ALL = (
         reset_body=_item_body_of("id"),
         splits={"train": range(51713, 221328), "test": range(51713)},
     ),
-    Dialect(
+    AgentEnvDialect(
         "webarena",
         "Carry out a task on a web site.",
         "Act with one action in a ``` block, such as ```click [12]``` or ```stop [answer]```.",
@@ -253,4 +253,4 @@ _ALL = (
     _tool_world("todo", "a to-do list"),
 )
 
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in _ALL}
+DIALECTS: Mapping[str, AgentEnvDialect] = {dialect.name: dialect for dialect in _ALL}

@@ -18,16 +18,16 @@ from typing import Any, Literal, Protocol
 import httpx
 from pydantic import ValidationError
 
-from agentgym.clients.agentenv import DialectClient, is_dialect, split_url
+from agentgym.clients.agentenv import AgentEnvClient, is_dialect, split_url
 from agentgym.clients.local import LocalClient
 from agentgym.clients.openenv import OpenEnvClient
 from agentgym.clients.server_process import server_process
-from agentgym.clients.sessions import NativeClient, Wire
-from agentgym.clients.transports.http import Calls, direct
-from agentgym.clients.transports.http_batching import HttpWire
-from agentgym.clients.transports.websocket import Channel
+from agentgym.clients.sessions import NativeClient, Transport
+from agentgym.clients.transports.http import HttpClient, direct
+from agentgym.clients.transports.http_batching import HttpTransport
+from agentgym.clients.transports.websocket import WebSocketTransport
 from agentgym.errors import ConfigError, Unreachable, UsageError
-from agentgym.protocol import Answer
+from agentgym.protocol import ReplyModel
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
 
@@ -65,13 +65,13 @@ class _Closing(Connection, Protocol):
     async def close(self) -> None: ...
 
 
-class _Extra(Answer):
+class _Extra(ReplyModel):
     protocol: str
     spec: dict[str, Any]
     extensions: list[str] = []
 
 
-class _Metadata(Answer):
+class _Metadata(ReplyModel):
     name: str
     description: str | None = None
     version: str | None = None
@@ -83,7 +83,7 @@ class EnvClient:
     """Sessions of the world at `url`. Use it with `async with`.
 
     `url` is a server's root (its first world) or `.../envs/NAME`; the root of an OpenEnv server; or, for the servers
-    of AgentGym (agentenv), `agentgym+http://host:port?env=textcraft` (`agentgym.clients.agentenv_table` lists them).
+    of AgentGym (agentenv), `agentenv+http://host:port?env=textcraft` (`agentgym.clients.agentenv_table` lists them).
 
     wire: "socket" carries every session over one WebSocket, "http" uses requests alone, "auto" the socket where the
     server has one and nothing on the way refuses it. `timeout_s` is for one request; by default the world's own
@@ -111,7 +111,7 @@ class EnvClient:
         self.url = url.rstrip("/")
         self._wire, self._own_transport, self._timeout_s = wire, transport is not None, timeout_s
         self._told = dict(spec or {})
-        self.calls = Calls(
+        self.calls = HttpClient(
             self.url,
             transport=transport,
             timeout_s=TIMEOUT_MARGIN_S if timeout_s is None else timeout_s,
@@ -160,7 +160,7 @@ class EnvClient:
 
     async def _connect(self) -> _Closing:
         if self._dialect is not None:
-            return await DialectClient.open(self.calls, self._dialect, self._told, self._timeout_s)
+            return await AgentEnvClient.open(self.calls, self._dialect, self._told, self._timeout_s)
         metadata = await self.calls.get("/metadata", _Metadata)
         if metadata.agentgym is None:
             return await OpenEnvClient.open(self.calls, metadata.model_dump(), self._told, self._timeout_s)
@@ -170,7 +170,7 @@ class EnvClient:
         if self._timeout_s is None:
             self.calls.timeout_s = spec.step_deadline_s + TIMEOUT_MARGIN_S
         extensions = metadata.agentgym.extensions
-        wire = await self._socket(extensions) or HttpWire(self.calls, many="step_many" in extensions)
+        wire = await self._socket(extensions) or HttpTransport(self.calls, many="step_many" in extensions)
         queue_s = self.calls.capacity_wait_s if "queue" in extensions else None
         return NativeClient(spec, wire, timeout_s=self.calls.timeout_s, queue_s=queue_s)
 
@@ -181,7 +181,7 @@ class EnvClient:
         except ValidationError as error:
             raise ConfigError(f"{self.url} describes its world in a way this client cannot read: {error}") from error
 
-    async def _socket(self, extensions: list[str]) -> Wire | None:
+    async def _socket(self, extensions: list[str]) -> Transport | None:
         """The server's socket, connected; None for requests."""
         url = httpx.URL(self.url)
         if self._wire == "http":
@@ -190,7 +190,7 @@ class EnvClient:
             "socket" not in extensions or self._own_transport or url.userinfo or not direct(url.host, url.scheme)
         ):
             return None
-        channel = Channel(self.calls)
+        channel = WebSocketTransport(self.calls)
         try:
             await channel.connect()
         except Unreachable as error:

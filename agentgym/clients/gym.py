@@ -217,9 +217,9 @@ class RemoteVectorEnv(VectorEnv[tuple[Observation, ...], Sequence[Action], np.nd
         return infos
 
 
-def _observation_space(spec: Any) -> spaces.Observation:
-    return spaces.Observation(image="image" in spec.observations)
+def _observation_space(spec: Any) -> spaces.ObservationSpace:
+    return spaces.ObservationSpace(image="image" in spec.observations)
 
 
-def _action_space(spec: Any) -> spaces.Action:
-    return spaces.Action(spec.actions, [tool.name for tool in spec.tools])
+def _action_space(spec: Any) -> spaces.ActionSpace:
+    return spaces.ActionSpace(spec.actions, [tool.name for tool in spec.tools])

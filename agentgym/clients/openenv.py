@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect as open_socket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.protocol import State
 
-from agentgym.clients.schema_mapping import Actions, Bare, describe, read_observation
-from agentgym.clients.transports.http import FIRST_BACKOFF_S, Calls, direct, excerpt, unsent
+from agentgym.clients.schema_mapping import Actions, WithoutCapabilities, describe, read_observation
+from agentgym.clients.transports.http import FIRST_BACKOFF_S, HttpClient, direct, excerpt, unsent
 from agentgym.env import Action
 from agentgym.errors import (
     AtCapacity,
@@ -38,7 +38,7 @@ from agentgym.errors import (
 from agentgym.session import Step
 from agentgym.spec import EnvSpec
 
-LARGEST_MESSAGE = 256 * 2**20
+MAX_MESSAGE = 256 * 2**20
 TIMEOUT_S = 60.0
 """Of one request, unless told: that of OpenEnv's own client, since the server has no deadlines."""
 ROOM_S = 1.0
@@ -59,7 +59,7 @@ FAILURES = {
 class OpenEnvClient:
     """Sessions of one OpenEnv server, each with a socket of its own."""
 
-    def __init__(self, calls: Calls, spec: EnvSpec, actions: Actions, tasks: bool) -> None:
+    def __init__(self, calls: HttpClient, spec: EnvSpec, actions: Actions, tasks: bool) -> None:
         self.calls, self.spec, self.actions = calls, spec, actions
         self.tasks = tasks
         """The server has tasks to choose from; else a task is a seed."""
@@ -69,7 +69,7 @@ class OpenEnvClient:
 
     @classmethod
     async def open(
-        cls, calls: Calls, metadata: Mapping[str, Any], told: Mapping[str, Any], timeout_s: float | None
+        cls, calls: HttpClient, metadata: Mapping[str, Any], told: Mapping[str, Any], timeout_s: float | None
     ) -> OpenEnvClient:
         """Read what the server says of its world. `told` are fields of the EnvSpec that it cannot say."""
         calls.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
@@ -116,7 +116,7 @@ class OpenEnvClient:
         return None
 
 
-class OpenEnvSession(Bare):
+class OpenEnvSession(WithoutCapabilities):
     """One session; the `Session` of `agentgym.session`."""
 
     server = "an OpenEnv"
@@ -137,7 +137,7 @@ class OpenEnvSession(Bare):
         body = self._reset_body(seed, dict(options or {}))
         self._playing, self._why_lost = False, "reset failed"
         give_up = time.monotonic() + self._client.calls.capacity_wait_s
-        hiccups = 0
+        failures = 0
         while True:
             try:
                 if self._socket is None or self._socket.state is not State.OPEN:
@@ -153,10 +153,10 @@ class OpenEnvSession(Bare):
                 await asyncio.sleep(ROOM_S)
             except (EpisodeLost, Unreachable):  # the server has closed an old socket, or is restarting: begin anew
                 await self._end()
-                if hiccups == self._client.calls.retries:
+                if failures == self._client.calls.retries:
                     raise
-                await asyncio.sleep(FIRST_BACKOFF_S * 2**hiccups)
-                hiccups += 1
+                await asyncio.sleep(FIRST_BACKOFF_S * 2**failures)
+                failures += 1
         step = self._read(reply)
         self._playing = True
         return step._replace(reward=0.0, terminated=False)
@@ -214,7 +214,7 @@ class OpenEnvSession(Bare):
             proxy = None if direct(url.host, url.scheme) else True
             headers = self._client.calls.headers
             return await open_socket(
-                address, compression=None, max_size=LARGEST_MESSAGE, proxy=proxy, additional_headers=headers
+                address, compression=None, max_size=MAX_MESSAGE, proxy=proxy, additional_headers=headers
             )
         except (OSError, InvalidHandshake) as error:
             raise Unreachable(
@@ -340,7 +340,7 @@ def _invalid(why: str) -> Step:
     return Step(f"Invalid action: {why}", 0.0, False, False, {"valid_action": False})
 
 
-async def _json(calls: Calls, verb: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
+async def _json(calls: HttpClient, verb: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
     """A 200's JSON; None for any other answer, since everything asked this way is optional. Raises Unreachable."""
     content = None if body is None else json.dumps(body).encode()
     failed = 0
@@ -359,13 +359,15 @@ async def _json(calls: Calls, verb: str, path: str, body: Any = None, timeout_s:
         failed += 1
 
 
-async def _rpc(calls: Calls, method: str, params: Mapping[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+async def _rpc(
+    calls: HttpClient, method: str, params: Mapping[str, Any], timeout_s: float | None = None
+) -> dict[str, Any]:
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     reply = await _json(calls, "POST", "/mcp", request, timeout_s)
     return reply if isinstance(reply, dict) else {}
 
 
-async def _splits(calls: Calls) -> dict[str, int]:
+async def _splits(calls: HttpClient) -> dict[str, int]:
     """Number of tasks by split; empty without the Task API."""
     names = await _json(calls, "GET", "/list_environments")
     if not isinstance(names, list) or len(names) != 1:

@@ -17,7 +17,7 @@ MAX_TURNS = 30
 """Of a world that does not say, unless the caller does."""
 
 
-class Bare:
+class WithoutCapabilities:
     """A session of a server whose protocol has no expert, hints or snapshots. `server` is what it is called."""
 
     spec: EnvSpec

@@ -18,24 +18,24 @@ from agentgym.errors import AgentGymError, MissingDependency, Unreachable, Usage
 
 ANNOUNCED = re.compile(r"serving at (http\S+)")
 """What a server prints once it answers, and its URL."""
-REVIVED_S = 60.0
+MIN_UPTIME_S = 60.0
 """A server that dies again within so many seconds will not do better the next time."""
 
 
 @contextlib.contextmanager
 def server_process(
-    worlds: Sequence[str], *, startup_s: float = 60.0, options: Sequence[str] = (), revive: bool = False
+    worlds: Sequence[str], *, startup_s: float = 60.0, options: Sequence[str] = (), restart: bool = False
 ) -> Iterator[str]:
     """Serve worlds from a process of their own; yields the URL. The process ends with the block, or with this process.
 
     `options` are further ones of `python -m agentgym_servers.env_server.app`. What can be imported here can be imported
-    there. With `revive` a server that dies is started again at its port, unless it was so less than `REVIVED_S` seconds
-    ago; its sessions are lost. Raises UsageError with the end of the server's log when it does not start within
+    there. With `restart` a server that dies is started again at its port, unless it was so less than `MIN_UPTIME_S`
+    seconds ago; its sessions are lost. Raises UsageError with the end of the server's log when it does not start within
     `startup_s` seconds, MissingDependency without the extra "serve", and Unreachable in place of an AgentGymError of
-    the block once a revived server is dead for good.
+    the block once a restarted server is dead for good.
     """
     server = _Server(worlds, startup_s, options)
-    keeper = _Keeper(server, startup_s) if revive else None
+    keeper = _Supervisor(server, startup_s) if restart else None
     try:
         yield server.url
     except AgentGymError as error:
@@ -95,7 +95,7 @@ class _Server:
         self._announced.set()
 
 
-class _Keeper:
+class _Supervisor:
     """Starts a server again when it dies."""
 
     def __init__(self, server: _Server, startup_s: float) -> None:
@@ -121,8 +121,8 @@ class _Keeper:
                 return
             worlds, port = ", ".join(self._server.worlds), self._server.url.rpartition(":")[2]
             ended = f"the server of {worlds} ended with status {status}"
-            if time.monotonic() < revived + REVIVED_S:
-                self.lost = f"{ended}, twice within {REVIVED_S:g} s. {end_of(self._server.log)}"
+            if time.monotonic() < revived + MIN_UPTIME_S:
+                self.lost = f"{ended}, twice within {MIN_UPTIME_S:g} s. {end_of(self._server.log)}"
                 return
             revived = time.monotonic()
             logging.getLogger(__name__).warning("%s: starting it again", ended)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pydantic_core
 from pydantic import ValidationError
 
-from agentgym.clients.transports.http import Parsed, forbidden
+from agentgym.clients.transports.http import ReplyT, malformed_reply
 from agentgym.env import Action
 from agentgym.errors import (
     BadRequest,
@@ -42,10 +42,10 @@ from agentgym.spec import EnvSpec
 RESETS_AT_ONCE = 8
 QUICK_RESETS_AT_ONCE = 256
 """The same for a world that answers at once (`inline`)."""
-LONGEST_QUEUE_S = 600.0
+MAX_QUEUE_S = 600.0
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """A way to one world of a server. Its calls raise EnvironmentFailure: what the server said, or Unreachable."""
 
     url: str
@@ -55,8 +55,8 @@ class Wire(Protocol):
         ...
 
     async def ask(
-        self, verb: str, body: bytes, model: type[Parsed], *, timeout_s: float = ..., retries: int = ...
-    ) -> Parsed:
+        self, verb: str, body: bytes, model: type[ReplyT], *, timeout_s: float = ..., retries: int = ...
+    ) -> ReplyT:
         """Any other verb. A server without room is asked again for a while, a lost reply `retries` times."""
         ...
 
@@ -73,10 +73,10 @@ class NativeClient:
     `timeout_s` is for one request, without that wait.
     """
 
-    def __init__(self, spec: EnvSpec, wire: Wire, *, timeout_s: float, queue_s: float | None) -> None:
+    def __init__(self, spec: EnvSpec, wire: Transport, *, timeout_s: float, queue_s: float | None) -> None:
         self.spec, self.wire, self.url = spec, wire, wire.url
         self.timeout_s = timeout_s
-        self.queue_s = None if queue_s is None else min(queue_s, LONGEST_QUEUE_S)
+        self.queue_s = None if queue_s is None else min(queue_s, MAX_QUEUE_S)
         self._at_once = QUICK_RESETS_AT_ONCE if spec.inline else RESETS_AT_ONCE
         self.openings = asyncio.Semaphore(self._at_once)
         self.resets = asyncio.Semaphore(self._at_once)
@@ -255,7 +255,9 @@ class RemoteSession:
         try:
             reply = StepReply.model_validate(content)
         except ValidationError as error:
-            raise self._failed(forbidden(f"{self._client.url}/step", error, pydantic_core.to_json(content))) from error
+            raise self._failed(
+                malformed_reply(f"{self._client.url}/step", error, pydantic_core.to_json(content))
+            ) from error
         if reply.step != self._steps + 1 or reply.reward is None:
             raise self._failed(
                 EnvironmentCrashed(f"{self._client.url} answered step {reply.step} with reward {reply.reward}")

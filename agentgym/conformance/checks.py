@@ -15,9 +15,9 @@ import numpy as np
 
 from agentgym.conformance.context import (
     NONSENSE,
-    Broken,
+    CheckContext,
+    CheckFailed,
     Episode,
-    Probe,
     Skip,
     episodes,
     openings,
@@ -51,7 +51,7 @@ OFFERS = 8
 """Offered actions that are tried in an episode, times the tasks that are to be tried."""
 
 
-async def spec_is_complete(probe: Probe) -> None:
+async def spec_is_complete(probe: CheckContext) -> None:
     """the spec says what the world is, with sizes and ranges that make sense"""
     spec = probe.spec
     problems = {
@@ -69,23 +69,23 @@ async def spec_is_complete(probe: Probe) -> None:
         and "image" not in spec.capabilities,
     }
     if any(problems.values()):
-        raise Broken(f"{spec.id} has {'; '.join(problem for problem, found in problems.items() if found)}")
+        raise CheckFailed(f"{spec.id} has {'; '.join(problem for problem, found in problems.items() if found)}")
 
 
-async def reset_returns_observation_and_info(probe: Probe) -> None:
+async def reset_returns_observation_and_info(probe: CheckContext) -> None:
     """reset returns (observation, info): an observation of the spec's kind, and a dict"""
     async with probe.session() as session:
         if isinstance(session, LocalSession):
             env = session.env
             answer = await session.call(lambda: env.reset(seed=probe.seed))
             if not (isinstance(answer, tuple) and len(answer) == 2):
-                raise Broken(f"reset returned {short(answer)}, which is not a pair")
+                raise CheckFailed(f"reset returned {short(answer)}, which is not a pair")
             if not isinstance(answer[1], dict):
-                raise Broken(f"info of reset is a {type(answer[1]).__name__}")
+                raise CheckFailed(f"info of reset is a {type(answer[1]).__name__}")
         require_observation(session, "reset", (await probe.begin(session)).observation)
 
 
-async def step_returns_five(probe: Probe) -> None:
+async def step_returns_five(probe: CheckContext) -> None:
     """step returns (observation, reward, terminated, truncated, info) with a number, two bools and a dict"""
     async with probe.session() as session:
         step = await probe.begin(session)
@@ -96,31 +96,31 @@ async def step_returns_five(probe: Probe) -> None:
         env = session.env
         answer = await session.call(lambda: env.step(action))
         if not (isinstance(answer, tuple) and len(answer) == 5):
-            raise Broken(f"step returned {short(answer)}, which is not five things. The old API returned four")
+            raise CheckFailed(f"step returned {short(answer)}, which is not five things. The old API returned four")
         observation, reward, terminated, truncated, info = answer
         require_observation(session, "step", observation)
         if isinstance(reward, bool) or not isinstance(reward, int | float | np.integer | np.floating):
-            raise Broken(f"the reward is a {type(reward).__name__}: {reward!r}")
+            raise CheckFailed(f"the reward is a {type(reward).__name__}: {reward!r}")
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, bool):
-                raise Broken(f"{name} is a {type(value).__name__}: wrap it in bool()")
+                raise CheckFailed(f"{name} is a {type(value).__name__}: wrap it in bool()")
         if not isinstance(info, dict):
-            raise Broken(f"info is a {type(info).__name__}")
+            raise CheckFailed(f"info is a {type(info).__name__}")
 
 
-async def rewards_stay_in_range(probe: Probe) -> None:
+async def rewards_stay_in_range(probe: CheckContext) -> None:
     """every reward is finite and within the spec's reward_range"""
     low, high = probe.spec.reward_range
     async for _, episode in episodes(probe):
         for turn, step in enumerate(episode.steps[1:]):
             if not math.isfinite(step.reward) or not low <= step.reward <= high:
-                raise Broken(
+                raise CheckFailed(
                     f"turn {turn} ({episode.actions[turn]!r}) gave {step.reward!r}, outside [{low:g}, {high:g}]. "
                     "reward_range is of a single step; one bad reward spoils every advantage of its batch"
                 )
 
 
-async def info_is_as_promised(probe: Probe) -> None:
+async def info_is_as_promised(probe: CheckContext) -> None:
     """every info is JSON and has the keys of info_keys, with their types"""
     async for _, episode in episodes(probe):
         for turn, step in enumerate(episode.steps):
@@ -128,19 +128,21 @@ async def info_is_as_promised(probe: Probe) -> None:
             try:
                 json.dumps(step.info, allow_nan=False)
             except (TypeError, ValueError) as error:
-                raise Broken(
+                raise CheckFailed(
                     f"info of {where} is not JSON: {error}. Convert numpy values with int(), float()"
                 ) from None
             missing = [name for name in probe.spec.info_keys if name not in step.info]
             if missing:
-                raise Broken(f"info of {where} lacks {', '.join(missing)}, which info_keys promises for every step")
+                raise CheckFailed(
+                    f"info of {where} lacks {', '.join(missing)}, which info_keys promises for every step"
+                )
             for name, value in step.info.items():
                 said, fits = INFO_TYPES.get(name, ("", None))
                 if fits is not None and not fits(value):
-                    raise Broken(f"info[{name!r}] of {where} is {value!r}, not {said}")
+                    raise CheckFailed(f"info[{name!r}] of {where} is {value!r}, not {said}")
 
 
-async def same_seed_same_episode(probe: Probe) -> None:
+async def same_seed_same_episode(probe: CheckContext) -> None:
     """the same task, seed and actions give the same episode, byte for byte"""
     require_deterministic(probe)
     async with probe.session() as one, probe.session() as other:
@@ -151,7 +153,7 @@ async def same_seed_same_episode(probe: Probe) -> None:
             require_same(episode.steps, again, f"task {task}, played twice", cause)
 
 
-async def instances_share_nothing(probe: Probe) -> None:
+async def instances_share_nothing(probe: CheckContext) -> None:
     """what one instance does changes nothing in another"""
     require_deterministic(probe)
     last = probe.spec.splits[probe.splits[0]] - 1
@@ -173,7 +175,7 @@ async def instances_share_nothing(probe: Probe) -> None:
         require_same(alone.steps, steps, "an episode beside another instance's", cause)
 
 
-async def tasks_differ(probe: Probe) -> None:
+async def tasks_differ(probe: CheckContext) -> None:
     """different tasks of a split open differently, for one and the same seed"""
     split = max(probe.splits, key=lambda name: probe.spec.splits[name])
     tasks = probe.task_list(split)
@@ -182,10 +184,10 @@ async def tasks_differ(probe: Probe) -> None:
     if len(set(await openings(probe, split, tasks))) == 1:
         if len(set(await openings(probe, split, [tasks[0]] * 5, seeds=range(5)))) == 1 and not tells_state(probe):
             raise Skip("every episode opens alike and no state_key tells tasks apart")
-        raise Broken(f"{len(tasks)} tasks of {split} open alike. reset ignores options['task']: use select_task")
+        raise CheckFailed(f"{len(tasks)} tasks of {split} open alike. reset ignores options['task']: use select_task")
 
 
-async def splits_are_disjoint(probe: Probe) -> None:
+async def splits_are_disjoint(probe: CheckContext) -> None:
     """no task is in two splits"""
     if len(probe.splits) < 2:
         raise Skip("the world has one split")
@@ -196,13 +198,13 @@ async def splits_are_disjoint(probe: Probe) -> None:
     for split, some in seen.items():
         for task, opening in zip(probe.task_list(split), some):
             if owner.setdefault(opening, split) != split:
-                raise Broken(
+                raise CheckFailed(
                     f"{split} task {task} opens like a task of {owner[opening]}: {opening[:120]}. Derive a task from "
                     "(world, split, index) and make sure that what one split has is drawn for no other"
                 )
 
 
-async def unknown_tasks_are_refused(probe: Probe) -> None:
+async def unknown_tasks_are_refused(probe: CheckContext) -> None:
     """a task or split that does not exist is refused with BadRequest"""
     size = probe.spec.splits[probe.splits[0]]
     async with probe.session() as session:
@@ -214,39 +216,39 @@ async def unknown_tasks_are_refused(probe: Probe) -> None:
             await require_refusal(session.reset(seed=probe.seed, options=options), f"reset(options={options})")
 
 
-async def ends_in_time(probe: Probe) -> None:
+async def ends_in_time(probe: CheckContext) -> None:
     """an episode is over after at most max_turns steps"""
     for acting in ("chosen actions", "nonsense"):
         async with probe.session() as session:
             episode = await probe.play(session, await probe.begin(session), nonsense=acting == "nonsense")
         if not episode.over or len(episode.actions) > probe.spec.max_turns:
-            raise Broken(
+            raise CheckFailed(
                 f"with {acting} the episode goes on after max_turns = {probe.spec.max_turns} steps. Count every step, "
                 "refused actions too, and return truncated=True"
             )
         if episode.steps[-1].terminated and episode.steps[-1].truncated:
-            raise Broken("an episode ended both terminated and truncated: terminated wins, set truncated to False")
+            raise CheckFailed("an episode ended both terminated and truncated: terminated wins, set truncated to False")
 
 
-async def step_needs_reset(probe: Probe) -> None:
+async def step_needs_reset(probe: CheckContext) -> None:
     """step before the first reset is refused with a clear error"""
     async with probe.session() as session:
         action = probe.spec.actions[0] if probe.spec.actions else NONSENSE
         await require_refusal(session.step(action), "step before reset")
 
 
-async def step_after_end_is_refused(probe: Probe) -> None:
+async def step_after_end_is_refused(probe: CheckContext) -> None:
     """step after the end of an episode is refused with a clear error, until reset"""
     async with probe.session() as session:
         episode = await probe.play(session, await probe.begin(session))
         if not episode.over:
-            raise Broken("the episode does not end: see ends_in_time")
+            raise CheckFailed("the episode does not end: see ends_in_time")
         await require_refusal(session.step(episode.actions[-1]), "step after the end")
         await probe.begin(session)
         await session.step(episode.actions[0])
 
 
-async def nonsense_is_survived(probe: Probe) -> None:
+async def nonsense_is_survived(probe: CheckContext) -> None:
     """what is no action costs a turn and no more: valid_action is False, success is not True"""
     tools = [tool.name for tool in probe.spec.tools[:1]]
     calls: list[Action] = [{"name": name, "arguments": {"no such": [1]}} for name in [*tools, "no such tool"] if tools]
@@ -257,15 +259,15 @@ async def nonsense_is_survived(probe: Probe) -> None:
             try:
                 step = await session.step(action)
             except EnvironmentFailure as error:
-                raise Broken(f"{said} raised {error}. Agents do say such things: answer, do not raise") from None
+                raise CheckFailed(f"{said} raised {error}. Agents do say such things: answer, do not raise") from None
             closed = bool(probe.spec.actions or probe.spec.tools) and "valid_action" in probe.spec.info_keys
             if closed and step.info.get("valid_action") is not False:
-                raise Broken(f"{said} has valid_action {step.info.get('valid_action')!r}, not False")
+                raise CheckFailed(f"{said} has valid_action {step.info.get('valid_action')!r}, not False")
             if step.info.get("success") is True:
-                raise Broken(f"{said} is a success")
+                raise CheckFailed(f"{said} is a success")
 
 
-async def available_actions_are_valid(probe: Probe) -> None:
+async def available_actions_are_valid(probe: CheckContext) -> None:
     """whatever available_actions offers is understood when said"""
     if not {"available_actions", "valid_action"} <= set(probe.spec.info_keys):
         raise Skip("the world does not give both available_actions and valid_action")
@@ -279,10 +281,10 @@ async def available_actions_are_valid(probe: Probe) -> None:
                 await probe.begin(session, task, seed=task)
                 await replay(session, episode.actions[:turn])
                 if (await session.step(action)).info["valid_action"] is not True:
-                    raise Broken(f"turn {turn} offers {action!r}, which is then refused")
+                    raise CheckFailed(f"turn {turn} offers {action!r}, which is then refused")
 
 
-async def state_key_is_no_clock(probe: Probe) -> None:
+async def state_key_is_no_clock(probe: CheckContext) -> None:
     """state_key names the state: it stays when the state stays, and has no step counter"""
     if not tells_state(probe):
         raise Skip("the world gives no state_key")
@@ -293,14 +295,14 @@ async def state_key_is_no_clock(probe: Probe) -> None:
             for turn in range(min(2, probe.spec.max_turns - 1)):
                 step = await session.step(NONSENSE)
                 if step.info.get("valid_action") is not True and step.info.get("state_key") != before:
-                    raise Broken(
+                    raise CheckFailed(
                         f"nonsense at turn {turn} changed state_key from {before!r} to "
                         f"{step.info.get('state_key')!r}. "
                         "With a step counter in it no two visits share a key, and grouping by state finds no group"
                     )
 
 
-async def snapshot_continues(probe: Probe) -> None:
+async def snapshot_continues(probe: CheckContext) -> None:
     """an episode restored from a snapshot on a fresh instance goes on as the first one did, chance included"""
     require_capability(probe, "snapshot")
     cause = "The snapshot must hold the whole state, the count of turns, and self.np_random.bit_generator.state"
@@ -314,7 +316,7 @@ async def snapshot_continues(probe: Probe) -> None:
                 continue
             state = await one.snapshot()
             if not isinstance(state, bytes):
-                raise Broken(f"snapshot returned a {type(state).__name__}, not bytes")
+                raise CheckFailed(f"snapshot returned a {type(state).__name__}, not bytes")
             rest = await probe.play(one, first.steps[-1], 100 + number, nonsense=number % 2 == 1)
             await other.restore(state)
             steps = await replay(other, rest.actions)
@@ -328,35 +330,35 @@ async def snapshot_continues(probe: Probe) -> None:
                 require_same(rest.steps[1:], steps, f"task {task} restored on the instance it was taken from", cause)
 
 
-async def players_take_turns(probe: Probe) -> None:
+async def players_take_turns(probe: CheckContext) -> None:
     """a world of two players says who is asked and what each step gave to both; reward is the acting role's"""
     require_capability(probe, "two_player")
     if not {"role", "rewards"} <= set(probe.spec.info_keys):
-        raise Broken('two_player without "role" and "rewards" in info_keys: nobody can tell whose turn it is')
+        raise CheckFailed('two_player without "role" and "rewards" in info_keys: nobody can tell whose turn it is')
     asked: set[int] = set()
     async for task, episode in episodes(probe):
         for turn, (before, after) in enumerate(zip(episode.steps, episode.steps[1:])):
             role, rewards = before.info["role"], after.info["rewards"]
             asked.add(role)
             if after.reward != rewards[role]:
-                raise Broken(
+                raise CheckFailed(
                     f"task {task}, turn {turn}: role {role} acted, reward is {after.reward:g}, rewards {rewards}"
                 )
     if asked != {0, 1}:
-        raise Broken(f"only role {asked} was ever asked. info['role'] is who is to act next, not who acted")
+        raise CheckFailed(f"only role {asked} was ever asked. info['role'] is who is to act next, not who acted")
 
 
-async def hints_are_text(probe: Probe) -> None:
+async def hints_are_text(probe: CheckContext) -> None:
     """a hint is a sentence"""
     require_capability(probe, "hint")
     async with probe.session() as session:
         await probe.begin(session)
         hint = await session.hint()
         if not (isinstance(hint, str) and hint.strip()):
-            raise Broken(f"hint() returned {hint!r}")
+            raise CheckFailed(f"hint() returned {hint!r}")
 
 
-async def expert_wins(probe: Probe) -> None:
+async def expert_wins(probe: CheckContext) -> None:
     """the expert succeeds on at least 95 % of tasks of every split"""
     require_capability(probe, "expert")
     for split in probe.splits:
@@ -369,13 +371,13 @@ async def expert_wins(probe: Probe) -> None:
                 won.append(bool(step.info.get("success", step.reward >= probe.spec.reward_range[1])))
         if np.mean(won) < 0.95:
             lost = [task for task, win in zip(tasks, won) if not win]
-            raise Broken(
+            raise CheckFailed(
                 f"it won {sum(won)} of {len(won)} tasks of {split} and lost {lost[:5]}. An expert that can be beaten "
                 'teaches losing: mend it, give it more turns, or drop the capability "expert"'
             )
 
 
-RULES: tuple[Callable[[Probe], Awaitable[None]], ...] = (
+RULES: tuple[Callable[[CheckContext], Awaitable[None]], ...] = (
     spec_is_complete,
     reset_returns_observation_and_info,
     step_returns_five,

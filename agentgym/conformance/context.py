@@ -13,14 +13,14 @@ import numpy as np
 from agentgym.env import Action
 from agentgym.errors import BadRequest, EnvironmentCrashed, OutOfOrder
 from agentgym.session import Session, Step
-from agentgym.spaces import Observation as ObservationSpace
+from agentgym.spaces import ObservationSpace as ObservationSpace
 from agentgym.spec import EnvSpec
 
 NONSENSE = "xyzzy 123 {]"
 """No world should take this for an action."""
 
 
-class Broken(Exception):
+class CheckFailed(Exception):
     """The world breaks the rule; says what was seen and guesses the cause."""
 
 
@@ -29,7 +29,7 @@ class Skip(Exception):
 
 
 @dataclass
-class Probe:
+class CheckContext:
     """What the rules work with: fresh sessions of one world."""
 
     open_session: Callable[[], Awaitable[Session]]
@@ -116,17 +116,17 @@ def fingerprint(step: Step) -> str:
 def require_same(expected: list[Step], found: list[Step], what: str, cause: str) -> None:
     for turn, (one, other) in enumerate(zip(expected, found)):
         if fingerprint(one) != fingerprint(other):
-            raise Broken(f"{what}: after {turn} steps {short(one)} became {short(other)}. {cause}")
+            raise CheckFailed(f"{what}: after {turn} steps {short(one)} became {short(other)}. {cause}")
 
 
-async def episodes(probe: Probe, count: int = 6) -> AsyncIterator[tuple[int, Episode]]:
+async def episodes(probe: CheckContext, count: int = 6) -> AsyncIterator[tuple[int, Episode]]:
     """A few tasks of the first split, played through."""
     async with probe.session() as session:
         for task in probe.task_list(probe.splits[0])[:count]:
             yield task, await probe.play(session, await probe.begin(session, task, seed=task), task)
 
 
-async def openings(probe: Probe, split: str, tasks: list[int], seeds: Sequence[int] = ()) -> list[str]:
+async def openings(probe: CheckContext, split: str, tasks: list[int], seeds: Sequence[int] = ()) -> list[str]:
     """What tells tasks apart at their start: the observation and, where there is one, the state's key."""
     seeds = seeds or [0] * len(tasks)
     async with probe.session() as session:
@@ -134,7 +134,7 @@ async def openings(probe: Probe, split: str, tasks: list[int], seeds: Sequence[i
     return [fingerprint(step._replace(info={"state_key": step.info.get("state_key")})) for step in steps]
 
 
-def tells_state(probe: Probe) -> bool:
+def tells_state(probe: CheckContext) -> bool:
     return "state_key" in probe.spec.info_keys
 
 
@@ -144,23 +144,25 @@ async def require_refusal(call: Awaitable[Any], what: str) -> None:
     except (BadRequest, OutOfOrder):
         return
     except EnvironmentCrashed as error:
-        raise Broken(f"{what} crashed: {error}. Raise agentgym.errors.BadRequest with a sentence instead") from None
-    raise Broken(f"{what} was answered with {short(answer)}. Raise agentgym.errors.BadRequest with a sentence")
+        raise CheckFailed(
+            f"{what} crashed: {error}. Raise agentgym.errors.BadRequest with a sentence instead"
+        ) from None
+    raise CheckFailed(f"{what} was answered with {short(answer)}. Raise agentgym.errors.BadRequest with a sentence")
 
 
 def require_observation(session: Session, where: str, observation: Any) -> None:
     image = "image" in session.spec.observations
     if not ObservationSpace(image=image).contains(observation):
         kind = '{"text": str, "image": uint8[H, W, 3]}' if image else "text"
-        raise Broken(f"the observation of {where} is {short(observation)}; this spec's observations are {kind}")
+        raise CheckFailed(f"the observation of {where} is {short(observation)}; this spec's observations are {kind}")
 
 
-def require_deterministic(probe: Probe) -> None:
+def require_deterministic(probe: CheckContext) -> None:
     if not probe.spec.deterministic:
         raise Skip(f"the spec says the world is not deterministic: {probe.spec.notes}")
 
 
-def require_capability(probe: Probe, name: str) -> None:
+def require_capability(probe: CheckContext, name: str) -> None:
     if name not in probe.spec.capabilities:
         raise Skip(f"the world does not claim {name!r}")
 

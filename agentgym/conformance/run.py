@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from agentgym import registry
 from agentgym.clients.client import EnvClient
 from agentgym.conformance.checks import RULES
-from agentgym.conformance.context import Broken, Probe, Skip
+from agentgym.conformance.context import CheckContext, CheckFailed, Skip
 from agentgym.env import Env
 from agentgym.session import LocalSession, Session
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one rule found."""
 
     rule: str
@@ -36,15 +36,15 @@ class Finding:
 
 async def check_session(
     open_session: Callable[[], Awaitable[Session]], *, tasks: int = 20, seed: int = 0
-) -> list[Finding]:
+) -> list[CheckResult]:
     """Every rule's finding on the world that `open_session` opens anew each time. tasks: how many of a split to try."""
     session = await open_session()
-    probe = Probe(open_session, session.spec, tasks, seed)
+    probe = CheckContext(open_session, session.spec, tasks, seed)
     await session.close()
     return [await _judge(rule, probe) for rule in RULES]
 
 
-def check_env(make: Callable[[], Env], *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+def check_env(make: Callable[[], Env], *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
     """Every rule's finding on the environments that `make` makes. tasks: how many of a split to try."""
 
     async def open_session() -> Session:
@@ -53,20 +53,20 @@ def check_env(make: Callable[[], Env], *, tasks: int = 20, seed: int = 0) -> lis
     return asyncio.run(check_session(open_session, tasks=tasks, seed=seed))
 
 
-async def _judge(rule: Callable[[Probe], Awaitable[None]], probe: Probe) -> Finding:
+async def _judge(rule: Callable[[CheckContext], Awaitable[None]], probe: CheckContext) -> CheckResult:
     name, demand = rule.__name__, (rule.__doc__ or "").strip()  # type: ignore[attr-defined]
     try:
         await rule(probe)
     except Skip as reason:
-        return Finding(name, True, f"{demand} (skipped: {reason})", skipped=True)
-    except Broken as found:
-        return Finding(name, False, f"{demand}; but {found}")
+        return CheckResult(name, True, f"{demand} (skipped: {reason})", skipped=True)
+    except CheckFailed as found:
+        return CheckResult(name, False, f"{demand}; but {found}")
     except Exception as error:  # noqa: BLE001 - a broken world may raise anything, and that is the finding
-        return Finding(name, False, f"{demand}; but the world raised {type(error).__name__}: {error}")
-    return Finding(name, True, demand)
+        return CheckResult(name, False, f"{demand}; but the world raised {type(error).__name__}: {error}")
+    return CheckResult(name, True, demand)
 
 
-async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
     """Every rule's finding on a world of this process, by id or "package.module:Class"."""
 
     async def open_session() -> Session:
@@ -75,7 +75,7 @@ async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[Find
     return await check_session(open_session, tasks=tasks, seed=seed)
 
 
-async def check_server(url: str, *, tasks: int = 20, seed: int = 0) -> list[Finding]:
+async def check_server(url: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
     """Every rule's finding on the world at `url`, over HTTP. Raises Unreachable when nobody answers."""
     async with EnvClient(url) as client:
 

@@ -16,8 +16,17 @@ import numpy as np
 
 from agentgym.env import Action
 from agentgym.evaluation.stats import Interval, wilson
-from agentgym.rollouts.policy import Actor, Ask, Episode, ExpertPolicy, Policy, RandomPolicy, Reply, TextActor
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import (
+    Actor,
+    EpisodeSpec,
+    ExpertPolicy,
+    ModelResponse,
+    Policy,
+    RandomPolicy,
+    TextActor,
+    TurnContext,
+)
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
@@ -27,7 +36,7 @@ OPENINGS = 8
 
 
 @dataclass(frozen=True)
-class Rate:
+class BaselineScore:
     """One policy on one split."""
 
     split: str
@@ -58,16 +67,16 @@ class FormatPolicy:
     actions: tuple[str, ...]
     seed: int = 0
 
-    def actor(self, episode: Episode) -> Actor:
-        return _Blind(self.actions, episode.rng(self.seed, 2))
+    def actor(self, episode: EpisodeSpec) -> Actor:
+        return _ObservationBlindPolicy(self.actions, episode.rng(self.seed, 2))
 
 
 @dataclass
-class _Blind(TextActor):
+class _ObservationBlindPolicy(TextActor):
     actions: tuple[str, ...]
     rng: np.random.Generator = field(repr=False)
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         action: Action
         if self.actions:
             action = self.actions[int(self.rng.integers(len(self.actions)))]
@@ -75,7 +84,7 @@ class _Blind(TextActor):
             tools = ask.session.spec.tools
             tool = tools[int(self.rng.integers(len(tools)))]
             action = {"name": tool.name, "arguments": any_value(tool.parameters, self.rng)}
-        return Reply(ask.harness.render(action, ask.session.spec))
+        return ModelResponse(ask.harness.render(action, ask.session.spec))
 
 
 def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
@@ -100,13 +109,13 @@ def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
     return None if kind == "null" else "".join(rng.choice(list(string.ascii_lowercase), 6))
 
 
-async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -> tuple[str, ...]:
+async def example_actions(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -> tuple[str, ...]:
     """Actions as they are written: the spec's, else those that the openings of a few training tasks offer and those
     that the expert takes in them."""
     if spec.actions or spec.tools:
         return spec.actions
     split, size = next(iter(spec.splits.items()))
-    openings = [Episode(spec.id, split, i * size // OPENINGS) for i in range(min(size, OPENINGS))]
+    openings = [EpisodeSpec(spec.id, split, i * size // OPENINGS) for i in range(min(size, OPENINGS))]
     said: dict[str, None] = {}
     if "available_actions" in spec.info_keys:
         session = await open_session()
@@ -114,7 +123,7 @@ async def forms(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -
         await session.close()
         said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
     if "expert" in spec.capabilities:
-        played = await Runner(open_session, Harness(), Limits(), 1).run(ExpertPolicy(), openings)
+        played = await Runner(open_session, PromptFormat(), Limits(), 1).run(ExpertPolicy(), openings)
         said |= dict.fromkeys(t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str))
     return tuple(said)
 
@@ -126,7 +135,7 @@ async def rates(
     episodes: int = 100,
     seed: int = 0,
     concurrency: int = 1,
-) -> AsyncIterator[Rate]:
+) -> AsyncIterator[BaselineScore]:
     """Every (split, policy) as it is done: at most `episodes` tasks of each split, evenly spread, one episode each; of
     a split with a single task, as many seeds.
 
@@ -134,7 +143,7 @@ async def rates(
     chance draws from what the expert says in other tasks. The same `seed` gives the same
     rates where the world is deterministic.
     """
-    said = await forms(open_session, spec)
+    said = await example_actions(open_session, spec)
     policies: dict[str, Policy] = {"expert": ExpertPolicy()} if "expert" in spec.capabilities else {}
     if said or spec.tools:
         listed = spec.actions or "available_actions" in spec.info_keys
@@ -142,14 +151,14 @@ async def rates(
         policies["format only"] = FormatPolicy(said, seed)
     for split, size in spec.splits.items():
         count = min(size, episodes)
-        plan = [Episode(spec.id, split, i * size // count, seed) for i in range(count)]
+        plan = [EpisodeSpec(spec.id, split, i * size // count, seed) for i in range(count)]
         if size == 1:  # only chance makes its episodes different
-            plan = [Episode(spec.id, split, 0, seed + i) for i in range(episodes)]
+            plan = [EpisodeSpec(spec.id, split, 0, seed + i) for i in range(episodes)]
         for name, policy in policies.items():
-            runner = Runner(open_session, Harness(), Limits(), concurrency, retries=0)
+            runner = Runner(open_session, PromptFormat(), Limits(), concurrency, retries=0)
             played = await runner.run(policy, plan)
             scored = [t for t in played if not t.stop.is_failure]
             error = next((t.error for t in played if t.stop.is_failure), "")
             score = float(np.mean([t.score for t in scored])) if scored else float("nan")
             success = wilson(sum(bool(t.success) for t in scored), len(scored)) if scored else None
-            yield Rate(split, name, len(scored), success, score, len(played) - len(scored), error)
+            yield BaselineScore(split, name, len(scored), success, score, len(played) - len(scored), error)

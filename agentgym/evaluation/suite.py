@@ -29,8 +29,8 @@ from typing import IO, Annotated, Any, BinaryIO
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, Trajectory, json_line
 from agentgym.spec import EnvSpec
@@ -68,7 +68,7 @@ class SuiteWorld(BaseModel):
     @field_validator("harness")
     @classmethod
     def _harness(cls, override: dict[str, Any]) -> dict[str, Any]:
-        Harness.model_validate(override)
+        PromptFormat.model_validate(override)
         return override
 
     @model_validator(mode="after")
@@ -86,9 +86,9 @@ class SuiteWorld(BaseModel):
         """The tasks, in increasing order."""
         return tuple(range(self.tasks)) if isinstance(self.tasks, int) else tuple(sorted(self.tasks))
 
-    def harness_over(self, base: Harness) -> Harness:
+    def harness_over(self, base: PromptFormat) -> PromptFormat:
         """The run's harness with this world's differences."""
-        return Harness.model_validate({**base.model_dump(), **self.harness})
+        return PromptFormat.model_validate({**base.model_dump(), **self.harness})
 
     def limits_over(self, base: Limits) -> Limits:
         """The run's limits with this world's."""
@@ -142,11 +142,11 @@ class Suite(BaseModel):
                 raise ValueError(f"{name} {split!r} is listed twice; list its tasks in one entry")
         return self
 
-    def episodes(self, world: SuiteWorld) -> list[Episode]:
+    def episodes(self, world: SuiteWorld) -> list[EpisodeSpec]:
         """Every episode of one of its worlds, by task, seed and attempt."""
         attempts = range(world.attempts or self.attempts)
         return [
-            Episode(world.name, world.split, task, seed, attempt)
+            EpisodeSpec(world.name, world.split, task, seed, attempt)
             for task in world.indices
             for seed in sorted(world.seeds or self.seeds)
             for attempt in attempts
@@ -209,7 +209,7 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttemptRecord:
     """One finished attempt: a line of attempts.jsonl."""
 
     env: str
@@ -229,7 +229,7 @@ class Row:
     """Spent waiting for the policy and the world."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> Row:
+    def of(cls, trajectory: Trajectory) -> AttemptRecord:
         failed, turns = trajectory.stop.is_failure, trajectory.turns
         return cls(
             *key_of(trajectory),
@@ -247,9 +247,9 @@ class Row:
         return StopReason(self.stop).is_failure
 
 
-def key_of(thing: Row | Trajectory | Episode) -> Episode:
+def key_of(thing: AttemptRecord | Trajectory | EpisodeSpec) -> EpisodeSpec:
     """(env, split, task, seed, attempt): what a run resumes by."""
-    return Episode(thing.env, thing.split, thing.task, thing.seed, thing.attempt)
+    return EpisodeSpec(thing.env, thing.split, thing.task, thing.seed, thing.attempt)
 
 
 class RunFolder:
@@ -259,7 +259,7 @@ class RunFolder:
         self,
         out: Path,
         about: dict[str, Any],
-        rows: dict[Episode, Row],
+        rows: dict[EpisodeSpec, AttemptRecord],
         attempts: BinaryIO,
         trajectories: BinaryIO | None,
     ) -> None:
@@ -267,16 +267,16 @@ class RunFolder:
         self.rows, self.attempts, self.trajectories = rows, attempts, trajectories
         self.described = (out / "run.json").exists()
 
-    def wants(self, episode: Episode) -> bool:
+    def wants(self, episode: EpisodeSpec) -> bool:
         """Whether it was never finished, or infrastructure failed it."""
         return episode not in self.rows or self.rows[episode].failed
 
-    def add(self, trajectory: Trajectory) -> Row:
+    def add(self, trajectory: Trajectory) -> AttemptRecord:
         """Record an attempt. Its trajectory goes first, so that a row is never without one.
 
         The first attempt writes run.json: a run that played nothing (a mistyped model) leaves the folder free.
         """
-        row = Row.of(trajectory)
+        row = AttemptRecord.of(trajectory)
         if not self.described:
             write_json(self.out / "run.json", self.about)
             self.described = True
@@ -315,19 +315,19 @@ def lock(file: IO[Any], message: str) -> None:
         raise UsageError(message) from error
 
 
-def read_attempts(out: Path) -> list[Row]:
+def read_attempts(out: Path) -> list[AttemptRecord]:
     """The attempts of a run's folder, the last line of each; a line that a kill cut short is left out.
 
     Raises CheckpointError naming any other line that is not an attempt.
     """
-    rows: dict[Episode, Row] = {}
+    rows: dict[EpisodeSpec, AttemptRecord] = {}
     try:
         lines = (out / "attempts.jsonl").read_bytes().split(b"\n")[:-1]
     except FileNotFoundError as error:
         raise CheckpointError(f"{out} holds no evaluation: there is no attempts.jsonl") from error
     for number, line in enumerate(lines, 1):
         try:
-            row = Row(**json.loads(line))
+            row = AttemptRecord(**json.loads(line))
             StopReason(row.stop)
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{out}/attempts.jsonl, line {number} is not an attempt: {error}") from error
@@ -335,7 +335,7 @@ def read_attempts(out: Path) -> list[Row]:
     return [rows[key] for key in sorted(rows)]
 
 
-def describe(suite: Suite, identity: str, harness: Harness, limits: Limits) -> dict[str, Any]:
+def describe(suite: Suite, identity: str, harness: PromptFormat, limits: Limits) -> dict[str, Any]:
     """run.json: what must be the same for a run to be resumed."""
     return {
         "suite": suite.model_dump(mode="json", exclude={"description", "metrics"}),
@@ -372,14 +372,14 @@ def _cut_partial_line(path: Path) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def _drop_unrecorded(path: Path, recorded: set[Episode]) -> None:
+def _drop_unrecorded(path: Path, recorded: set[EpisodeSpec]) -> None:
     """Keep the last trajectory of each recorded attempt, and nothing that a kill cut short."""
     if not path.exists():
         return
-    kept: dict[Episode, bytes] = {}
+    kept: dict[EpisodeSpec, bytes] = {}
     for line in path.read_bytes().split(b"\n")[:-1]:
         record = json.loads(line)
-        key = Episode(*(record[name] for name in Episode._fields))
+        key = EpisodeSpec(*(record[name] for name in EpisodeSpec._fields))
         if key in recorded:
             kept[key] = line + b"\n"
     _write(path, b"".join(kept.values()))

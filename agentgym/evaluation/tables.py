@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from agentgym.evaluation.evaluate import Comparison, Summary
+from agentgym.evaluation.summary import Comparison, Summary
 
 
 def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:

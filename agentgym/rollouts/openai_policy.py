@@ -19,7 +19,7 @@ import numpy as np
 
 from agentgym.env import ToolCall
 from agentgym.errors import PolicyFailure, UsageError
-from agentgym.rollouts.policy import Actor, Ask, ContextFull, Episode, Reply, TextActor
+from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, ModelResponse, TextActor, TurnContext
 from agentgym.rollouts.prompt_format import Message, render_call
 from agentgym.spec import ToolSpec
 
@@ -73,7 +73,7 @@ class OpenAIPolicy:
         told = [f"{name}={json.dumps(value)}" for name, value in sorted(options.items()) if value is not None]
         return " ".join([self.base_url, self.model, *told])
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         return _OpenAIActor(self, episode.rng())
 
     async def aclose(self) -> None:
@@ -122,7 +122,7 @@ class OpenAIPolicy:
             body["tools"] = [as_openai_tool(tool) for tool in tools]
         return {**body, **self.extra_body}
 
-    async def complete(self, body: dict[str, Any], rng: np.random.Generator) -> Reply:
+    async def complete(self, body: dict[str, Any], rng: np.random.Generator) -> ModelResponse:
         """The reply to one request, asked again where that may help. `rng` draws the jitter of the waits.
 
         Raises PolicyFailure, ContextFull, or UsageError for a key or a name that is refused."""
@@ -148,7 +148,7 @@ class OpenAIPolicy:
         asked = f" (asked {failures + 1} times)" if failures else ""
         raise PolicyFailure(f"{self.url} {problem}{asked}")
 
-    def read(self, response: httpx.Response) -> Reply:
+    def read(self, response: httpx.Response) -> ModelResponse:
         """The reply in an answer. Raises PolicyFailure, ContextFull, UsageError, or _TryAgain."""
         status, told = response.status_code, self.excerpt(response)
         if status == 200:
@@ -186,7 +186,7 @@ class _OpenAIActor(TextActor):
     policy: OpenAIPolicy
     rng: np.random.Generator
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         body = self.policy.body(ask.messages, ask.harness.tools(ask.session.spec))
         return await self.policy.complete(body, self.rng)
 
@@ -204,7 +204,7 @@ def as_openai_tool(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": tool.model_dump()}
 
 
-def parse_reply(answer: dict[str, Any]) -> Reply:
+def parse_reply(answer: dict[str, Any]) -> ModelResponse:
     """The first choice of a chat completion. Raises ValueError, KeyError... for what is none.
 
     Tool calls are also rendered into the text, so that a history of texts tells the whole reply. Where the arguments of
@@ -222,7 +222,7 @@ def parse_reply(answer: dict[str, Any]) -> Reply:
     finish = "length" if choice.get("finish_reason") == "length" else "stop"
     text = "\n".join(text for text in texts if text)
     if not calls or len(calls) < len(entries):
-        return Reply(text, finish=finish)
+        return ModelResponse(text, finish=finish)
     told = [
         {
             "id": entry.get("id") or f"call_{index}",
@@ -231,7 +231,9 @@ def parse_reply(answer: dict[str, Any]) -> Reply:
         }
         for index, (entry, call) in enumerate(zip(entries, calls, strict=True))
     ]
-    return Reply(text, calls, finish, message={"role": "assistant", "content": said or None, "tool_calls": told})
+    return ModelResponse(
+        text, calls, finish, message={"role": "assistant", "content": said or None, "tool_calls": told}
+    )
 
 
 def _call(function: dict[str, Any]) -> tuple[str, ToolCall | None]:

@@ -16,12 +16,12 @@ import numpy as np
 
 from agentgym.env import Action, ToolCall
 from agentgym.errors import AgentGymError, UsageError
-from agentgym.rollouts.prompt_format import Harness, Message, text_of
+from agentgym.rollouts.prompt_format import Message, PromptFormat, text_of
 from agentgym.rollouts.trajectory import Branch, Span
 from agentgym.session import Session, Step
 
 
-class Episode(NamedTuple):
+class EpisodeSpec(NamedTuple):
     """Which episode: everything that decides it beside the policy's weights."""
 
     env: str
@@ -47,7 +47,7 @@ class ContextFull(AgentGymError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TurnContext:
     """What an actor is given: the messages, and for scripted policies the world behind them."""
 
     messages: list[Message]
@@ -55,11 +55,11 @@ class Ask:
     step: Step
     """The world's last answer; its `info` may hold `available_actions`."""
     session: Session
-    harness: Harness
+    harness: PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelResponse:
     """One reply. `span` says where its tokens lie, when it was sampled here."""
 
     text: str
@@ -79,7 +79,7 @@ class Tokens:
 
 
 class Actor(Protocol):
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         """Raises ContextFull, or PolicyFailure when the engine is at fault."""
         ...
 
@@ -90,13 +90,13 @@ class Actor(Protocol):
 
 
 class Policy(Protocol):
-    def actor(self, episode: Episode) -> Actor: ...
+    def actor(self, episode: EpisodeSpec) -> Actor: ...
 
 
 class TextActor:
     """Base of actors without tokens: `finish` has nothing to give."""
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         raise NotImplementedError("act(ask) -> Reply")
 
     def finish(self, messages: list[Message] | None) -> Tokens:
@@ -107,9 +107,9 @@ class TextActor:
 class ScriptedPolicy:
     """Says the given actions in order, the last one for ever; or what a function of the ask returns."""
 
-    script: Sequence[Action] | Callable[[Ask], Action]
+    script: Sequence[Action] | Callable[[TurnContext], Action]
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         if not callable(self.script) and not self.script:
             raise UsageError("a scripted policy needs at least one action")
         return _Scripted(self.script)
@@ -117,11 +117,11 @@ class ScriptedPolicy:
 
 @dataclass
 class _Scripted(TextActor):
-    script: Sequence[Action] | Callable[[Ask], Action]
+    script: Sequence[Action] | Callable[[TurnContext], Action]
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         action = self.script(ask) if callable(self.script) else self.script[min(ask.turn, len(self.script) - 1)]
-        return Reply(ask.harness.render(action, ask.session.spec))
+        return ModelResponse(ask.harness.render(action, ask.session.spec))
 
 
 @dataclass
@@ -130,7 +130,7 @@ class RandomPolicy:
 
     seed: int = 0
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         return _Random(episode.rng(self.seed))
 
 
@@ -138,8 +138,8 @@ class RandomPolicy:
 class _Random(TextActor):
     rng: np.random.Generator
 
-    async def act(self, ask: Ask) -> Reply:
-        return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+    async def act(self, ask: TurnContext) -> ModelResponse:
+        return ModelResponse(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
 
 
 @dataclass
@@ -149,7 +149,7 @@ class ExpertPolicy:
     noise: float = 0.0
     seed: int = 0
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         return _Expert(self.noise, episode.rng(self.seed, 1))
 
 
@@ -158,13 +158,13 @@ class _Expert(TextActor):
     noise: float
     rng: np.random.Generator
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         if self.rng.random() < self.noise:
-            return Reply(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+            return ModelResponse(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
         spec = ask.session.spec
         if "expert" not in spec.capabilities:
             raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
-        return Reply(ask.harness.render(await ask.session.expert(), spec))
+        return ModelResponse(ask.harness.render(await ask.session.expert(), spec))
 
 
 @dataclass
@@ -174,7 +174,7 @@ class HumanPolicy:
     read: Callable[[str], str] = input
     write: Callable[[str], None] = print
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         return _Human(self.read, self.write)
 
 
@@ -184,7 +184,7 @@ class _Human(TextActor):
     write: Callable[[str], None]
     greeted: bool = field(default=False)
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         if not self.greeted:
             self.write(ask.harness.instructions(ask.session.spec))
             self.greeted = True
@@ -194,11 +194,11 @@ class _Human(TextActor):
             self.write(f"actions: {', '.join(actions)}")
         line = await asyncio.to_thread(self.read, "> ")
         if ask.harness.parse(line, ask.session.spec).action is not None:
-            return Reply(line)
-        return Reply(ask.harness.render(line, ask.session.spec))
+            return ModelResponse(line)
+        return ModelResponse(ask.harness.render(line, ask.session.spec))
 
 
-def random_action(ask: Ask, rng: np.random.Generator) -> Action:
+def random_action(ask: TurnContext, rng: np.random.Generator) -> Action:
     """One of the available actions, uniformly. Raises NotApplicable where the actions cannot be listed."""
     spec = ask.session.spec
     actions = ask.step.info.get("available_actions") or spec.actions

@@ -1,4 +1,4 @@
-"""Harness: what the agent is shown and how its reply becomes an action.
+"""Prompt format: what the agent is shown and how its reply becomes an action.
 
     system   the world's instructions, and how to reply
     user     observation 0
@@ -38,14 +38,14 @@ ACT = ToolSpec(
 """The tool that stands for a text action where an agent speaks in tool calls."""
 
 
-class Parsed(NamedTuple):
+class ParsedResponse(NamedTuple):
     """The action in a reply, or the reason why there is none."""
 
     action: Action | None
     problem: str = ""
 
 
-class Harness(BaseModel):
+class PromptFormat(BaseModel):
     """Instructions, history window, action grammar, and what a reply without an action costs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -93,18 +93,20 @@ class Harness(BaseModel):
         }[self.action_format(spec)]
         return f"{spec.instructions.strip()}\n{how}"
 
-    def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> Parsed:
+    def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> ParsedResponse:
         """The action in `reply`; `calls` are tool calls that a server parsed itself."""
         how = self.action_format(spec)
         if how == "last_line":
             lines = [line.strip() for line in reply.splitlines() if line.strip()]
-            return Parsed(_text_action(lines[-1], spec)) if lines else Parsed(None, "the reply was empty")
+            return (
+                ParsedResponse(_text_action(lines[-1], spec)) if lines else ParsedResponse(None, "the reply was empty")
+            )
         if how == "tagged":
             found = _between("action", reply)
             text = _trimmed(found[-1]) if found else ""
             if not text:
-                return Parsed(None, f"the reply had {'an empty' if found else 'no'} <action>...</action>")
-            return Parsed(_text_action(text, spec))
+                return ParsedResponse(None, f"the reply had {'an empty' if found else 'no'} <action>...</action>")
+            return ParsedResponse(_text_action(text, spec))
         return self._parse_call(reply, spec, calls)
 
     def render(self, action: Action, spec: EnvSpec) -> str:
@@ -121,16 +123,18 @@ class Harness(BaseModel):
         text = action if isinstance(action, str) else json.dumps(action)
         return f"<action>{text}</action>" if how == "tagged" else text
 
-    def complaint(self, spec: EnvSpec, problem: str) -> str:
+    def invalid_action_message(self, spec: EnvSpec, problem: str) -> str:
         """The observation that follows a reply without an action."""
         how = self.instructions(spec).splitlines()[-1] if self.system is None else ""
         return f"No action taken: {problem}. {how}".strip()
 
-    def _parse_call(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall]) -> Parsed:
+    def _parse_call(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall]) -> ParsedResponse:
         tagged = [] if calls else _between("tool_call", reply)
         count = len(calls) or len(tagged)
         if count > 1:
-            return Parsed(None, f"the reply made {count} tool calls and none was carried out; make one call a turn")
+            return ParsedResponse(
+                None, f"the reply made {count} tool calls and none was carried out; make one call a turn"
+            )
         if calls:
             call: Any = calls[0]
         else:
@@ -138,21 +142,21 @@ class Harness(BaseModel):
                 call = json.loads(tagged[0] if tagged else reply)
             except (ValueError, RecursionError) as error:  # RecursionError: a reply of ten thousand brackets
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-                return Parsed(None, f"the reply was not a JSON tool call ({reason})")
+                return ParsedResponse(None, f"the reply was not a JSON tool call ({reason})")
         if not isinstance(call, dict) or not isinstance(call.get("arguments", {}), dict):
-            return Parsed(None, 'a tool call is {"name": ..., "arguments": {...}}')
+            return ParsedResponse(None, 'a tool call is {"name": ..., "arguments": {...}}')
         name, arguments = call.get("name"), call.get("arguments", {})
         if not isinstance(name, str):
-            return Parsed(None, "the tool call names no tool")
+            return ParsedResponse(None, "the tool call names no tool")
         offered = {tool.name: tool for tool in self.tools(spec)}
         if name not in offered:
-            return Parsed(None, f"there is no tool {name!r}; there are {', '.join(offered)}")
+            return ParsedResponse(None, f"there is no tool {name!r}; there are {', '.join(offered)}")
         missing = [key for key in offered[name].parameters.get("required", []) if key not in arguments]
         if missing:
-            return Parsed(None, f"{name} needs {', '.join(missing)}")
+            return ParsedResponse(None, f"{name} needs {', '.join(missing)}")
         if not spec.tools:
-            return Parsed(str(arguments["action"]))
-        return Parsed({"name": name, "arguments": arguments})
+            return ParsedResponse(str(arguments["action"]))
+        return ParsedResponse({"name": name, "arguments": arguments})
 
 
 def render_call(call: ToolCall) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from agentgym.env import Observation
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
-from agentgym.rollouts.policy import Actor, Ask, ContextFull, Episode, Policy, Tokens
-from agentgym.rollouts.prompt_format import Harness, Message, text_of
+from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
+from agentgym.rollouts.prompt_format import Message, PromptFormat, text_of
 from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
 from agentgym.session import Session, Step
 
@@ -32,7 +32,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class EpisodePrefix:
     """The first turns of an episode and the world as they left it: another rollout goes on from there."""
 
     state: bytes
@@ -49,7 +49,12 @@ class Past:
 
 
 async def rollout(
-    session: Session, actor: Actor, harness: Harness, episode: Episode, limits: Limits, past: Past | None = None
+    session: Session,
+    actor: Actor,
+    harness: PromptFormat,
+    episode: EpisodeSpec,
+    limits: Limits,
+    past: EpisodePrefix | None = None,
 ) -> Trajectory:
     """Play `episode` to its end and record it, from its beginning or from where `past` ends (its turns, and the limits,
     count as if played here). Raises only for bugs and for UsageError."""
@@ -81,10 +86,10 @@ class _Play:
         self,
         session: Session,
         actor: Actor,
-        harness: Harness,
-        episode: Episode,
+        harness: PromptFormat,
+        episode: EpisodeSpec,
         limits: Limits,
-        past: Past | None,
+        past: EpisodePrefix | None,
     ) -> None:
         self.session, self.actor, self.harness = session, actor, harness
         self.episode, self.limits, self.past = episode, limits, past
@@ -122,13 +127,13 @@ class _Play:
         """One reply and the world's answer to it; why the episode ended, if it did."""
         assert self.step is not None
         before, started = self.step, time.perf_counter()
-        ask = Ask(self.messages(), len(self.turns), before, self.session, self.harness)
+        ask = TurnContext(self.messages(), len(self.turns), before, self.session, self.harness)
         reply = await self.actor.act(ask)
         policy_s = time.perf_counter() - started
         parsed = self.harness.parse(reply.text, self.session.spec, reply.calls)
         if parsed.action is None:
             info = {**before.info, "valid_action": False}
-            after = Step(self.complaint(parsed.problem), 0.0, False, False, info)
+            after = Step(self.invalid_action_message(parsed.problem), 0.0, False, False, info)
             env_s = 0.0
         else:
             started = time.perf_counter()
@@ -160,10 +165,10 @@ class _Play:
             return StopReason.TERMINATED
         return StopReason.TRUNCATED if after.truncated else None
 
-    def complaint(self, problem: str) -> Observation:
+    def invalid_action_message(self, problem: str) -> Observation:
         """What follows a reply without an action. Under a window the world's last observation is told again, since the
         window would lose it."""
-        text = self.harness.complaint(self.session.spec, problem)
+        text = self.harness.invalid_action_message(self.session.spec, problem)
         if self.harness.window is None:
             return text
         told = f"{text}\n\n{text_of(self.seen)}"
@@ -203,7 +208,7 @@ class Runner:
     """Plays many episodes at once against one world, reusing sessions."""
 
     open_session: Callable[[], Awaitable[Session]]
-    harness: Harness
+    harness: PromptFormat
     limits: Limits
     concurrency: int = 64
     """Episodes in flight."""
@@ -211,7 +216,7 @@ class Runner:
     """An episode that infrastructure failed is played again this many times, from its beginning with the same seed."""
 
     async def run(
-        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+        self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
     ) -> list[Trajectory]:
         """One trajectory an episode, in order. `pasts`: where each of them goes on, if not from its beginning."""
         done: dict[int, Trajectory] = {}
@@ -220,7 +225,7 @@ class Runner:
         return [done[index] for index in range(len(episodes))]
 
     async def stream(
-        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+        self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
     ) -> AsyncGenerator[tuple[int, Trajectory], None]:
         """(index, trajectory) as episodes end."""
         waiting = iter(enumerate(zip(episodes, pasts or [None] * len(episodes), strict=True)))
@@ -228,7 +233,7 @@ class Runner:
         ready: asyncio.Queue[tuple[int, Trajectory]] = asyncio.Queue(max(1, self.concurrency))
 
         async def worker() -> None:
-            seat = _Seat(self.open_session)
+            seat = _SessionSlot(self.open_session)
             try:
                 for index, (episode, past) in waiting:
                     await ready.put((index, await self._play(policy, episode, past, seat)))
@@ -252,7 +257,9 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(self, policy: Policy, episode: Episode, past: Past | None, seat: _Seat) -> Trajectory:
+    async def _play(
+        self, policy: Policy, episode: EpisodeSpec, past: EpisodePrefix | None, seat: _SessionSlot
+    ) -> Trajectory:
         """One episode, tried again after infrastructure's failures; the session is dropped after each."""
         for _ in range(self.retries + 1):
             try:
@@ -268,7 +275,7 @@ class Runner:
         return trajectory
 
 
-class _Seat:
+class _SessionSlot:
     """The session that a worker plays in, opened when first needed and after each failure."""
 
     def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:

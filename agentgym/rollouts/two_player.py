@@ -3,8 +3,8 @@
     session (role 0, role 1, 0, ...)  <->  a table  <->  two seats, one a role  <->  two rollouts
 
 A seat is a session of one player: a step answers when its role is asked again, or when the game is over, with all that
-the role won meanwhile. So each role has a trajectory of its own: its observations, its turns, its return. Harness,
-limits and failures are the rollout's.
+the role won meanwhile. So each role has a trajectory of its own: its observations, its turns, its return. Prompt
+format, limits and failures are the rollout's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from agentgym.env import Action
 from agentgym.errors import EnvironmentCrashed, EpisodeLost, UsageError
-from agentgym.rollouts.policy import Actor, Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import Actor, EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import Session, Step
@@ -24,7 +24,7 @@ from agentgym.spec import EnvSpec
 
 
 async def match(
-    session: Session, actors: Sequence[Actor], harness: Harness, episodes: Sequence[Episode], limits: Limits
+    session: Session, actors: Sequence[Actor], harness: PromptFormat, episodes: Sequence[EpisodeSpec], limits: Limits
 ) -> tuple[Trajectory, Trajectory]:
     """The trajectories of roles 0 and 1, played by `actors` in that order. `episodes` are of one split, task and seed;
     their attempts tell the roles' records apart.
@@ -35,12 +35,12 @@ async def match(
     """
     if "two_player" not in session.spec.capabilities:
         raise UsageError(f"{session.spec.id} has one player: a match needs a world with the capability two_player")
-    table = _Table(session)
+    table = _TwoPlayerGame(session)
 
     async def play(role: int) -> Trajectory:
         trajectory = None
         try:
-            trajectory = await rollout(Seat(table, role), actors[role], harness, episodes[role], limits)
+            trajectory = await rollout(PlayerSession(table, role), actors[role], harness, episodes[role], limits)
             return trajectory
         finally:
             table.leave(failed=trajectory is None or trajectory.stop.is_failure)
@@ -55,14 +55,14 @@ async def match(
         await asyncio.gather(*players, return_exceptions=True)
 
 
-class _Table:
+class _TwoPlayerGame:
     """The game between two seats."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.step: Step | None = None
         """The session's last answer."""
-        self.owed = [0.0, 0.0]
+        self.pending_reward = [0.0, 0.0]
         """What each role has won since it was last told."""
         self.valid: list[Any] = [True, True]
         """valid_action of each role's last action."""
@@ -79,7 +79,7 @@ class _Table:
         rewards = step.info.get("rewards")
         if not (isinstance(rewards, list) and len(rewards) == 2):
             raise EnvironmentCrashed(f"{self.session.spec.id} has two players, and info['rewards'] is {rewards!r}")
-        self.owed = [owed + won for owed, won in zip(self.owed, rewards)]
+        self.pending_reward = [pending + won for pending, won in zip(self.pending_reward, rewards)]
         self.valid[role] = step.info.get("valid_action", True)
         self._took(step)
 
@@ -88,7 +88,7 @@ class _Table:
         await self.asked[role].wait()
         if self.failed:
             raise EpisodeLost("the other player's side of the match failed")
-        step, (reward, self.owed[role]) = self.step, (self.owed[role], 0.0)
+        step, (reward, self.pending_reward[role]) = self.step, (self.pending_reward[role], 0.0)
         if step is None or (self.left and not self.over):  # what is on the table is for the other's eyes
             return Step("the other player has left", reward, False, True, {"role": role, "success": False})
         info = {**step.info, "role": role, "valid_action": self.valid[role]}
@@ -115,10 +115,10 @@ class _Table:
             asked.set()
 
 
-class Seat:
+class PlayerSession:
     """One role's session. The reset is role 0's; role 1 waits for it."""
 
-    def __init__(self, table: _Table, role: int) -> None:
+    def __init__(self, table: _TwoPlayerGame, role: int) -> None:
         self.table, self.role = table, role
         self.spec: EnvSpec = table.session.spec
 
@@ -126,7 +126,7 @@ class Seat:
         if self.role == 0:
             await self.table.begin(seed, options)
         step = await self.table.answer(self.role)
-        self.table.owed[self.role] = step.reward  # an opening has no reward: it is told with the role's first step
+        self.table.pending[self.role] = step.reward  # an opening has no reward: it is told with the role's first step
         return step._replace(reward=0.0)
 
     async def step(self, action: Action) -> Step:

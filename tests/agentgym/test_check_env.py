@@ -11,7 +11,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from agentgym import registry
-from agentgym.conformance.run import RULES, Finding, check_env, check_session
+from agentgym.conformance.run import RULES, CheckResult, check_env, check_session
 from agentgym.env import Env
 from agentgym.errors import BadRequest
 from agentgym.session import LocalSession
@@ -19,11 +19,11 @@ from agentgym.spec import EnvSpec
 
 SHIPPED = [
     name
-    for name, target in registry.names().items()
+    for name, target in registry.list_envs().items()
     if target.startswith("agentgym_environments.") and registry.get_spec(name).inline
 ]
 """The others, which have browsers, sandboxes or engines, are checked by `make worlds`."""
-ONE_OF_A_CLASS = {registry.names()[name]: name for name in reversed(SHIPPED)}.values()
+ONE_OF_A_CLASS = {registry.list_envs()[name]: name for name in reversed(SHIPPED)}.values()
 
 GOOD = EnvSpec(
     id="hill",
@@ -225,7 +225,7 @@ BROKEN = [
 ]
 
 
-def by_rule(findings: list[Finding]) -> dict[str, Finding]:
+def by_rule(findings: list[CheckResult]) -> dict[str, CheckResult]:
     return {finding.rule: finding for finding in findings}
 
 

@@ -129,7 +129,7 @@ def test_envs_list_and_show(say):
     assert status == 0
     for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
         assert re.search(rf"^{name}  +\w", out, re.MULTILINE)
-    assert len(out.splitlines()) == len(registry.names()), "one line an environment"
+    assert len(out.splitlines()) == len(registry.list_envs()), "one line an environment"
     assert [line.split()[0] for line in say("envs", "list", "MEADOW")[1].splitlines()] == ["keydoor-meadow"]
     specs = json.loads(say("envs", "list", "--family", "games", "--json")[1])
     assert {spec["family"] for spec in specs.values()} == {"games"}

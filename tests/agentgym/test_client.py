@@ -110,7 +110,7 @@ def test_a_lost_episode_stays_lost_until_reset():
                 with pytest.raises(EpisodeLost, match="server stopped"):
                     await session.step("x")
             await session.reset()
-            app.state.sessions.graves.clear()
+            app.state.sessions.ended_sessions.clear()
             app.state.sessions.live.clear()  # as after a restart
             with pytest.raises(EpisodeLost, match="was it restarted"):
                 await session.step("x")

@@ -173,7 +173,7 @@ MAKERS: dict[str, Callable[[], Server]] = {
 def play(env: str, server: Server, script: Any, plan: Any = (), **options: Any) -> Any:
     async def main() -> Any:
         transport = FaultyTransport(httpx.ASGITransport(server.app), plan)
-        async with connect(f"agentgym+http://world?env={env}&tasks=40", transport=transport, **options) as world:
+        async with connect(f"agentenv+http://world?env={env}&tasks=40", transport=transport, **options) as world:
             return await script(world)
 
     return asyncio.run(main())
@@ -377,7 +377,7 @@ def test_garbage_is_shown_and_never_scored(reply, failure):
         return httpx.Response(200, json={"id": 0, "observation": "begin", "reward": 0, "done": False})
 
     async def main() -> None:
-        url = "agentgym+http://world?env=generic"
+        url = "agentenv+http://world?env=generic"
         async with EnvClient(url, transport=httpx.MockTransport(handle)) as world:
             session = world.session()
             await session.reset()
@@ -396,7 +396,7 @@ def test_a_server_that_is_slow_is_given_up():
         return httpx.Response(200, json={"id": 0, "observation": "begin"})
 
     async def main() -> None:
-        url = "agentgym+http://world?env=generic"
+        url = "agentenv+http://world?env=generic"
         async with EnvClient(url, transport=httpx.MockTransport(slow), timeout_s=0.5) as world:
             session = world.session()
             await session.reset()
@@ -437,11 +437,11 @@ def test_two_actions_cost_a_turn_and_ask_the_server_nothing():
 
 def test_names_that_are_wrong():
     for url, message in (
-        ("agentgym+http://x", "needs"),
-        ("agentgym+http://x?env=chess", "one of generic, textcraft"),
-        ("agentgym+http://x?env=generic&speed=9", "options speed"),
-        ("agentgym+http://x?env=generic&tasks=many", "number"),
-        ("agentgym+ftp://x?env=generic", "URL"),
+        ("agentenv+http://x", "needs"),
+        ("agentenv+http://x?env=chess", "one of generic, textcraft"),
+        ("agentenv+http://x?env=generic&speed=9", "options speed"),
+        ("agentenv+http://x?env=generic&tasks=many", "number"),
+        ("agentenv+ftp://x?env=generic", "URL"),
     ):
         with pytest.raises(UsageError, match=message):
             EnvClient(url)

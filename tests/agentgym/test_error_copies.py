@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentgym.clients.transports import websocket
-from agentgym.clients.transports.http import Calls
-from agentgym.clients.transports.http_batching import Ask, Lane
+from agentgym.clients.transports.http import HttpClient
+from agentgym.clients.transports.http_batching import PendingRequest, StepBatcher
 from agentgym.errors import AtCapacity, EnvironmentFailure
 
 
@@ -33,12 +33,12 @@ UNDECODABLE = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 def lane_failures(error: Exception) -> list[Any]:
     """What three steps of one batch raise when sending it raises `error`."""
 
-    async def send(batch: list[Ask]) -> None:
+    async def send(batch: list[PendingRequest]) -> None:
         raise error
 
     async def main() -> list[Any]:
-        lane = Lane(send, patience_s=0.01, largest=8)
-        asks = [Ask(b"{}") for _ in range(3)]
+        lane = StepBatcher(send, patience_s=0.01, largest=8)
+        asks = [PendingRequest(b"{}") for _ in range(3)]
         for ask in asks:
             lane.put(ask)
         async with asyncio.timeout(5):
@@ -56,8 +56,8 @@ def channel_failures(error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[
     monkeypatch.setattr(websocket.WebSocket, "open", broken)
 
     async def main() -> list[Any]:
-        calls = Calls("http://127.0.0.1:9", transport=None, timeout_s=1.0, retries=0, capacity_wait_s=0.0)
-        socket = websocket.Channel(calls)
+        calls = HttpClient("http://127.0.0.1:9", transport=None, timeout_s=1.0, retries=0, capacity_wait_s=0.0)
+        socket = websocket.WebSocketTransport(calls)
         steps = [socket.step(b"{}") for _ in range(3)]
         async with asyncio.timeout(5):
             raised = await asyncio.gather(*steps, return_exceptions=True)

@@ -21,13 +21,13 @@ from agentgym.evaluation.evaluate import (
     Progress,
     compare,
     evaluate,
-    summarise,
 )
 from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
-from agentgym.evaluation.suite import Row, Suite, key_of, open_folder, read_attempts
+from agentgym.evaluation.suite import AttemptRecord, Suite, key_of, open_folder, read_attempts
+from agentgym.evaluation.summary import summarize
 from agentgym.evaluation.tables import comparison_table, summary_table
-from agentgym.rollouts.policy import ExpertPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import ExpertPolicy, ModelResponse, ScriptedPolicy, TextActor
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, read_jsonl
 
@@ -61,8 +61,8 @@ class _Coin(TextActor):
     async def act(self, ask):
         await asyncio.sleep(float(self.rng.uniform(0, 0.002)))
         if self.rng.random() < self.luck:
-            return Reply(await ask.session.expert())
-        return Reply("" if self.rng.random() < 0.3 else "what")
+            return ModelResponse(await ask.session.expert())
+        return ModelResponse("" if self.rng.random() < 0.3 else "what")
 
 
 def suite_of(**change) -> Suite:
@@ -192,7 +192,7 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
         ({"identity": "other"}, r"another policy \(coin there, other now\); name another folder"),
         ({"suite": suite_of(name="t")}, r"another suite \(s there, t now\)"),
         ({"suite": suite_of(attempts=3)}, r"another suite \(s has been edited since\)"),
-        ({"harness": Harness(grammar="tagged")}, "another harness"),
+        ({"harness": PromptFormat(grammar="tagged")}, "another harness"),
         ({"limits": Limits(max_turns=2)}, r"another max_turns \(None there, 2 now\)"),
     ],
 )
@@ -287,20 +287,20 @@ def test_a_world_out_of_reach_fails_alone(tmp_path):
     assert "–" in shown(report.table())
 
 
-def rows_of(outcomes: dict[tuple[int, int], str], env="w") -> list[Row]:
+def rows_of(outcomes: dict[tuple[int, int], str], env="w") -> list[AttemptRecord]:
     """Attempts from {(task, seed): "1" success, "0" none, "F" infrastructure failed, "T" truncated}."""
     rows = []
     for (task, seed), letters in outcomes.items():
         for attempt, letter in enumerate(letters):
             stop = {"F": StopReason.POLICY_FAILED, "T": StopReason.TRUNCATED}.get(letter, StopReason.TERMINATED)
             success, score = (None, None) if letter == "F" else (letter == "1", float(letter == "1"))
-            rows.append(Row(env, "test", task, seed, attempt, success, score, 4, 1, stop.value, "", 0.0))
+            rows.append(AttemptRecord(env, "test", task, seed, attempt, success, score, 4, 1, stop.value, "", 0.0))
     return rows
 
 
 def test_the_summary_is_the_statistics_of_the_rows():
     rows = rows_of({(0, 0): "110", (0, 1): "1FF", (1, 0): "000", (2, 0): "T1F"})
-    (line,) = summarise(rows, METRICS).worlds
+    (line,) = summarize(rows, METRICS).worlds
     clusters = {"0": [2 / 3, 1.0], "1": [0.0], "2": [0.5]}
     assert line.success == cluster_bootstrap(clusters)
     assert line.at_k["pass@2"] == pytest.approx((1.0 + 0.0 + 1.0) / 3)
@@ -308,37 +308,37 @@ def test_the_summary_is_the_statistics_of_the_rows():
     assert line.at_k["pass^2"] == pytest.approx(mean_pass_hat_k([(3, 2), (3, 0), (2, 1)], 2))
     assert (line.tasks, line.attempts, line.failed) == (3, 9, {"POLICY_FAILED": 3})
     assert (line.turns, line.invalid, line.truncated) == (4.0, 0.25, pytest.approx(1 / 9))
-    assert summarise(rows, ["pass@9"]).worlds[0].at_k == {"pass@9": None}
-    assert summarise(reversed(rows), METRICS) == summarise(rows, METRICS)
+    assert summarize(rows, ["pass@9"]).worlds[0].at_k == {"pass@9": None}
+    assert summarize(reversed(rows), METRICS) == summarize(rows, METRICS)
 
 
 def test_intervals_of_single_attempts_and_of_a_single_task():
-    (line,) = summarise(rows_of({(task, 0): "1" for task in range(5)})).worlds
+    (line,) = summarize(rows_of({(task, 0): "1" for task in range(5)})).worlds
     assert line.success == wilson(5, 5)
-    (line,) = summarise(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).worlds
+    (line,) = summarize(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).worlds
     assert line.success == cluster_bootstrap({str(seed): [0.5] for seed in range(4)} | {"9": [1.0]})
 
 
 def test_overall_weighs_every_task_the_same():
     rows = rows_of({(0, 0): "11"}, "a") + rows_of({(task, 0): "00" for task in range(3)}, "b")
-    summary = summarise(rows)
+    summary = summarize(rows)
     assert [line.env for line in summary.worlds] == ["a", "b"]
-    assert summarise(reversed(rows)) == summary
+    assert summarize(reversed(rows)) == summary
     assert summary.overall.success.estimate == 0.25
     assert summary.overall.score is None, "scores of two environments have unlike scales"
-    assert summarise(rows_of({(0, 0): "11", (1, 0): "00"})).overall.score.estimate == 0.5
-    nothing = summarise([], METRICS)
+    assert summarize(rows_of({(0, 0): "11", (1, 0): "00"})).overall.score.estimate == 0.5
+    nothing = summarize([], METRICS)
     assert nothing.worlds == ()
     assert nothing.overall.success is None
     assert "overall" in shown(summary_table(nothing, METRICS, "[bold]not markup"))
     assert "[bold]not markup" in shown(summary_table(nothing, METRICS, "[bold]not markup"))
 
 
-def record(out: Path, rows: list[Row], policy: str, **about) -> Path:
+def record(out: Path, rows: list[AttemptRecord], policy: str, **about) -> Path:
     out.mkdir()
     described = {"suite": {"name": "s"}, "policy": policy, "harness": {}, "max_turns": None, **about}
     (out / "run.json").write_text(json.dumps(described))
-    names = Row.__slots__
+    names = AttemptRecord.__slots__
     lines = [json.dumps({name: getattr(row, name) for name in names}) for row in rows]
     (out / "attempts.jsonl").write_text("".join(line + "\n" for line in lines))
     return out

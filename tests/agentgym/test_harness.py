@@ -1,4 +1,4 @@
-"""Harness: render and parse are inverse, garbage is complained of and never raises, windows show what they say."""
+"""Prompt format: render and parse are inverse, garbage never raises, windows show what they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentgym.rollouts.prompt_format import ACT, Harness, content, render_call, text_of
+from agentgym.rollouts.prompt_format import ACT, PromptFormat, content, render_call, text_of
 from agentgym.spec import EnvSpec, ToolSpec
 
 SPEC = EnvSpec(id="w", description="d", instructions="Walk.\n", max_turns=3)
@@ -32,33 +32,33 @@ clicks = st.dictionaries(st.text(), json_values, max_size=3).map(
 
 @given(one_line)
 def test_last_line_round_trip(action):
-    harness = Harness(grammar="last_line")
+    harness = PromptFormat(grammar="last_line")
     assert harness.parse(f"I think.\n\n{harness.render(action, SPEC)}\n \n", SPEC).action == action
 
 
 @given(untagged, st.text())
 def test_tagged_round_trip(action, thought):
-    harness = Harness(grammar="tagged")
+    harness = PromptFormat(grammar="tagged")
     assert harness.parse(harness.render(action, SPEC), SPEC).action == action
     assert harness.parse(f"{thought} <action> {harness.render(action, SPEC)} {action}", SPEC).action == action
 
 
 @given(st.text())
 def test_text_actions_round_trip_through_the_act_tool(action):
-    harness = Harness(grammar="tool_call")
+    harness = PromptFormat(grammar="tool_call")
     assert harness.parse(harness.render(action, SPEC), SPEC).action == action
 
 
 @given(clicks, st.text())
 def test_tool_calls_round_trip(call, thought):
-    harness = Harness(grammar="tool_call")
+    harness = PromptFormat(grammar="tool_call")
     assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
     assert harness.parse(f"{thought}<tool_call>{harness.render(call, TOOLS)}", TOOLS).action == call
 
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged"])
 def test_tool_calls_round_trip_in_text_grammars(grammar):
-    harness, call = Harness(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
+    harness, call = PromptFormat(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
     assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
     for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
         said = harness.render(text, TOOLS)
@@ -66,7 +66,7 @@ def test_tool_calls_round_trip_in_text_grammars(grammar):
 
 
 def test_a_tag_inside_an_argument_does_not_end_the_call():
-    harness = Harness(grammar="tool_call")
+    harness = PromptFormat(grammar="tool_call")
     call = {"name": "click", "arguments": {"x": "</tool_call><tool_call>{}"}}
     assert harness.parse(render_call(call), TOOLS).action == call
 
@@ -87,29 +87,29 @@ def test_a_tag_inside_an_argument_does_not_end_the_call():
     ],
 )
 def test_garbage_in_place_of_a_call_is_complained_of(reply, problem):
-    parsed = Harness(grammar="tool_call").parse(reply, TOOLS)
+    parsed = PromptFormat(grammar="tool_call").parse(reply, TOOLS)
     assert parsed.action is None
     assert problem in parsed.problem
 
 
 @given(st.text(), st.sampled_from(["last_line", "tagged", "tool_call"]), st.sampled_from([SPEC, TOOLS]))
 def test_parse_never_raises_and_gives_an_action_or_a_problem(reply, grammar, spec):
-    parsed = Harness(grammar=grammar).parse(reply, spec)
+    parsed = PromptFormat(grammar=grammar).parse(reply, spec)
     assert (parsed.action is None) == bool(parsed.problem)
 
 
 def test_the_last_action_counts():
-    assert Harness(grammar="tagged").parse("<action>up</action> no: <action>down</action>", SPEC).action == "down"
-    assert Harness(grammar="tagged").parse("<action> </action>", SPEC).problem.startswith("the reply had an empty")
-    assert Harness(grammar="tagged").parse("up", SPEC).problem.startswith("the reply had no")
-    assert Harness(grammar="last_line").parse(" \n ", SPEC).problem == "the reply was empty"
+    assert PromptFormat(grammar="tagged").parse("<action>up</action> no: <action>down</action>", SPEC).action == "down"
+    assert PromptFormat(grammar="tagged").parse("<action> </action>", SPEC).problem.startswith("the reply had an empty")
+    assert PromptFormat(grammar="tagged").parse("up", SPEC).problem.startswith("the reply had no")
+    assert PromptFormat(grammar="last_line").parse(" \n ", SPEC).problem == "the reply was empty"
 
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_several_tool_calls_in_a_turn_are_refused(as_text):
     calls = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]
     text, native = ("\n".join(map(render_call, calls)), ()) if as_text else ("anything", calls)
-    parsed = Harness(grammar="tool_call").parse(text, TOOLS, native)
+    parsed = PromptFormat(grammar="tool_call").parse(text, TOOLS, native)
     assert parsed.action is None
     assert parsed.problem == "the reply made 2 tool calls and none was carried out; make one call a turn"
 
@@ -117,23 +117,27 @@ def test_several_tool_calls_in_a_turn_are_refused(as_text):
 def test_auto_follows_the_action_format_of_the_spec():
     tools = EnvSpec.model_validate({**SPEC.model_dump(exclude={"action_format"}), "tools": [CLICK.model_dump()]})
     tagged = SPEC.model_copy(update={"action_format": "tagged"})
-    assert [Harness().action_format(spec) for spec in (SPEC, tagged, tools)] == ["last_line", "tagged", "tool_call"]
+    assert [PromptFormat().action_format(spec) for spec in (SPEC, tagged, tools)] == [
+        "last_line",
+        "tagged",
+        "tool_call",
+    ]
     for spec in (SPEC, tagged, tools):
-        named = Harness(grammar=spec.action_format)
-        assert Harness().instructions(spec) == named.instructions(spec)
-        assert Harness().tools(spec) == named.tools(spec)
-    assert Harness(grammar="last_line").action_format(tools) == "last_line"
+        named = PromptFormat(grammar=spec.action_format)
+        assert PromptFormat().instructions(spec) == named.instructions(spec)
+        assert PromptFormat().tools(spec) == named.tools(spec)
+    assert PromptFormat(grammar="last_line").action_format(tools) == "last_line"
 
 
 def test_a_tagged_action_of_several_lines_keeps_its_end():
-    harness = Harness(grammar="tagged")
+    harness = PromptFormat(grammar="tagged")
     for action in ("edit a.py 1-2\n    x = 1\n\n", "run cat <<E\n  a\nE", "edit a.py 1-1\n  x"):
         assert harness.parse(f"So:\n{harness.render(action, SPEC)}\n", SPEC).action == action
     assert harness.parse("<action>\nup\n</action>", SPEC).action == "up"
 
 
 def test_an_offered_action_that_spells_a_call_is_that_call():
-    harness, call = Harness(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
+    harness, call = PromptFormat(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
     assert harness.parse(harness.render(json.dumps(call), TOOLS), TOOLS).action == call
     assert "not a JSON tool call" in harness.parse(harness.render("click 1", TOOLS), TOOLS).problem
 
@@ -141,11 +145,13 @@ def test_an_offered_action_that_spells_a_call_is_that_call():
 def test_a_message_with_tool_calls_is_answered_by_their_ids():
     calls = [{"id": name, "type": "function", "function": {"name": "wait", "arguments": "{}"}} for name in "ab"]
     said = {"role": "assistant", "content": None, "tool_calls": calls}
-    harness = Harness(grammar="tool_call", system="")
+    harness = PromptFormat(grammar="tool_call", system="")
     first, *rest = harness.messages(TOOLS, [("one", said)], "two")
     assert first == {"role": "user", "content": "one"}
     assert rest == [said, *({"role": "tool", "tool_call_id": name, "content": "two"} for name in "ab")]
-    assert Harness(system="", window=0).messages(TOOLS, [("one", said)], "two") == [{"role": "user", "content": "two"}]
+    assert PromptFormat(system="", window=0).messages(TOOLS, [("one", said)], "two") == [
+        {"role": "user", "content": "two"}
+    ]
     seen = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
     *_, tool, image = harness.messages(TOOLS, [("one", said)], seen)
     assert tool == {"role": "tool", "tool_call_id": "b", "content": "two"}
@@ -153,16 +159,16 @@ def test_a_message_with_tool_calls_is_answered_by_their_ids():
 
 
 def test_tools_are_offered_only_where_calls_are_spoken():
-    assert Harness(grammar="tagged").tools(TOOLS) == ()
-    assert Harness(grammar="tool_call").tools(TOOLS) == TOOLS.tools
-    assert Harness(grammar="tool_call").tools(SPEC) == (ACT,)
+    assert PromptFormat(grammar="tagged").tools(TOOLS) == ()
+    assert PromptFormat(grammar="tool_call").tools(TOOLS) == TOOLS.tools
+    assert PromptFormat(grammar="tool_call").tools(SPEC) == (ACT,)
 
 
 @given(
     st.lists(st.tuples(st.text(), st.text())), st.none() | st.integers(0, 5), st.sampled_from([None, "", "Be brief."])
 )
 def test_messages_show_the_window_and_nothing_else(history, window, system):
-    messages = Harness(window=window, system=system).messages(SPEC, history, "now")
+    messages = PromptFormat(window=window, system=system).messages(SPEC, history, "now")
     shown = history if window is None else history[max(0, len(history) - window) :]
     expected = [] if system == "" else [("system", system or "Walk.\nReply with one action on the last line.")]
     for observation, reply in shown:
@@ -176,19 +182,19 @@ def test_an_image_travels_as_a_png_in_a_data_url():
     assert text == {"type": "text", "text": "a square"}
     assert image["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
     assert text_of(seen) == "a square"
-    json.dumps(Harness().messages(SPEC, [(seen, "go")], seen))
+    json.dumps(PromptFormat().messages(SPEC, [(seen, "go")], seen))
 
 
 def test_a_complaint_says_what_was_wrong_and_how_to_reply():
-    complaint = Harness(grammar="tagged").complaint(SPEC, "the reply was empty")
+    complaint = PromptFormat(grammar="tagged").invalid_action_message(SPEC, "the reply was empty")
     assert complaint == "No action taken: the reply was empty. Reply with one action as <action>...</action>."
-    assert Harness(system="x").complaint(SPEC, "why") == "No action taken: why."
+    assert PromptFormat(system="x").invalid_action_message(SPEC, "why") == "No action taken: why."
 
 
 def test_unknown_and_impossible_fields_are_refused():
     with pytest.raises(ValidationError, match="gramar"):
-        Harness(gramar="tagged")
+        PromptFormat(gramar="tagged")
     with pytest.raises(ValidationError, match="window"):
-        Harness(window=-1)
+        PromptFormat(window=-1)
     with pytest.raises(ValidationError, match="invalid_penalty"):
-        Harness(invalid_penalty=-1.0)
+        PromptFormat(invalid_penalty=-1.0)

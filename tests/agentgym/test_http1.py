@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentgym.clients.client import EnvClient
-from agentgym.clients.transports.http11 import KeepAlive, Reply
+from agentgym.clients.transports.http11 import HttpResponse, KeepAlive
 from agentgym.errors import Unreachable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -50,7 +50,7 @@ def answering(*pieces: bytes, close: bool = False) -> Server:
     return serve
 
 
-async def ask_twice(http: KeepAlive, _: int) -> list[Reply]:
+async def ask_twice(http: KeepAlive, _: int) -> list[HttpResponse]:
     return [await http.request("POST", b"/x", b"body", 2) for _ in range(2)]
 
 

@@ -63,7 +63,7 @@ def package(tmp_path, monkeypatch):
 
 def test_an_id_reads_its_toml_and_imports_nothing(package):
     registry.register("tiny-world", f"{package}.env:World")
-    assert registry.names()["tiny-world"] == f"{package}.env:World"
+    assert registry.list_envs()["tiny-world"] == f"{package}.env:World"
     assert registry.get_spec("tiny-world").max_turns == 3
     assert f"{package}.env" not in sys.modules
     world = registry.make("tiny-world")
@@ -139,7 +139,7 @@ def offered(package, tmp_path, monkeypatch):
 def test_another_distribution_offers_its_folders(offered):
     (offered / "more").mkdir()
     (offered / "more" / "spec.toml").write_text(SPEC.partition("[")[0] + 'id = "own-world"')
-    assert {"keydoor", "tiny-world", "tiny-world-hard", "own-world"} <= registry.names().keys()
+    assert {"keydoor", "tiny-world", "tiny-world-hard", "own-world"} <= registry.list_envs().keys()
     assert [registry.get_spec(f"tiny-world{end}").max_turns for end in ("", "-hard")] == [3, 2]
     assert not [name for name in sys.modules if name.startswith("ag_load_pkg")]
     assert [registry.make(name).size for name in ("tiny-world", "tiny-world-hard", "own-world")] == [5, 1, 1]
@@ -158,7 +158,7 @@ def test_another_distribution_offers_its_folders(offered):
 def test_a_broken_file_leaves_the_others_usable(offered, text, told):
     (offered / "spec.toml").write_text(text)
     with pytest.warns(UserWarning, match=told):
-        names = registry.names()
+        names = registry.list_envs()
     assert {"keydoor", "sokoban"} <= names.keys()
     assert "a" not in names
 

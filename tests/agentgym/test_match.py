@@ -11,16 +11,24 @@ import pytest
 from agentgym import connect, registry
 from agentgym.clients.server_process import server_process
 from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
-from agentgym.rollouts.policy import Ask, ContextFull, Episode, ExpertPolicy, RandomPolicy, Reply, TextActor
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import (
+    ContextFull,
+    EpisodeSpec,
+    ExpertPolicy,
+    ModelResponse,
+    RandomPolicy,
+    TextActor,
+    TurnContext,
+)
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason, Trajectory
 from agentgym.rollouts.two_player import match
 from agentgym.session import LocalSession
 
 
-def episodes(name: str, task: int = 0) -> list[Episode]:
-    return [Episode(name, "train", task, 0, role) for role in (0, 1)]
+def episodes(name: str, task: int = 0) -> list[EpisodeSpec]:
+    return [EpisodeSpec(name, "train", task, 0, role) for role in (0, 1)]
 
 
 @dataclass
@@ -30,14 +38,14 @@ class Says(TextActor):
     what: Callable[[int], str]
     seen: list[str] = field(default_factory=list)
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         self.seen.append("\n".join(str(message["content"]) for message in ask.messages[1:]))
-        return Reply(self.what(ask.turn))
+        return ModelResponse(self.what(ask.turn))
 
 
 def play(name: str, first: TextActor, second: TextActor, task: int = 0, **limits) -> tuple[Trajectory, Trajectory]:
     session = LocalSession(registry.make(name))
-    return asyncio.run(match(session, (first, second), Harness(), episodes(name, task), Limits(**limits)))
+    return asyncio.run(match(session, (first, second), PromptFormat(), episodes(name, task), Limits(**limits)))
 
 
 def test_each_role_has_its_own_turns_return_and_cards() -> None:
@@ -111,7 +119,7 @@ def test_a_failed_side_fails_both_and_a_bug_stops_all() -> None:
 
     names = episodes("kuhn-poker-self")
     session = Falls(registry.make("kuhn-poker-self"))
-    played = asyncio.run(match(session, [RandomPolicy().actor(e) for e in names], Harness(), names, Limits()))
+    played = asyncio.run(match(session, [RandomPolicy().actor(e) for e in names], PromptFormat(), names, Limits()))
     assert all(trajectory.stop is StopReason.ENVIRONMENT_FAILED for trajectory in played)
 
 
@@ -126,7 +134,7 @@ def test_over_http_it_is_the_same_match() -> None:
     async def over_http(url: str) -> tuple[Trajectory, Trajectory]:
         async with connect(f"{url}/envs/connect-four-self") as connection:
             actors = [RandomPolicy(3).actor(episode) for episode in names]
-            return await match(connection.session(), actors, Harness(), names, Limits())
+            return await match(connection.session(), actors, PromptFormat(), names, Limits())
 
     with server_process(["connect-four-self"]) as url:
         served = asyncio.run(over_http(url))
@@ -142,7 +150,7 @@ def test_one_actor_at_both_roles_is_not_shown_the_others_cards() -> None:
     """An ordinary rollout of a two-player world: a person, or one model, plays both."""
     actor = Says(lambda turn: ["pass", "bet", "bet"][turn])
     session = LocalSession(registry.make("kuhn-poker-self:hands=1"))
-    played = asyncio.run(rollout(session, actor, Harness(), episodes("kuhn-poker-self")[0], Limits()))
+    played = asyncio.run(rollout(session, actor, PromptFormat(), episodes("kuhn-poker-self")[0], Limits()))
     assert [turn.role for turn in played.turns] == [0, 1, 0]
     assert [seen.count("card J") for seen in actor.seen] == [1, 0, 2]
     assert [seen.count("card Q") for seen in actor.seen] == [0, 1, 0]

@@ -13,15 +13,15 @@ import pytest
 
 from agentgym.errors import PolicyFailure, UsageError
 from agentgym.rollouts.openai_policy import OpenAIPolicy, parse_reply, retry_after_s
-from agentgym.rollouts.policy import Ask, ContextFull, Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import ContextFull, EpisodeSpec, TurnContext
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession, Step
 from agentgym.spec import ToolSpec
 from agentgym.testing import EchoEnv
 
-EPISODE = Episode("echo", "test", 0)
+EPISODE = EpisodeSpec("echo", "test", 0)
 CLICK = ToolSpec(name="click", description="Click.", parameters={"type": "object", "properties": {"x": {}}})
 
 
@@ -94,7 +94,7 @@ def question(messages=None, harness=None, tools=()):
     session = LocalSession(EchoEnv())
     session.spec = session.spec.model_copy(update={"tools": tuple(tools)})
     messages = messages or [{"role": "user", "content": "hi"}]
-    return Ask(messages, 0, Step("hi", 0.0, False, False, {}), session, harness or Harness())
+    return TurnContext(messages, 0, Step("hi", 0.0, False, False, {}), session, harness or PromptFormat())
 
 
 def policy_of(server, **options):
@@ -141,7 +141,7 @@ def test_without_options_nothing_is_sent_but_the_question():
 
 
 def test_tools_are_offered_and_calls_are_parsed():
-    harness = Harness(grammar="tool_call")
+    harness = PromptFormat(grammar="tool_call")
     answer = completion(None, "tool_calls", tool_calls=[tool_call("click", '{"x": 3}')])
     with Server((200, answer)) as server:
         what = question(harness=harness, tools=[CLICK])
@@ -176,7 +176,7 @@ def test_what_servers_say(message, text, calls):
 
 
 def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
-    harness, spec = Harness(grammar="tool_call"), question(tools=[CLICK]).session.spec
+    harness, spec = PromptFormat(grammar="tool_call"), question(tools=[CLICK]).session.spec
     good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
     for calls, problem in (
         ([bad], "not a JSON tool call"),
@@ -288,7 +288,7 @@ def test_episodes_share_and_reopen_connections():
             sessions = [LocalSession(EchoEnv()) for _ in range(4)]
             async with policy:
                 return await asyncio.gather(
-                    *(rollout(s, policy.actor(EPISODE), Harness(), EPISODE, Limits()) for s in sessions)
+                    *(rollout(s, policy.actor(EPISODE), PromptFormat(), EPISODE, Limits()) for s in sessions)
                 )
 
         played = asyncio.run(go()) + asyncio.run(go())
@@ -309,7 +309,7 @@ def test_calls_and_results_travel_with_their_ids():
 
         async def go():
             async with policy:
-                harness = Harness(grammar="tool_call")
+                harness = PromptFormat(grammar="tool_call")
                 return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), harness, EPISODE, Limits())
 
         played = asyncio.run(go())
@@ -337,7 +337,7 @@ def test_a_failure_is_recorded_and_never_scored():
 
         async def go():
             async with policy_of(server, retries=0) as policy:
-                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), Harness(), EPISODE, Limits())
+                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), PromptFormat(), EPISODE, Limits())
 
         played = asyncio.run(go())
     assert played.stop is StopReason.POLICY_FAILED

@@ -8,32 +8,32 @@ import pytest
 
 from agentgym.errors import UsageError
 from agentgym.rollouts.policy import (
-    Ask,
-    Episode,
+    EpisodeSpec,
     ExpertPolicy,
     HumanPolicy,
     RandomPolicy,
     ScriptedPolicy,
     TextActor,
     Tokens,
+    TurnContext,
 )
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.session import LocalSession, Step
 from agentgym.testing import EchoEnv
 
-EPISODE = Episode("echo", "test", 1)
+EPISODE = EpisodeSpec("echo", "test", 1)
 
 
 def play(policy, episode=EPISODE, harness=None):
     actor = policy.actor(episode)
-    return asyncio.run(rollout(LocalSession(EchoEnv()), actor, harness or Harness(), episode, Limits()))
+    return asyncio.run(rollout(LocalSession(EchoEnv()), actor, harness or PromptFormat(), episode, Limits()))
 
 
 def ask(actions=(), info=None, turn=0):
     session = LocalSession(EchoEnv())
     session.spec = session.spec.model_copy(update={"actions": tuple(actions)})
-    return Ask([], turn, Step("look", 0.0, False, False, info or {}), session, Harness())
+    return TurnContext([], turn, Step("look", 0.0, False, False, info or {}), session, PromptFormat())
 
 
 def said(policy, question, episode=EPISODE):
@@ -50,7 +50,7 @@ def test_a_script_is_said_in_order_and_its_last_line_for_ever():
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
 def test_the_expert_wins_in_every_grammar(grammar):
-    assert play(ExpertPolicy(), harness=Harness(grammar=grammar)).success
+    assert play(ExpertPolicy(), harness=PromptFormat(grammar=grammar)).success
 
 
 def test_random_prefers_the_available_actions_and_is_uniform():
@@ -99,7 +99,9 @@ def test_a_person_types_bare_actions_in_any_grammar(grammar):
         words.append(world.expert())
         world.step(words[-1])
     lines = iter(words)
-    played = play(HumanPolicy(read=lambda prompt: next(lines), write=shown.append), harness=Harness(grammar=grammar))
+    played = play(
+        HumanPolicy(read=lambda prompt: next(lines), write=shown.append), harness=PromptFormat(grammar=grammar)
+    )
     assert played.success
     assert shown[0].startswith("You are shown a word.")
     assert sum(text.startswith("\n[turn") for text in shown) == 3

@@ -10,7 +10,7 @@ import numpy as np
 from agentgym.cli.main import main
 from agentgym.clients.client import connect
 from agentgym.env import Env
-from agentgym.evaluation.baselines import any_value, forms, rates
+from agentgym.evaluation.baselines import any_value, example_actions, rates
 from agentgym.spec import EnvSpec, ToolSpec
 
 
@@ -51,7 +51,9 @@ async def _measure(name, **options):
             return connection.session()
 
         found = rates(open_session, connection.spec, **options)
-        return {(rate.split, rate.policy): rate async for rate in found}, await forms(open_session, connection.spec)
+        return {(rate.split, rate.policy): rate async for rate in found}, await example_actions(
+            open_session, connection.spec
+        )
 
 
 def test_an_expert_solves_what_chance_and_form_do_not():

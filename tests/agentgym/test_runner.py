@@ -13,14 +13,14 @@ import pytest
 
 from agentgym.env import Env
 from agentgym.errors import AtCapacity, EnvironmentCrashed, PolicyFailure, UsageError
-from agentgym.rollouts.policy import ContextFull, Episode, RandomPolicy, Reply, TextActor, Tokens
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import ContextFull, EpisodeSpec, ModelResponse, RandomPolicy, TextActor, Tokens
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner, rollout
 from agentgym.rollouts.trajectory import Branch, StopReason
 from agentgym.session import LocalSession, Step
 from agentgym.spec import EnvSpec
 
-EPISODE = Episode("count", "train", 0, seed=3, attempt=1)
+EPISODE = EpisodeSpec("count", "train", 0, seed=3, attempt=1)
 
 
 class Count(Env):
@@ -79,7 +79,7 @@ class _Recorded(TextActor):
         reply = self.policy.replies[min(ask.turn, len(self.policy.replies) - 1)]
         if isinstance(reply, BaseException):
             raise reply
-        return Reply(reply)
+        return ModelResponse(reply)
 
     def finish(self, messages):
         self.policy.finished.append(messages)
@@ -89,7 +89,7 @@ class _Recorded(TextActor):
 def play(policy, world=None, harness=None, limits=None):
     session = world if world is not None and not isinstance(world, Env) else LocalSession(world or Count())
     actor = policy.actor(EPISODE)
-    return asyncio.run(rollout(session, actor, harness or Harness(), EPISODE, limits or Limits()))
+    return asyncio.run(rollout(session, actor, harness or PromptFormat(), EPISODE, limits or Limits()))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def play(policy, world=None, harness=None, limits=None):
         (["1"], {}, StopReason.TRUNCATED, 4, True),
         (["1"], {"limits": Limits(max_turns=2)}, StopReason.MAX_TURNS, 2, True),
         ([""], {}, StopReason.MAX_TURNS, 4, True),
-        ([""], {"harness": Harness(on_invalid="end")}, StopReason.INVALID_ACTION, 1, False),
+        ([""], {"harness": PromptFormat(on_invalid="end")}, StopReason.INVALID_ACTION, 1, False),
         (["1", ContextFull("long")], {}, StopReason.CONTEXT_FULL, 1, False),
         (["1", PolicyFailure("the engine fell")], {}, StopReason.POLICY_FAILED, 1, False),
         (["1", "what?"], {}, StopReason.ENVIRONMENT_FAILED, 1, False),
@@ -200,7 +200,7 @@ def test_what_cannot_be_shown_or_scored_is_the_worlds_failure(step):
 
 def test_turns_record_what_was_seen_said_and_answered():
     policy = Recorded("thinking\n1", "", "end")
-    played = play(policy, harness=Harness(invalid_penalty=0.5))
+    played = play(policy, harness=PromptFormat(invalid_penalty=0.5))
     first, second, third = played.turns
     assert (first.reply, first.action, first.reward) == ("thinking\n1", "1", 0.0)
     assert first.observation == policy.asks[0].messages[-1]["content"]
@@ -217,7 +217,7 @@ def test_turns_record_what_was_seen_said_and_answered():
 
 def test_under_a_window_a_complaint_tells_the_world_again():
     policy = Recorded("", "", "end")
-    played = play(policy, harness=Harness(window=0))
+    played = play(policy, harness=PromptFormat(window=0))
     seen = played.turns[0].observation
     assert [ask.messages[-1]["content"].endswith(f"\n\n{seen}") for ask in policy.asks] == [False, True, True]
     assert policy.asks[2].messages[-1]["content"].count(seen) == 1
@@ -244,15 +244,15 @@ def run(policy, episodes, open_session=None, **options):
 
     async def go():
         try:
-            return await Runner(open_session or open_one, Harness(), Limits(), **options).run(policy, episodes)
+            return await Runner(open_session or open_one, PromptFormat(), Limits(), **options).run(policy, episodes)
         finally:
             assert asyncio.all_tasks() == {asyncio.current_task()}, "a task was left behind"
 
     return asyncio.run(go()), worlds
 
 
-def episodes(count: int) -> list[Episode]:
-    return [Episode("count", "train", index, seed=index) for index in range(count)]
+def episodes(count: int) -> list[EpisodeSpec]:
+    return [EpisodeSpec("count", "train", index, seed=index) for index in range(count)]
 
 
 def jittery(seed: int):
@@ -262,7 +262,7 @@ def jittery(seed: int):
     class Actor(TextActor):
         async def act(self, ask):
             await asyncio.sleep(float(rng.uniform(0, 0.01)))
-            return Reply("end")
+            return ModelResponse("end")
 
     class Policy:
         def actor(self, episode):
@@ -328,7 +328,7 @@ def test_results_come_as_they_are_made_even_when_nothing_waits():
     async def go():
         ahead = []
         async with aclosing(
-            Runner(open_one, Harness(), Limits(), concurrency=2).stream(policy, episodes(50))
+            Runner(open_one, PromptFormat(), Limits(), concurrency=2).stream(policy, episodes(50))
         ) as stream:
             async for _ in stream:
                 ahead.append(policy.begun - len(ahead) - 1)
@@ -378,12 +378,14 @@ def test_leaving_or_cancelling_the_stream_leaves_nothing():
         return LocalSession(worlds[-1])
 
     async def go():
-        runner = Runner(open_one, Harness(), Limits(max_turns=1), concurrency=4)
+        runner = Runner(open_one, PromptFormat(), Limits(max_turns=1), concurrency=4)
         async with aclosing(runner.stream(policy, episodes(20))) as stream:
             async for _ in stream:
                 break
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        running = asyncio.create_task(Runner(open_one, Harness(), Limits(), concurrency=4).run(policy, episodes(20)))
+        running = asyncio.create_task(
+            Runner(open_one, PromptFormat(), Limits(), concurrency=4).run(policy, episodes(20))
+        )
         await asyncio.sleep(0.05)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,8 +7,8 @@ import pytest
 from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym.evaluation.suite import Suite, load_suite, shipped_suites
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.testing import EchoEnv
 
@@ -46,16 +46,16 @@ def test_episodes_are_every_task_seed_and_attempt_in_order(suite_file):
     suite = load_suite(suite_file(MINE))
     first, second = suite.worlds
     name = "agentgym.testing:EchoEnv"
-    assert suite.episodes(first) == [Episode(name, "test", t, s, a) for t in (1, 3) for s in (0, 1) for a in (0, 1)]
-    assert suite.episodes(second) == [Episode(name, "train", 0, 7, attempt) for attempt in range(3)]
+    assert suite.episodes(first) == [EpisodeSpec(name, "test", t, s, a) for t in (1, 3) for s in (0, 1) for a in (0, 1)]
+    assert suite.episodes(second) == [EpisodeSpec(name, "train", 0, 7, attempt) for attempt in range(3)]
 
 
 def test_a_world_changes_the_runs_harness_and_limits(suite_file):
     first, second = load_suite(suite_file(MINE)).worlds
-    base, limits = Harness(grammar="tagged", invalid_penalty=0.5), Limits(max_turns=9, episode_s=3.0)
+    base, limits = PromptFormat(grammar="tagged", invalid_penalty=0.5), Limits(max_turns=9, episode_s=3.0)
     assert first.harness_over(base) == base
     assert first.limits_over(limits) == limits
-    assert second.harness_over(base) == Harness(grammar="tagged", invalid_penalty=0.5, window=2)
+    assert second.harness_over(base) == PromptFormat(grammar="tagged", invalid_penalty=0.5, window=2)
     assert second.limits_over(limits) == Limits(max_turns=5, episode_s=3.0)
 
 

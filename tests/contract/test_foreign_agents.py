@@ -21,8 +21,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentgym import registry
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.openai_policy import OpenAIPolicy
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason, Trajectory, read_jsonl
 from agentgym.session import LocalSession
@@ -47,7 +47,7 @@ TOOLS = [{"type": "function", "function": {"name": "act", "description": "", "pa
 def tokenizer() -> Any:
     spec = registry.get_spec("keydoor")
     corpus = [
-        Harness().instructions(spec),
+        PromptFormat().instructions(spec),
         *spec.actions,
         "user\n",
         "assistant\n",
@@ -144,18 +144,18 @@ def engine_of(model: Any) -> InProcessEngine:
     return InProcessEngine(copy.deepcopy(model), max_sequences=8, max_length=LENGTH)
 
 
-async def play(policy: Any, episode: Episode, turns: int = 3) -> Trajectory:
+async def play(policy: Any, episode: EpisodeSpec, turns: int = 3) -> Trajectory:
     session = LocalSession(registry.make(episode.env))
-    return await rollout(session, policy.actor(episode), Harness(), episode, Limits(turns))
+    return await rollout(session, policy.actor(episode), PromptFormat(), episode, Limits(turns))
 
 
-async def play_url(base_url: str, episode: Episode, turns: int = 3) -> Trajectory:
+async def play_url(base_url: str, episode: EpisodeSpec, turns: int = 3) -> Trajectory:
     async with OpenAIPolicy(base_url, "tiny", max_tokens=6) as policy:
         return await play(policy, episode, turns)
 
 
 def test_an_episode_over_the_url_is_what_a_token_policy_plays(model, tokenizer):
-    episode = Episode("keydoor", "train", 3, 5)
+    episode = EpisodeSpec("keydoor", "train", 3, 5)
     template = ChatTemplate(tokenizer)
     own = TokenPolicy(engine_of(model), template, Sampling(1.0, 6, template.stop_ids()), (7,))
     expected = asyncio.run(play(own, episode))
@@ -378,7 +378,7 @@ def test_a_call_that_fails_or_is_hung_up_on_is_no_turn(model, tokenizer, caplog)
 
 def test_many_episodes_at_once_never_mix(model, tokenizer):
     async def together(url: str) -> list[Trajectory]:
-        episodes = [Episode("keydoor", "train", i, i) for i in range(6)]
+        episodes = [EpisodeSpec("keydoor", "train", i, i) for i in range(6)]
         return await asyncio.gather(*(play_url(f"{url}/episodes/e{e.task}/v1", e) for e in episodes))
 
     with serving(engine_of(model), tokenizer) as (url, _):

@@ -25,8 +25,8 @@ from agentgym import registry
 from agentgym.cli.main import main
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.openai_policy import OpenAIPolicy
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason, read_jsonl
 from agentgym.session import LocalSession
@@ -45,7 +45,9 @@ LENGTH = 256
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     spec = registry.get_spec("keydoor")
-    return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, LENGTH)
+    return tiny.make_tokenizer(
+        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, LENGTH
+    )
 
 
 @pytest.fixture(scope="module")
@@ -464,9 +466,9 @@ def test_with_a_key_nobody_else_is_answered(tokenizer):
 def test_our_client_plays_and_prompts_may_grow_too_long(url):
     async def play(world: str, turns: int) -> Any:
         session = LocalSession(EchoEnv() if world == "echo" else registry.make(world))
-        episode = Episode(world, "test", 0)
+        episode = EpisodeSpec(world, "test", 0)
         async with OpenAIPolicy(f"{url}/v1", "tiny", temperature=1.0, extra_body={"seed": 1}) as policy:
-            return await rollout(session, policy.actor(episode), Harness(), episode, Limits(turns))
+            return await rollout(session, policy.actor(episode), PromptFormat(), episode, Limits(turns))
 
     played = asyncio.run(play("echo", 1))
     assert (len(played.turns), played.error) == (1, "")

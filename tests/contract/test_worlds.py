@@ -19,7 +19,7 @@ from agentgym.clients.gym import RemoteEnv
 from agentgym.clients.server_process import server_process
 from agentgym.conformance.run import check_server, check_world
 
-SHIPPED = [name for name, target in registry.names().items() if target.startswith("agentgym_environments.")]
+SHIPPED = [name for name, target in registry.list_envs().items() if target.startswith("agentgym_environments.")]
 QUICK = [name for name in SHIPPED if registry.get_spec(name).inline]
 """Checked in their own process by tests/agentgym/test_check_env.py."""
 WORLDS = ["blackjack", "frozenlake", "keydoor-delayed", "kuhn-poker-self", "oracle", "shop", "tools", "wordle"]
@@ -28,7 +28,7 @@ NETHACK = ["nle", "nle-descend", "nle-gold"]
 HEAVY = [name for name in SHIPPED if name not in (*QUICK, *NETHACK)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""
 INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
-ONE_OF_A_KIND = {registry.names()[name]: name for name in reversed(HEAVY)}.values()
+ONE_OF_A_KIND = {registry.list_envs()[name]: name for name in reversed(HEAVY)}.values()
 ONE_OF_A_FAMILY = list(
     {registry.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
 )

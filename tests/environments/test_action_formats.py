@@ -9,13 +9,13 @@ import pytest
 
 from agentgym import registry
 from agentgym.env import Action, Env
-from agentgym.rollouts.policy import Ask, Episode, Reply, TextActor
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, TextActor, TurnContext
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.session import LocalSession
 
 SOLVED = {
-    name: registry.get_spec(name) for name in registry.names() if "expert" in registry.get_spec(name).capabilities
+    name: registry.get_spec(name) for name in registry.list_envs() if "expert" in registry.get_spec(name).capabilities
 }
 HEAVY_TURNS = 8
 """Turns that are played of an environment that has a browser, a sandbox or an engine."""
@@ -37,9 +37,9 @@ class Solver(TextActor):
     def __init__(self) -> None:
         self.actions: list[Action] = []
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         self.actions.append(await ask.session.expert())
-        return Reply(f"First I look.\n\n{ask.harness.render(self.actions[-1], ask.session.spec)}\n")
+        return ModelResponse(f"First I look.\n\n{ask.harness.render(self.actions[-1], ask.session.spec)}\n")
 
 
 def played_directly(env: Env, split: str) -> Any:
@@ -61,14 +61,14 @@ def test_solver_plays_through_its_action_format(name):
         spec, solver = env.env_spec, Solver()
         split = next(iter(spec.splits))
         limits = Limits(None if spec.inline else HEAVY_TURNS)
-        episode = Episode(spec.id, split, 0)
-        played = asyncio.run(rollout(LocalSession(env), solver, Harness(), episode, limits))
+        episode = EpisodeSpec(spec.id, split, 0)
+        played = asyncio.run(rollout(LocalSession(env), solver, PromptFormat(), episode, limits))
         if "MissingDependency" in (played.error or ""):
             pytest.skip(played.error)
         assert not played.stop.is_failure, played.error
         assert [turn.action for turn in played.turns] == solver.actions
         if spec.tools:
-            assert all(Harness().parse("", spec, [action]).action == action for action in solver.actions)
+            assert all(PromptFormat().parse("", spec, [action]).action == action for action in solver.actions)
         if spec.inline:
             assert played.success == played_directly(env, split)
     finally:
@@ -78,11 +78,11 @@ def test_solver_plays_through_its_action_format(name):
 def test_an_edit_of_several_lines_is_one_action():
     edit = "edit src/markupsafe/__init__.py 58-58\n    if s is None:"
     spec = registry.get_spec("swe")
-    assert Harness().parse(f"The test is wrong.\n<action>{edit}</action>", spec).action == edit
-    assert Harness().instructions(spec).endswith("Reply with one action as <action>...</action>.")
+    assert PromptFormat().parse(f"The test is wrong.\n<action>{edit}</action>", spec).action == edit
+    assert PromptFormat().instructions(spec).endswith("Reply with one action as <action>...</action>.")
 
 
 @pytest.mark.parametrize("name", ["tools", "tools-one", "tools-long", "tools-dialogue"])
 def test_tools_are_offered_as_tools(name):
     spec = registry.get_spec(name)
-    assert Harness().tools(spec) == spec.tools
+    assert PromptFormat().tools(spec) == spec.tools

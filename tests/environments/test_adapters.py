@@ -15,8 +15,8 @@ import pytest
 import agentgym_environments.benchmarks
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
-from agentgym.rollouts.policy import Episode, ExpertPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym.spec import read_variants
@@ -185,8 +185,8 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
     async def opened() -> LocalSession:
         return LocalSession(registry.make(name))
 
-    episodes = [Episode(name, "train", task) for task in range(4)]
-    played = asyncio.run(Runner(opened, Harness(), Limits(), 4).run(ExpertPolicy(), episodes))
+    episodes = [EpisodeSpec(name, "train", task) for task in range(4)]
+    played = asyncio.run(Runner(opened, PromptFormat(), Limits(), 4).run(ExpertPolicy(), episodes))
     assert [(trajectory.error, trajectory.success) for trajectory in played] == [("", True)] * 4
 
 

@@ -32,7 +32,7 @@ from agentgym_environments.games.kuhn_poker import env as kuhn
 from agentgym_environments.games.negotiation import env as negotiation
 from agentgym_environments.games.tic_tac_toe import env as tictactoe
 
-GAMES = [name for name in registry.names() if registry.get_spec(name).family == "games"]
+GAMES = [name for name in registry.list_envs() if registry.get_spec(name).family == "games"]
 SELF = [name for name in GAMES if name.endswith("-self")]
 ALONE = [name for name in GAMES if name not in SELF]
 README = Path(agentgym_environments.games.__file__).with_name("README.md")

@@ -27,7 +27,7 @@ from agentgym_environments.synthetic.gui import calculations, tasks
 from agentgym_environments.synthetic.gui.env import Gui
 from agentgym_environments.synthetic.gui.folders import apply, is_done
 
-WORLDS = [name for name in registry.names() if name == "gui" or name.startswith("gui-")]
+WORLDS = [name for name in registry.list_envs() if name == "gui" or name.startswith("gui-")]
 
 
 def missing() -> str:
@@ -462,7 +462,7 @@ def test_a_worker_that_is_killed_takes_its_desktop_along(tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["gui", "gui-long"])
 def test_the_conformance_suite_passes(name):
-    findings = check_env(registry.maker(name), tasks=2)
+    findings = check_env(registry.env_factory(name), tasks=2)
     assert [str(finding) for finding in findings if not finding.ok] == []
 
 

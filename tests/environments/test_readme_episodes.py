@@ -58,6 +58,6 @@ def test_the_episode_in_a_readme_is_what_the_solver_plays(name, split, task, pri
 
 
 def test_every_class_of_environments_has_an_episode_in_a_readme():
-    classes = registry.names()
+    classes = registry.list_envs()
     printed = {classes[name.partition(":")[0]] for _, found in FOUND for name, *_ in found}
     assert set(classes.values()) - printed == WITHOUT

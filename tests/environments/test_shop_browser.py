@@ -248,7 +248,7 @@ def test_a_page_can_be_had_as_html_or_seen(worlds, name):
 @pytest.mark.every
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
 def test_the_conformance_suite_passes_in_the_browser(name):
-    assert [finding for finding in run.check_env(registry.maker(name), tasks=3) if not finding.ok] == []
+    assert [finding for finding in run.check_env(registry.env_factory(name), tasks=3) if not finding.ok] == []
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ def test_tools_are_the_same_actions(env):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
 def test_it_keeps_the_contract(name):
-    assert [str(finding) for finding in check_env(registry.maker(name), tasks=3) if not finding.ok] == []
+    assert [str(finding) for finding in check_env(registry.env_factory(name), tasks=3) if not finding.ok] == []
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap")

@@ -13,7 +13,7 @@ from mcp.types import Tool
 
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.spec import EnvSpec
 from agentgym_environments.synthetic.tools.database import Change, Database, changes
 from agentgym_environments.synthetic.tools.env import Tools
@@ -249,8 +249,8 @@ def test_a_call_may_be_text_or_a_tool_call():
     call = {"name": "mail_folders", "arguments": {}}
     assert env.step(call)[0] == env.step(json.dumps(call))[0]
     spec = env.env_spec
-    assert Harness(grammar="last_line").parse(f"I look.\n{json.dumps(call)}", spec).action == call
-    assert Harness().parse(Harness().render(call, spec), spec).action == call
+    assert PromptFormat(grammar="last_line").parse(f"I look.\n{json.dumps(call)}", spec).action == call
+    assert PromptFormat().parse(PromptFormat().render(call, spec), spec).action == call
 
 
 def test_help_tells_the_task_and_every_tool():

@@ -14,8 +14,8 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError, EnvironmentCrashed, UsageError
-from agentgym.rollouts.policy import Episode, ScriptedPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ScriptedPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
@@ -278,8 +278,8 @@ def test_a_failing_customer_model_is_an_environment_error(answer):
 def test_an_episode_whose_customer_fails_is_not_scored():
     env = desk("cancel", user="http://127.0.0.1:9/v1", retries=0)
     policy = ScriptedPolicy([{"name": "say", "arguments": {"text": "Hello!"}}])
-    episode = Episode("tools-dialogue", "train", 0)
-    harness = Harness(grammar="tool_call")
+    episode = EpisodeSpec("tools-dialogue", "train", 0)
+    harness = PromptFormat(grammar="tool_call")
     session = LocalSession(env)
     played = asyncio.run(rollout(session, policy.actor(episode), harness, episode, Limits()))
     assert played.stop == StopReason.ENVIRONMENT_FAILED

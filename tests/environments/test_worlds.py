@@ -13,7 +13,7 @@ from agentgym_environments.base.text_env import TurnEnv
 
 SPECS = {
     name: registry.get_spec(name)
-    for name, target in registry.names().items()
+    for name, target in registry.list_envs().items()
     if target.startswith("agentgym_environments.")
 }
 WORLDS = [name for name, spec in SPECS.items() if spec.inline and spec.family == "text"]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from agentgym import registry
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
@@ -67,7 +67,7 @@ def config(assigner: str, seed: int) -> Config:
 @cache
 def warm(seed: int) -> tuple[Any, Any]:
     """(model, tokenizer) after the warm-up."""
-    harness = Harness()
+    harness = PromptFormat()
     runner = Runner(open_session, harness, Limits(), 64)
     demonstrations = asyncio.run(sft.demonstrate(runner, SPEC, "train", WARM_UP, seed))
     tokenizer = tiny.make_tokenizer(corpus(SPEC, harness, demonstrations), SHAPE.vocab_size, SHAPE.max_length)

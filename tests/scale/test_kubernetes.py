@@ -145,7 +145,7 @@ def test_every_world_is_one_that_there_is() -> None:
     for deployment in of_kind("Deployment"):
         if deployment["metadata"]["labels"].get("part") == "world":
             (container,) = deployment["spec"]["template"]["spec"]["containers"]
-            assert set(container["args"]) <= registry.names().keys()
+            assert set(container["args"]) <= registry.list_envs().keys()
 
 
 def test_the_run_resolves_and_its_machines_have_room_for_it() -> None:

@@ -22,8 +22,8 @@ import torch
 
 from agentgym import registry
 from agentgym.errors import ConfigError, LearnerLost
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
@@ -66,7 +66,9 @@ def nodes() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     spec = registry.get_spec(WORLD)
-    return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
+    return tiny.make_tokenizer(
+        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
+    )
 
 
 def config(**more: Any) -> Config:
@@ -151,7 +153,7 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
         crew = trainer.engine.crew
         try:
             await trainer.publish()
-            episodes = [Episode(WORLD, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
+            episodes = [EpisodeSpec(WORLD, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
             whole = await trainer.runner.run(trainer.policy(7), episodes)
             before = await asyncio.to_thread(pids, crew.workers)
             again = asyncio.ensure_future(trainer.runner.run(trainer.policy(7), episodes))

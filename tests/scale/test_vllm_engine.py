@@ -26,8 +26,8 @@ import torch
 
 from agentgym import registry
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import ContextFull, Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import ContextFull, EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
@@ -67,7 +67,9 @@ def _one_thread() -> None:
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     spec = registry.get_spec("keydoor")
-    return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
+    return tiny.make_tokenizer(
+        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +148,8 @@ async def play(engine: Engine, tokenizer: Any, temperature: float) -> list[Traje
     async def open_session() -> LocalSession:
         return LocalSession(registry.make("keydoor"))
 
-    runner = Runner(open_session, Harness(), Limits(None), EPISODES)
-    return await runner.run(policy, [Episode("keydoor", "train", i // 2, i // 2, i % 2) for i in range(EPISODES)])
+    runner = Runner(open_session, PromptFormat(), Limits(None), EPISODES)
+    return await runner.run(policy, [EpisodeSpec("keydoor", "train", i // 2, i // 2, i % 2) for i in range(EPISODES)])
 
 
 @WAYS

@@ -13,8 +13,7 @@ import pytest
 from agentgym.clients.client import server_process
 from agentgym.clients.server_process import _not_started
 from agentgym.errors import MissingDependency, UsageError
-from agentgym_servers.env_server.app import main
-from agentgym_servers.web.run import run_server
+from agentgym_servers.env_server.app import main, run_server
 
 ECHO = "agentgym.testing:EchoEnv"
 COMMAND = [sys.executable, "-m", "agentgym_servers.env_server.app", ECHO, "--port", "0"]

@@ -25,7 +25,7 @@ INITIALIZE = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    app = create_app({"tools-one": registry.maker("tools-one"), "echo": EchoEnv}, max_sessions=4)
+    app = create_app({"tools-one": registry.env_factory("tools-one"), "echo": EchoEnv}, max_sessions=4)
     with serve_in_thread(app) as url:
         yield url
 

@@ -27,8 +27,8 @@ from transformers import (
 
 from agentgym import registry
 from agentgym.clients.server_process import server_process
-from agentgym.rollouts.policy import Episode, ExpertPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
@@ -106,7 +106,7 @@ def play(
     max_new_tokens: int = 6,
     max_length: int = 640,
     max_turns: int | None = None,
-    harness: Harness | None = None,
+    harness: PromptFormat | None = None,
     engine: Any = None,
     salt: int = 0,
 ) -> list[Trajectory]:
@@ -118,10 +118,10 @@ def play(
     async def open_session() -> LocalSession:
         return LocalSession(registry.make(world))
 
-    runner = Runner(open_session, harness or Harness(), Limits(max_turns), episodes)
+    runner = Runner(open_session, harness or PromptFormat(), Limits(max_turns), episodes)
     tasks = registry.get_spec(world).splits["train"]
     return asyncio.run(
-        runner.run(policy, [Episode(world, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
+        runner.run(policy, [EpisodeSpec(world, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
     )
 
 
@@ -136,10 +136,10 @@ def told(
         return LocalSession(registry.make(world))
 
     tasks = spec.splits["train"]
-    episodes = [Episode(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
-    runner = Runner(open_session, Harness(), Limits(None), groups * size)
+    episodes = [EpisodeSpec(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
+    runner = Runner(open_session, PromptFormat(), Limits(None), groups * size)
     played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
-    tokenised = [tokenize(t, spec, Harness(), template) for t in played]
+    tokenised = [tokenize(t, spec, PromptFormat(), template) for t in played]
     batch, rows, trajectories = collate([Group(tuple(tokenised[i : i + size])) for i in range(0, len(episodes), size)])
     if model is not None:
         logprobs = Learner(model, OptimOptions()).logprobs(batch, rows)
@@ -229,7 +229,9 @@ def credit_of(batch: Batch, column: str = "value_A", seed: int = 1) -> Credit:
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     spec = registry.get_spec("keydoor")
-    return tiny.make_tokenizer([Harness().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024)
+    return tiny.make_tokenizer(
+        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
+    )
 
 
 @pytest.fixture(scope="session")

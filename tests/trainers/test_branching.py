@@ -15,8 +15,8 @@ import pytest
 from agentgym import registry as load
 from agentgym.clients.client import connect
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import Ask, Episode, RandomPolicy, Reply, ScriptedPolicy, TextActor
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, RandomPolicy, ScriptedPolicy, TextActor, TurnContext
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym.session import LocalSession, Session
@@ -41,7 +41,7 @@ SPEC = load.get_spec("oracle")
 class Bits:
     """Attempt j says, on turn t, the first of the room's words if bit t of j is 0."""
 
-    def actor(self, episode: Episode) -> TextActor:
+    def actor(self, episode: EpisodeSpec) -> TextActor:
         return _Bits(episode.attempt)
 
 
@@ -49,8 +49,8 @@ class _Bits(TextActor):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    async def act(self, ask: Ask) -> Reply:
-        return Reply(ACTIONS[ask.step.info["state_key"]][self.number >> ask.turn & 1])
+    async def act(self, ask: TurnContext) -> ModelResponse:
+        return ModelResponse(ACTIONS[ask.step.info["state_key"]][self.number >> ask.turn & 1])
 
 
 def seed_of(low: bool) -> int:
@@ -65,7 +65,7 @@ def runner(make: Any = Oracle, **options: Any) -> Runner:
     async def open_session() -> Session:
         return LocalSession(make())
 
-    return Runner(open_session, Harness(), Limits(), 32, **options)
+    return Runner(open_session, PromptFormat(), Limits(), 32, **options)
 
 
 def oracle_episodes(run: Runner, actions: Sequence[str] | None = None) -> list[Trajectory]:
@@ -75,7 +75,7 @@ def oracle_episodes(run: Runner, actions: Sequence[str] | None = None) -> list[T
         played = []
         for number, seed in product(range(8), (seed_of(True), seed_of(False))):
             policy = Bits() if actions is None else ScriptedPolicy(actions)
-            played += await run.run(policy, [Episode("oracle", "train", 0, seed, number)])
+            played += await run.run(policy, [EpisodeSpec("oracle", "train", 0, seed, number)])
         return played[:1] if actions is not None else played
 
     return asyncio.run(play())
@@ -117,7 +117,7 @@ def test_the_same_over_the_wire():
                 async def open_session() -> Session:
                     return world.session()
 
-                run = Runner(open_session, Harness(), Limits(), 16)
+                run = Runner(open_session, PromptFormat(), Limits(), 16)
                 found = await branch(run, Bits(), trajectories, continuations=16, chances=CHANCES)
                 return found.value_N, found.advantage_N
 
@@ -231,9 +231,9 @@ def test_complaints_are_history_and_limits_count_earlier_turns():
     seen: list[tuple[int, int]] = []
 
     class Counting(Bits):
-        def actor(self, episode: Episode) -> TextActor:
+        def actor(self, episode: EpisodeSpec) -> TextActor:
             class Count(_Bits):
-                async def act(self, ask: Ask) -> Reply:
+                async def act(self, ask: TurnContext) -> ModelResponse:
                     seen.append((ask.turn, len(ask.messages)))
                     return await super().act(ask)
 
@@ -267,12 +267,12 @@ def test_a_continuation_sees_the_tokens_of_the_trajectory(tokenizer, window):
     async def open_session() -> Session:
         return LocalSession(load.make("keydoor"))
 
-    run = Runner(open_session, Harness(window=window), Limits(4), 4)
+    run = Runner(open_session, PromptFormat(window=window), Limits(4), 4)
 
     def policy() -> TokenPolicy:
         return TokenPolicy(ScriptedEngine(script), template, Sampling(1.0, 8, template.stop_ids()))
 
-    recorded = asyncio.run(run.run(policy(), [Episode("keydoor", "train", 0, 0)]))
+    recorded = asyncio.run(run.run(policy(), [EpisodeSpec("keydoor", "train", 0, 0)]))
     own = policy()
     asyncio.run(branch(run, own, recorded, continuations=2, chance=False))
     prefixes = {tuple(recorded[0].branches[t.span.branch].ids[: t.span.start].tolist()) for t in recorded[0].turns}
@@ -297,7 +297,7 @@ def test_a_turn_taken_again_keeps_its_tokens(tokenizer):
 
     run = runner()
     policy = TokenPolicy(ScriptedEngine(script), template, Sampling(1.0, 8, template.stop_ids()))
-    recorded = asyncio.run(run.run(policy, [Episode("oracle", "train", 0, 0)]))
+    recorded = asyncio.run(run.run(policy, [EpisodeSpec("oracle", "train", 0, 0)]))
     assert recorded[0].score == 1.0
     policy = TokenPolicy(ScriptedEngine(script), template, Sampling(1.0, 8, template.stop_ids()))
     found = asyncio.run(branch(run, policy, recorded, continuations=3, chance=True))

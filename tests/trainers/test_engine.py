@@ -15,7 +15,7 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.rollouts.policy import ContextFull
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import StopReason
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
@@ -115,7 +115,7 @@ class Recorder:
 @pytest.mark.parametrize("window", [None, 1], ids=["one branch", "forks"])
 def test_trained_tokens_are_the_sampled_ones(kit, chatty, tokenizer, window) -> None:
     recorder = Recorder(engine_of(chatty(), 6, 640))
-    harness = Harness(window=window)
+    harness = PromptFormat(window=window)
     trajectories = kit.play(recorder.engine.model, tokenizer, engine=recorder, harness=harness)
     assert any(t.forks for t in trajectories) == (window is not None)
     batch, rows, _ = collate(kit.in_pairs(trajectories))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import Episode, ExpertPolicy
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Span, StopReason, Trajectory
 from agentgym.session import LocalSession
@@ -35,22 +35,22 @@ SHORT = 230
 
 
 def play(
-    replies: Sequence[str | Exception], harness: Harness | None = None, *, task: int = 0, cut: bool = False,
+    replies: Sequence[str | Exception], harness: PromptFormat | None = None, *, task: int = 0, cut: bool = False,
     max_length: int = 1 << 20, **world,
 ) -> Trajectory:  # fmt: skip
     ids = [r if isinstance(r, Exception) else [*TEMPLATE.encode(r), *([] if cut and r else [END])] for r in replies]
     policy = TokenPolicy(ScriptedEngine(ids, max_length), TEMPLATE, Sampling(stop_ids=TEMPLATE.stop_ids()))
-    episode, limits = Episode("echo", "train", task), Limits(max_turns=len(replies))
+    episode, limits = EpisodeSpec("echo", "train", task), Limits(max_turns=len(replies))
     session = LocalSession(EchoEnv(**world))
-    return asyncio.run(rollout(session, policy.actor(episode), harness or Harness(), episode, limits))
+    return asyncio.run(rollout(session, policy.actor(episode), harness or PromptFormat(), episode, limits))
 
 
-tagged = Harness(grammar="tagged", invalid_penalty=0.25)
+tagged = PromptFormat(grammar="tagged", invalid_penalty=0.25)
 plays = st.builds(
     play,
     st.lists(st.sampled_from(["apple", "brook", "", "<action>apple</action>", "🍎"]), min_size=1, max_size=5),
     st.builds(
-        Harness,
+        PromptFormat,
         grammar=st.sampled_from(["last_line", "tagged"]),
         window=st.sampled_from([None, 0, 1]),
         on_invalid=st.sampled_from(["tell", "end"]),
@@ -121,7 +121,7 @@ def test_the_future_is_read_at_the_final_observation(groups: list[Group]) -> Non
 
 
 def test_a_last_branch_without_sampled_tokens_still_bootstraps() -> None:
-    trajectory = play(["x", "y"], Harness(window=0))
+    trajectory = play(["x", "y"], PromptFormat(window=0))
     _, rows, _ = collate([Group((trajectory,))])
     assert [len(row.action_at) for row in rows] == [2, 2, 0]
     assert [row.bootstrap for row in rows] == [False, False, True]
@@ -155,9 +155,9 @@ def test_nothing_at_all() -> None:
 
 
 def test_a_turn_without_tokens_is_refused() -> None:
-    episode = Episode("echo", "train", 0)
+    episode = EpisodeSpec("echo", "train", 0)
     actor, session = ExpertPolicy().actor(episode), LocalSession(EchoEnv())
-    written = asyncio.run(rollout(session, actor, Harness(), episode, Limits()))
+    written = asyncio.run(rollout(session, actor, PromptFormat(), episode, Limits()))
     with pytest.raises(PolicyFailure, match="turn 0 of echo task 0 has no tokens"):
         collate([Group((written,))])
     good = play(["apple"])
@@ -176,7 +176,7 @@ def test_spans_that_are_not_the_sampled_tokens_are_refused() -> None:
 
 def test_only_sampled_tokens_count_in_any_denominator() -> None:
     """The same replies among longer observations weigh the same."""
-    short, long = play(["apple", "x"]), play(["apple", "x"], Harness(system="Say it. " * 20))
+    short, long = play(["apple", "x"]), play(["apple", "x"], PromptFormat(system="Say it. " * 20))
     one, two = (collate([Group((t,))])[0] for t in (short, long))
     assert len(short.branches[0].ids) < len(long.branches[0].ids)
     assert token_weights(one, "token_mean").tolist() == token_weights(two, "token_mean").tolist()
@@ -224,7 +224,7 @@ def test_selections(groups: list[Group], data: st.DataObject) -> None:
 
 
 def test_rows_of_counts_from_where_it_is_told() -> None:
-    trajectory = play(["apple", "x"], Harness(window=0))
+    trajectory = play(["apple", "x"], PromptFormat(window=0))
     one, two = rows_of(trajectory, 0, 0), rows_of(trajectory, 7, 100)
     assert [row.action_index.tolist() for row in two] == [(row.action_index + 100).tolist() for row in one]
     assert {row.trajectory for row in two} == {7}

@@ -12,7 +12,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import Group
 from agentgym.session import LocalSession
 from agentgym_environments.games.exploitability import exploitability, kuhn_poker, views
@@ -143,7 +143,7 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
     for path in (warm, tmp_path / "run" / "checkpoints" / "step-000003"):
         model, tokenizer = checkpoint.load_model(path)
         learner = Learner(model, OptimOptions(), temperature=1.0)
-        said = action_probabilities(learner, ChatTemplate(tokenizer), spec, Harness(), views(tree).values())
+        said = action_probabilities(learner, ChatTemplate(tokenizer), spec, PromptFormat(), views(tree).values())
         assert set(said) == set(views(tree))
         assert all(0 < sum(chances.values()) <= 1 for chances in said.values())
         found.append(exploitability(tree, normalised(said)))

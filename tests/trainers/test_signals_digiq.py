@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from agentgym import registry
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.data.sequences import Row
@@ -218,7 +218,7 @@ def test_features_must_be_frozen() -> None:
 
 def test_valid_replies_are_those_the_world_could_execute(tokenizer) -> None:
     template, spec = ChatTemplate(tokenizer), registry.get_spec("keydoor")
-    valid = validity(template, Harness(), spec)
+    valid = validity(template, PromptFormat(), spec)
     end = [*template.stop_ids()][:1]
     state = list(template.encode("<|im_start|>assistant\n"))
     for text, expected in ((spec.actions[0], True), (f"well\n{spec.actions[1]}", True), ("", False), ("fly", False)):

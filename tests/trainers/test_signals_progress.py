@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agentgym import registry
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_environments.diagnostics.oracle.env import ADVANTAGE
 from agentgym_trainers.data.token_segments import segment_sum
 from agentgym_trainers.nn import checkpoint, tiny
@@ -227,7 +227,7 @@ def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     The released data script writes one number to all turns of an attempt, which tells none of them apart."""
     spec = registry.get_spec("oracle")
     words = [f"you are in the {room} room: gold or blue" for room in ("amber", "birch", "cedar", "dark")]
-    corpus = [Harness().instructions(spec), "you are at the fork: left or right", *words, *spec.actions] * 3
+    corpus = [PromptFormat().instructions(spec), "you are at the fork: left or right", *words, *spec.actions] * 3
     tokenizer = tiny.make_tokenizer([*corpus, "user\n", "assistant\n"], 400, 1024)
     seen, fresh = (kit.told(tokenizer, groups=10, size=size) for size in (4, 6))
     head = ProgressHead(

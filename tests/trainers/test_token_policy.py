@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner, rollout
 from agentgym.rollouts.trajectory import Branch, StopReason, Trajectory
 from agentgym.session import LocalSession
@@ -26,7 +26,7 @@ from agentgym_trainers.testing import ScriptedEngine
 TEMPLATE = ChatTemplate(make_tokenizer(["user\nSay: apple", "assistant\napple", "You said: brook"] * 3, 300, 1024))
 STOP = TEMPLATE.stop_ids()
 END = TEMPLATE.end_id
-EPISODE = Episode("echo", "train", 0)
+EPISODE = EpisodeSpec("echo", "train", 0)
 
 
 def said(*texts: str) -> list[list[int]]:
@@ -34,12 +34,12 @@ def said(*texts: str) -> list[list[int]]:
 
 
 def play(
-    engine, harness: Harness | None = None, limits: Limits | None = None, sampling: Sampling | None = None, **world
+    engine, harness: PromptFormat | None = None, limits: Limits | None = None, sampling: Sampling | None = None, **world
 ) -> Trajectory:
     async def once() -> Trajectory:
         session = LocalSession(EchoEnv(**world))
         policy = TokenPolicy(engine, TEMPLATE, sampling or Sampling(stop_ids=STOP))
-        return await rollout(session, policy.actor(EPISODE), harness or Harness(), EPISODE, limits or Limits())
+        return await rollout(session, policy.actor(EPISODE), harness or PromptFormat(), EPISODE, limits or Limits())
 
     return asyncio.run(once())
 
@@ -66,7 +66,7 @@ def tail(branch: Branch) -> str:
     (StopReason.DEADLINE, said("apple", "brook"), {"hang_at": 1, "hang_s": 0.3, "limits": Limits(episode_s=0.15)}),
 ])  # fmt: skip
 def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict, window: int | None) -> None:
-    harness = Harness(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
+    harness = PromptFormat(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
     engine = ScriptedEngine(replies)
     world = {name: value for name, value in options.items() if name not in ("grammar", "limits")}
     trajectory = play(engine, harness, options.get("limits"), **world)
@@ -93,7 +93,7 @@ def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict,
 @pytest.mark.parametrize("window", [None, 0])
 def test_the_context_is_full(window: int | None) -> None:
     """The prompt that did not fit is recorded, unsampled: the value of the final observation can be read."""
-    harness = Harness(window=window, system="")
+    harness = PromptFormat(window=window, system="")
     probe = ScriptedEngine(said("x", "x", "x"))
     play(probe, harness, Limits(max_turns=3))
     # The window drops what was said, so that the prompt stops growing; it is full at once or never.
@@ -150,9 +150,9 @@ def test_episodes_at_once_are_kept_apart() -> None:
         async def open_session() -> LocalSession:
             return LocalSession(EchoEnv())
 
-        runner = Runner(open_session, Harness(), Limits(), concurrency=4)
+        runner = Runner(open_session, PromptFormat(), Limits(), concurrency=4)
         policy = TokenPolicy(engine, TEMPLATE, Sampling(stop_ids=STOP))
-        return await runner.run(policy, [Episode("echo", "train", task) for task in range(8)])
+        return await runner.run(policy, [EpisodeSpec("echo", "train", task) for task in range(8)])
 
     engine = ScriptedEngine(script)
     trajectories = asyncio.run(once())
@@ -178,9 +178,9 @@ def test_streams_belong_to_the_episode_and_the_salt() -> None:
     assert len(set(drawn)) == 3
 
 
-@pytest.mark.parametrize("harness", [Harness(), Harness(window=1), Harness(grammar="tagged", window=0)])
+@pytest.mark.parametrize("harness", [PromptFormat(), PromptFormat(window=1), PromptFormat(grammar="tagged", window=0)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: Harness, temperature: float) -> None:
+def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: PromptFormat, temperature: float) -> None:
     """T-R5: one forward over each branch says what the engine said when it sampled."""
     shape = TinyModel(hidden_size=32, layers=2, heads=1, intermediate_size=32, max_length=512)
     model = make_model(shape, TEMPLATE.tokenizer, 3).eval()
@@ -202,7 +202,7 @@ def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: Harness
 @pytest.mark.parametrize("window", [None, 0])
 def test_a_final_observation_fits_where_the_learner_must_hold_it(window: int | None) -> None:
     """The last observation of a cut episode is never sampled from, so nothing else has bounded it."""
-    replies, harness, limits = said("x", "x" * 40), Harness(window=window), Limits(max_turns=2)
+    replies, harness, limits = said("x", "x" * 40), PromptFormat(window=window), Limits(max_turns=2)
     free = play(ScriptedEngine(replies), harness, limits).branches
     room = len(free[-1].ids) - 5
     sampled = np.flatnonzero(free[-1].turn >= 0).max(initial=-1) + 1

@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 import agentgym_trainers.rollout.policy
 from agentgym.errors import CheckpointError, PolicyFailure
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
@@ -127,7 +127,7 @@ def template_of(name: str) -> Recorder:
     return Recorder(tokenizer_of(name), FAMILIES[name].options)
 
 
-class StructuredHarness(Harness):
+class StructuredHarness(PromptFormat):
     """Tells a reply that is a tool call as the parsed call, as servers that parse replies do."""
 
     def messages(self, spec, history, observation):
@@ -141,13 +141,13 @@ class StructuredHarness(Harness):
 
 
 def play(
-    template: ChatTemplate, replies: Sequence, harness: Harness | None = None, max_length: int = 1 << 20
+    template: ChatTemplate, replies: Sequence, harness: PromptFormat | None = None, max_length: int = 1 << 20
 ) -> tuple[Trajectory, ScriptedEngine]:
     """One episode of EchoEnv with these replies, checked."""
     engine = ScriptedEngine(replies, max_length)
-    harness = harness or Harness()
+    harness = harness or PromptFormat()
     policy = TokenPolicy(engine, template, Sampling(stop_ids=template.stop_ids()))
-    episode = Episode("echo", "train", 0)
+    episode = EpisodeSpec("echo", "train", 0)
     limits = Limits(max_turns=min(len(replies), 8))
     session = LocalSession(EchoEnv())
     trajectory = asyncio.run(rollout(session, policy.actor(episode), harness, episode, limits))
@@ -216,7 +216,7 @@ replies = st.lists(
     max_size=6,
 )
 harnesses = st.builds(
-    Harness,
+    PromptFormat,
     grammar=st.sampled_from(["last_line", "tagged", "tool_call"]),
     window=st.sampled_from([None, None, 0, 1, 3]),
     on_invalid=st.sampled_from(["tell", "tell", "end"]),
@@ -468,7 +468,7 @@ def test_ids_the_tokenizer_does_not_know() -> None:
 
 def test_a_window_forks_once_it_forgets() -> None:
     template = template_of("chatml")
-    trajectory, _ = play(template, [[*template.encode("two"), template.end_id]] * 4, Harness(window=1))
+    trajectory, _ = play(template, [[*template.encode("two"), template.end_id]] * 4, PromptFormat(window=1))
     assert [turn.span.branch for turn in trajectory.turns] == [0, 0, 1, 2]
     assert len(trajectory.branches) == 4  # the last one holds the final observation alone
 
@@ -618,6 +618,8 @@ def test_whole_prompts_are_not_kept() -> None:
 
 def test_tools_are_offered() -> None:
     template = template_of("chatml")
-    play(template, [[*template.encode("two"), template.end_id]], Harness(grammar="tool_call"))
-    prompt = template.render([{"role": "user", "content": "x"}], Harness(grammar="tool_call").tools(EchoEnv.env_spec))
+    play(template, [[*template.encode("two"), template.end_id]], PromptFormat(grammar="tool_call"))
+    prompt = template.render(
+        [{"role": "user", "content": "x"}], PromptFormat(grammar="tool_call").tools(EchoEnv.env_spec)
+    )
     assert '"name": "act"' in prompt

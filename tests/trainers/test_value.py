@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import StopReason
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
@@ -36,7 +36,7 @@ class Positions(ValueHead):
 @pytest.mark.parametrize("window", [None, 0], ids=["one branch", "forks"])
 def test_where_values_are_read(kit, chatty, tokenizer, tokens, window) -> None:
     model = chatty()
-    trajectories = kit.play(model, tokenizer, max_turns=3, harness=Harness(window=window))
+    trajectories = kit.play(model, tokenizer, max_turns=3, harness=PromptFormat(window=window))
     assert {t.stop for t in trajectories} == {StopReason.MAX_TURNS}
     batch, rows, _ = collate(kit.in_pairs(trajectories))
     learner = Learner(

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentgym.rollouts.policy import Episode
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Trajectory, read_jsonl
 from agentgym.session import LocalSession
@@ -31,8 +31,10 @@ TEMPLATE = ChatTemplate(make_tokenizer(["Say: apple", "cloud"], 280, 1024))
 def play(*replies: str, window: int | None = None, attempt: int = 0) -> Trajectory:
     ids = [[*TEMPLATE.encode(reply), TEMPLATE.end_id] for reply in replies]
     policy = TokenPolicy(ScriptedEngine(ids), TEMPLATE, Sampling(stop_ids=TEMPLATE.stop_ids()))
-    episode, limits = Episode("echo", "train", 0, 0, attempt), Limits(max_turns=len(replies))
-    return asyncio.run(rollout(LocalSession(EchoEnv()), policy.actor(episode), Harness(window=window), episode, limits))
+    episode, limits = EpisodeSpec("echo", "train", 0, 0, attempt), Limits(max_turns=len(replies))
+    return asyncio.run(
+        rollout(LocalSession(EchoEnv()), policy.actor(episode), PromptFormat(window=window), episode, limits)
+    )
 
 
 def written(tmp_path, trajectories: list[Trajectory], **columns: np.ndarray):

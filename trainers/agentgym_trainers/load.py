@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_trainers.config.sections import Config, RolloutOptions
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
@@ -51,7 +51,7 @@ class LoadedPolicy:
     policy: TokenPolicy
     identity: str
     """Its path and a hash of its weights."""
-    harness: Harness
+    harness: PromptFormat
     """The one it was trained with, when it lies in a run's folder."""
 
 
@@ -69,7 +69,7 @@ def checkpoint_policy(
     policy = TokenPolicy(engine, template, sampling, (seed, 10**9))
     digest = checkpoint.weights_digest(path)
     identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
-    return LoadedPolicy(policy, identity, config.harness if config is not None else Harness())
+    return LoadedPolicy(policy, identity, config.harness if config is not None else PromptFormat())
 
 
 def checkpoint_engine(

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from agentgym.clients.client import Connection
 from agentgym.errors import CheckpointError, ConfigError, UsageError
-from agentgym.evaluation.evaluate import Comparison, Report, compare, evaluate
+from agentgym.evaluation.evaluate import Report, compare, evaluate
 from agentgym.evaluation.suite import Suite, SuiteWorld, lock
-from agentgym.rollouts.policy import Episode
+from agentgym.evaluation.summary import Comparison
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
@@ -230,7 +231,7 @@ async def sampled_success(config: Config, world: Connection, model: Any, templat
     )
     policy = TokenPolicy(engine, template, sampling_params(config, template), (config.run.seed, 0))
     runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), rollout.concurrency)
-    episodes = [Episode(world.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
+    episodes = [EpisodeSpec(world.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
     try:
         return success_rate(await runner.run(policy, episodes))
     finally:

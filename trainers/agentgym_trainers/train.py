@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.spec import EnvSpec
@@ -164,7 +164,7 @@ class Trainer:
         """One group of attempts for each (task, environment seed), all episodes at once."""
         size = self.config.rollout.group_size
         env, split = self.spec.id, self.config.env.split
-        episodes = [Episode(env, split, task, seed, attempt) for task, seed in tasks for attempt in range(size)]
+        episodes = [EpisodeSpec(env, split, task, seed, attempt) for task, seed in tasks for attempt in range(size)]
         trajectories = await self.runner.run(self.policy(self.config.run.seed, self.step), episodes)
         return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from agentgym.clients.transports.http11 import KeepAlive, NotConnected, Reply
+from agentgym.clients.transports.http11 import HttpResponse, KeepAlive, NotConnected
 from agentgym.errors import AtCapacity, EnvironmentCrashed, SessionBusy, Unreachable, UsageError, WrongKey
 from agentgym.protocol import WireError
 
@@ -23,10 +23,10 @@ FIRST_BACKOFF_S = 0.05
 """Waited before the first retry; doubled for each further one."""
 BUSY_BACKOFF_S = 0.05
 
-Parsed = TypeVar("Parsed", bound=BaseModel)
+ReplyT = TypeVar("ReplyT", bound=BaseModel)
 
 
-class Calls:
+class HttpClient:
     """POST and GET below one URL. Raises EnvironmentFailure: what the server said, or Unreachable.
 
     A connection that fails is tried again `retries` times. A server without room is asked again, as often as its
@@ -72,10 +72,10 @@ class Calls:
                 headers={"content-type": "application/json", **self.headers},
             )
 
-    async def get(self, path: str, model: type[Parsed], **call: Any) -> Parsed:
+    async def get(self, path: str, model: type[ReplyT], **call: Any) -> ReplyT:
         return self._parse(path, model, await self.call("GET", path, None, **call))
 
-    async def post(self, path: str, body: bytes, model: type[Parsed], **call: Any) -> Parsed:
+    async def post(self, path: str, body: bytes, model: type[ReplyT], **call: Any) -> ReplyT:
         """`model` read from the reply. `timeout_s` and `retries` of this one call may be given."""
         return self._parse(path, model, await self.call("POST", path, body, **call))
 
@@ -98,7 +98,7 @@ class Calls:
                 if 200 <= reply.status < 300:
                     return reply.content
                 wait_s = self._refused(path, reply, give_up)
-            except (httpx.RequestError, OSError, _Hiccup) as error:
+            except (httpx.RequestError, OSError, _TransientError) as error:
                 if failed >= retries:
                     raise Unreachable(
                         f"{self.url}{path} gave no answer after {failed + 1} attempts ({type(error).__name__}: "
@@ -110,22 +110,22 @@ class Calls:
 
     async def exchange(
         self, verb: str, path: str, body: bytes | None, timeout_s: float, *, repeatable: bool = True
-    ) -> Reply:
+    ) -> HttpResponse:
         """One attempt, whatever its status. Raises OSError or httpx.RequestError; `unsent` says which kind."""
         if self._lean is not None:
             return await self._lean.request(verb, self._prefix + path.encode(), body, timeout_s, repeatable=repeatable)
         assert self._httpx is not None
         reply = await self._httpx.request(verb, self.url + path, content=body, timeout=timeout_s)
-        return Reply(reply.status_code, dict(reply.headers), reply.content)
+        return HttpResponse(reply.status_code, dict(reply.headers), reply.content)
 
-    def _refused(self, path: str, reply: Reply, give_up: float) -> float:
+    def _refused(self, path: str, reply: HttpResponse, give_up: float) -> float:
         """Seconds until it is worth asking again; raises when it is not."""
         try:
             error = WireError.model_validate_json(reply.content).exception()
         except ValidationError:  # not one of our servers' answers
             what = f"{self.url}{path} answered {reply.status}: {excerpt(reply.content)}"
             if reply.status in (429, 502, 503, 504):  # a proxy's
-                raise _Hiccup(what) from None
+                raise _TransientError(what) from None
             raise Unreachable(f"{what}; is there an AgentGym environment server at this URL?") from None
         if isinstance(error, AtCapacity | SessionBusy):
             try:
@@ -141,14 +141,14 @@ class Calls:
             )
         raise error
 
-    def _parse(self, path: str, model: type[Parsed], content: bytes) -> Parsed:
+    def _parse(self, path: str, model: type[ReplyT], content: bytes) -> ReplyT:
         try:
             return model.model_validate_json(content)
         except ValidationError as error:
-            raise forbidden(self.url + path, error, content) from error
+            raise malformed_reply(self.url + path, error, content) from error
 
 
-def forbidden(where: str, error: ValueError, content: bytes) -> EnvironmentCrashed:
+def malformed_reply(where: str, error: ValueError, content: bytes) -> EnvironmentCrashed:
     """For a reply that is none."""
     why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     return EnvironmentCrashed(f"{where} answered what the protocol forbids ({why}): {excerpt(content)}")
@@ -166,7 +166,7 @@ def direct(host: str, scheme: str = "http") -> bool:
     return not {scheme, "all"} & set(urllib.request.getproxies()) or bool(urllib.request.proxy_bypass(host))
 
 
-class _Hiccup(Exception):
+class _TransientError(Exception):
     """A proxy's refusal, worth another attempt."""
 
 

@@ -15,10 +15,10 @@ IDLE_S = 30.0
 """A connection that was not used for so long is not used again: the server may be about to close it."""
 IDLE_ONCE_S = 2.0
 """The same for a request that must not be sent twice: servers close idle connections after five seconds or more."""
-LARGEST_HEAD = 65536
+MAX_HEAD = 65536
 
 
-class Reply(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     """By lower-case name; of a repeated one, the last."""
@@ -41,7 +41,7 @@ class KeepAlive:
 
     async def request(
         self, verb: str, target: bytes, body: bytes | None, timeout_s: float, *, repeatable: bool = True
-    ) -> Reply:
+    ) -> HttpResponse:
         """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no (whole, legal) reply.
 
         A `repeatable` request is sent again when its connection turns out to have been closed while idle.
@@ -94,7 +94,7 @@ class _Connection(asyncio.Protocol):
         self._registry = registry
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._waiter: asyncio.Future[Reply] | None = None
+        self._waiter: asyncio.Future[HttpResponse] | None = None
         self._head: tuple[int, dict[str, str], int] | None = None
         """Status, headers and where the body begins, once they are here."""
 
@@ -109,7 +109,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._head is not None and not {"content-length", "transfer-encoding"} & set(self._head[1]):
             status, headers, start = self._head  # a body that ends with the connection
-            self._waiter.set_result(Reply(status, headers, bytes(self._buffer[start:])))
+            self._waiter.set_result(HttpResponse(status, headers, bytes(self._buffer[start:])))
         else:
             self._waiter.set_exception(ConnectionResetError(f"the connection was closed before the reply ({exc})"))
 
@@ -131,7 +131,7 @@ class _Connection(asyncio.Protocol):
             self._head = None
             self._waiter.set_result(reply)
 
-    async def exchange(self, request: bytes) -> Reply:
+    async def exchange(self, request: bytes) -> HttpResponse:
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._waiter = asyncio.get_running_loop().create_future()
@@ -147,12 +147,12 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _read(self) -> Reply | None:
+    def _read(self) -> HttpResponse | None:
         """The reply, once all of it is here. Raises ValueError or IndexError for what is not HTTP."""
         if self._head is None:
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:
-                if len(self._buffer) > LARGEST_HEAD or not b"HTTP/1.".startswith(self._buffer[:7]):
+                if len(self._buffer) > MAX_HEAD or not b"HTTP/1.".startswith(self._buffer[:7]):
                     raise ValueError(f"it begins with {bytes(self._buffer[:60])!r}")
                 return None
             first, *lines = self._buffer[:end].decode("latin-1").split("\r\n")
@@ -164,15 +164,15 @@ class _Connection(asyncio.Protocol):
         status, headers, start = self._head
         if headers.get("transfer-encoding", "").lower() == "chunked":
             content = _dechunk(self._buffer, start)
-            return None if content is None else Reply(status, headers, content)
+            return None if content is None else HttpResponse(status, headers, content)
         if "content-length" not in headers:
-            return Reply(status, headers, b"") if status in (204, 304) else None
+            return HttpResponse(status, headers, b"") if status in (204, 304) else None
         length = int(headers["content-length"])
         if length < 0:
             raise ValueError(f"its length is {length}")
         if len(self._buffer) < start + length:
             return None
-        return Reply(status, headers, bytes(self._buffer[start : start + length]))
+        return HttpResponse(status, headers, bytes(self._buffer[start : start + length]))
 
 
 def _dechunk(buffer: bytearray, position: int) -> bytes | None:

@@ -13,31 +13,31 @@ from typing import Any
 import pydantic_core
 from pydantic import ValidationError
 
-from agentgym.clients.transports.http import Calls, Parsed, forbidden
+from agentgym.clients.transports.http import HttpClient, ReplyT, malformed_reply
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, copy_of
 from agentgym.protocol import WireError
 
 BATCH = 512
 """Most steps of one request."""
-PATIENCE_S = 0.005
+MAX_BATCH_DELAY_S = 0.005
 WAIT_S = 0.02
 """Once one step of a batch is answered, the others get this long; later ones are asked for again."""
 
 
-class HttpWire:
-    """`agentgym.clients.sessions.Wire` over requests. many: the server has /step_many."""
+class HttpTransport:
+    """`agentgym.clients.sessions.Transport` over requests. many: the server has /step_many."""
 
-    def __init__(self, calls: Calls, *, many: bool) -> None:
+    def __init__(self, calls: HttpClient, *, many: bool) -> None:
         self.url, self._calls, self._many = calls.url, calls, many
-        self._fast = Lane(self._send, patience_s=PATIENCE_S, largest=BATCH)
-        self._slow = Lane(self._send, patience_s=PATIENCE_S, largest=BATCH)
+        self._fast = StepBatcher(self._send, patience_s=MAX_BATCH_DELAY_S, largest=BATCH)
+        self._slow = StepBatcher(self._send, patience_s=MAX_BATCH_DELAY_S, largest=BATCH)
 
     async def step(self, body: bytes) -> Any:
-        ask = Ask(body)
+        ask = PendingRequest(body)
         self._fast.put(ask)
         return await ask.answer
 
-    async def ask(self, verb: str, body: bytes, model: type[Parsed], **call: Any) -> Parsed:
+    async def ask(self, verb: str, body: bytes, model: type[ReplyT], **call: Any) -> ReplyT:
         return await self._calls.post(f"/{verb}", body, model, **call)
 
     async def stop(self) -> None:
@@ -47,7 +47,7 @@ class HttpWire:
     async def close(self) -> None:
         """The connections are the caller's `calls`, who closes them."""
 
-    async def _send(self, batch: list[Ask]) -> None:
+    async def _send(self, batch: list[PendingRequest]) -> None:
         if len(batch) == 1 or not self._many:
             await asyncio.gather(*(self._send_one(ask) for ask in batch))
             return
@@ -62,7 +62,7 @@ class HttpWire:
             else:
                 ask.settle(failure_of(answer) or answer)
 
-    async def _send_one(self, ask: Ask) -> None:
+    async def _send_one(self, ask: PendingRequest) -> None:
         try:
             ask.settle(await self._post("/step", ask.body))
         except EnvironmentFailure as error:
@@ -75,7 +75,7 @@ class HttpWire:
             if not isinstance(reply, dict):
                 raise ValueError("not an object")
         except ValueError as error:
-            raise forbidden(self.url + path, error, content) from error
+            raise malformed_reply(self.url + path, error, content) from error
         return reply
 
 
@@ -90,7 +90,7 @@ def failure_of(entry: Any) -> EnvironmentFailure | None:
 
 
 @dataclass(eq=False)
-class Ask:
+class PendingRequest:
     """A step that somebody waits for."""
 
     body: bytes
@@ -107,21 +107,23 @@ class Ask:
             self.answer.set_result(answer)
 
 
-class Lane:
+class StepBatcher:
     """Collects what is asked in one tick of the event loop, or while a batch is under way, and sends it as one batch.
 
     A batch holds the next one back until it is answered, but for `patience_s` at most, so that a slow world does not
     hold up the others.
     """
 
-    def __init__(self, send: Callable[[list[Ask]], Awaitable[None]], *, patience_s: float, largest: int) -> None:
+    def __init__(
+        self, send: Callable[[list[PendingRequest]], Awaitable[None]], *, patience_s: float, largest: int
+    ) -> None:
         self._send, self._patience_s, self._largest = send, patience_s, largest
-        self._waiting: list[Ask] = []
+        self._waiting: list[PendingRequest] = []
         self._scheduled = False
         self._ahead: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def put(self, ask: Ask) -> None:
+    def put(self, ask: PendingRequest) -> None:
         self._waiting.append(ask)
         self._schedule()
 
@@ -156,7 +158,7 @@ class Lane:
             self._ahead = None
             self._schedule()
 
-    async def _deliver(self, batch: list[Ask]) -> None:
+    async def _deliver(self, batch: list[PendingRequest]) -> None:
         try:
             await self._send(batch)
         except EnvironmentFailure as error:

@@ -14,9 +14,16 @@ from typing import Any
 import pydantic_core
 from pydantic import ValidationError
 
-from agentgym.clients.transports.http import BUSY_BACKOFF_S, FIRST_BACKOFF_S, Calls, Parsed, excerpt, forbidden
+from agentgym.clients.transports.http import (
+    BUSY_BACKOFF_S,
+    FIRST_BACKOFF_S,
+    HttpClient,
+    ReplyT,
+    excerpt,
+    malformed_reply,
+)
 from agentgym.clients.transports.http_batching import BATCH, failure_of
-from agentgym.clients.transports.websocket_connection import Refused, WebSocket
+from agentgym.clients.transports.websocket_connection import HandshakeRejected, WebSocket
 from agentgym.errors import (
     AtCapacity,
     BadRequest,
@@ -33,10 +40,10 @@ ROOM_S = 1.0
 """A server without room, that keeps no queue, is asked again after so long."""
 PING_S = 20.0
 """A socket that is silent for so long while something is asked is pinged, and dropped after as long again."""
-LONGEST_BACKOFF_S = 2.0
+MAX_BACKOFF_S = 2.0
 
 
-class _Ask:
+class _PendingRequest:
     """A request that somebody waits for."""
 
     __slots__ = ("answer", "attempts", "body", "retries", "sent", "timeout_s", "verb")
@@ -49,21 +56,21 @@ class _Ask:
         self.sent = sent
 
 
-class Channel:
-    """`agentgym.clients.sessions.Wire` over the socket below `calls.url`; timeouts and retries are those of `calls`.
+class WebSocketTransport:
+    """`agentgym.clients.sessions.Transport` over the socket below `calls.url`; `calls` has timeouts and retries.
 
     Steps that are asked for in one turn of the event loop travel in one frame.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: HttpClient) -> None:
         self.url, self._calls = calls.url, calls
         self._address = f"ws{calls.url.removeprefix('http')}/ws?ext=1"
         self._loop = asyncio.get_running_loop()
         self._socket: WebSocket | None = None
         self._hello: asyncio.Future[None] | None = None
         self._largest = 2**20
-        self._outbox: list[_Ask] = []
-        self._sent: dict[int, _Ask | list[_Ask]] = {}
+        self._outbox: list[_PendingRequest] = []
+        self._sent: dict[int, _PendingRequest | list[_PendingRequest]] = {}
         """By id; a list is a step_many."""
         self._last_id = 0
         self._flushing = False
@@ -81,7 +88,7 @@ class Channel:
                 await self._open()
                 return
             except OSError as error:
-                if attempt == self._calls.retries or isinstance(error, Refused):
+                if attempt == self._calls.retries or isinstance(error, HandshakeRejected):
                     raise Unreachable(f"{self._address} opens no socket ({_say(error)})") from error
             await asyncio.sleep(FIRST_BACKOFF_S * 2**attempt)
 
@@ -92,11 +99,11 @@ class Channel:
         self,
         verb: str,
         body: bytes,
-        model: type[Parsed],
+        model: type[ReplyT],
         *,
         timeout_s: float | None = None,
         retries: int | None = None,
-    ) -> Parsed:
+    ) -> ReplyT:
         timeout_s = self._calls.timeout_s if timeout_s is None else timeout_s
         retries = self._calls.retries if retries is None else retries
         give_up = time.monotonic() + self._calls.capacity_wait_s
@@ -112,7 +119,7 @@ class Channel:
         try:
             return model.model_validate(content)
         except ValidationError as error:
-            raise forbidden(f"{self.url}/{verb}", error, pydantic_core.to_json(content)) from error
+            raise malformed_reply(f"{self.url}/{verb}", error, pydantic_core.to_json(content)) from error
 
     async def stop(self) -> None:
         for ask in [*self._outbox, *self._waiting()]:
@@ -134,7 +141,7 @@ class Channel:
 
     def _put(self, verb: str, body: bytes, timeout_s: float, retries: int) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
-        self._outbox.append(_Ask(verb, body, answer, timeout_s, retries, 0.0))
+        self._outbox.append(_PendingRequest(verb, body, answer, timeout_s, retries, 0.0))
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -166,12 +173,12 @@ class Channel:
         if self._sent and self._watch is None:
             self._watch = self._loop.call_later(self._watch_s, self._look)
 
-    def _frame(self, ask: _Ask) -> bytes:
+    def _frame(self, ask: _PendingRequest) -> bytes:
         self._last_id += 1
         self._sent[self._last_id] = ask
         return b'{"id":%d,"type":"%s","data":%s}' % (self._last_id, ask.verb.encode(), ask.body)
 
-    def _batch(self, asks: list[_Ask]) -> bytes:
+    def _batch(self, asks: list[_PendingRequest]) -> bytes:
         self._last_id += 1
         self._sent[self._last_id] = asks
         steps = b",".join([ask.body for ask in asks])
@@ -232,7 +239,7 @@ class Channel:
             for ask in asks:
                 _settle(ask, EnvironmentCrashed(f"{self.url} answered fewer than the {len(asks)} steps it was asked"))
 
-    def _forbidden(self, ask: _Ask, message: bytes) -> EnvironmentCrashed:
+    def _forbidden(self, ask: _PendingRequest, message: bytes) -> EnvironmentCrashed:
         return EnvironmentCrashed(f"{self.url}/{ask.verb} answered what the protocol forbids: {excerpt(message)}")
 
     def _greeted(self, kind: Any, content: Any, hello: asyncio.Future[None]) -> None:
@@ -288,7 +295,7 @@ class Channel:
         if self._outbox:
             self._reconnect()
 
-    def _tried(self, asks: Iterable[_Ask], why: str) -> list[_Ask]:
+    def _tried(self, asks: Iterable[_PendingRequest], why: str) -> list[_PendingRequest]:
         """Those that may be tried again; the others fail."""
         again = []
         for ask in asks:
@@ -319,7 +326,7 @@ class Channel:
         try:
             while self._outbox:
                 if self._fruitless:
-                    await asyncio.sleep(min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._fruitless - 1)))
+                    await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._fruitless - 1)))
                 try:
                     await self._open()
                     break
@@ -352,15 +359,15 @@ class Channel:
             socket.ping()
         self._watch = self._loop.call_later(self._watch_s, self._look)
 
-    def _waiting(self) -> list[_Ask]:
+    def _waiting(self) -> list[_PendingRequest]:
         """What was sent and is unanswered."""
-        asks: Iterator[_Ask] = (
+        asks: Iterator[_PendingRequest] = (
             ask for asked in self._sent.values() for ask in (asked if isinstance(asked, list) else (asked,))
         )
         return [ask for ask in asks if not ask.answer.done()]
 
 
-def _settle(ask: _Ask, answer: Any) -> None:
+def _settle(ask: _PendingRequest, answer: Any) -> None:
     if ask.answer.done():
         return
     if isinstance(answer, EnvironmentFailure):
@@ -369,9 +376,9 @@ def _settle(ask: _Ask, answer: Any) -> None:
         ask.answer.set_result(answer)
 
 
-def _batches(asks: list[_Ask], largest: int) -> Iterator[list[_Ask]]:
+def _batches(asks: list[_PendingRequest], largest: int) -> Iterator[list[_PendingRequest]]:
     """In order, at most BATCH and about `largest` bytes each."""
-    batch: list[_Ask] = []
+    batch: list[_PendingRequest] = []
     size = 0
     for ask in asks:
         if batch and (len(batch) == BATCH or size + len(ask.body) + 1 > largest):

@@ -16,10 +16,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-LARGEST_MESSAGE = 256 * 2**20
+MAX_MESSAGE = 256 * 2**20
 
 
-class Refused(ConnectionError):
+class HandshakeRejected(ConnectionError):
     """What answered does not open a WebSocket there."""
 
 
@@ -34,7 +34,7 @@ class WebSocket(asyncio.Protocol):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._headers = headers or {}
-        self._protocol = ClientProtocol(parse_uri(url), max_size=LARGEST_MESSAGE)
+        self._protocol = ClientProtocol(parse_uri(url), max_size=MAX_MESSAGE)
         self._on_text, self._on_lost = on_text, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -127,7 +127,9 @@ class WebSocket(asyncio.Protocol):
         refused = self._protocol.handshake_exc
         if not self._opened.done():
             cut_short = isinstance(refused, InvalidMessage)
-            kind = Refused if isinstance(refused, InvalidHandshake) and not cut_short else ConnectionResetError
+            kind = (
+                HandshakeRejected if isinstance(refused, InvalidHandshake) and not cut_short else ConnectionResetError
+            )
             self._opened.set_exception(kind(f"no WebSocket was opened: {refused or exc or 'the connection ended'}"))
             self._opened.exception()  # seen, also where nobody waits for it any more
             return

@@ -14,16 +14,19 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 from fastapi import FastAPI, Response
 
 from agentgym.errors import UsageError
-from agentgym_servers.env_server.local_backend import LocalVerbs
+from agentgym_servers.env_server.local_backend import LocalBackend
 from agentgym_servers.env_server.routes import Mode, add_routes
-from agentgym_servers.env_server.session_table import Sessions
+from agentgym_servers.env_server.session_table import SessionTable
 from agentgym_servers.env_server.workers.env_call import Factory, worlds_of
-from agentgym_servers.env_server.workers.pool import Pool
+from agentgym_servers.env_server.workers.pool import WorkerPool
+from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
+from agentgym_servers.web.run import run_app
 
 SWEEP_S = 5.0
 """Leases are looked through at least this often."""
@@ -54,8 +57,8 @@ def create_app(
     """
     found = worlds_of(worlds)
     metrics = Metrics(found)
-    pool = Pool(workers, worker_memory_mb, metrics)
-    sessions = Sessions(
+    pool = WorkerPool(workers, worker_memory_mb, metrics)
+    sessions = SessionTable(
         pool,
         metrics,
         max_sessions=max_sessions,
@@ -64,7 +67,7 @@ def create_app(
         replies_kept=replies_kept,
         clock=clock,
     )
-    verbs = LocalVerbs(found, sessions)
+    verbs = LocalBackend(found, sessions)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -83,16 +86,32 @@ def create_app(
     return app
 
 
-async def _reap(sessions: Sessions) -> None:
+async def _reap(sessions: SessionTable) -> None:
     while True:
         await asyncio.sleep(min(SWEEP_S, sessions.lease_s / 4))
         sessions.sweep()
 
 
+def run_server(
+    worlds: Sequence[str] | Mapping[str, Factory],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    die_with_stdin: bool = False,
+    announce: Callable[[str], None] | None = None,
+    log_format: Format | None = None,
+    **options: Any,
+) -> None:
+    """Serve environments until SIGINT or SIGTERM, as `run_app` serves an application. `options` are `create_app`'s.
+
+    Raises UsageError when an environment cannot be served or the port is taken.
+    """
+    app = create_app(worlds, **options)
+    run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve worlds until interrupted."""
-    from agentgym_servers.web.run import run_server
-
     parser = argparse.ArgumentParser(prog="python -m agentgym_servers.env_server.app", description=main.__doc__)
     parser.add_argument("worlds", nargs="+", help='ids or "package.module:Class"')
     parser.add_argument("--host", default="127.0.0.1")

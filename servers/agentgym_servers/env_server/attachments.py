@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 
 from agentgym.errors import EnvironmentFailure
-from agentgym_servers.web.backend import Verbs, done
+from agentgym_servers.web.backend import EnvBackend, done
 
 
 class Attachments:
     """Which (world, session id) have a socket. Their leases are renewed, as OpenEnv's sessions outlive any pause."""
 
-    def __init__(self, verbs: Verbs, lease_s: float) -> None:
+    def __init__(self, verbs: EnvBackend, lease_s: float) -> None:
         self._verbs, self._every_s = verbs, lease_s / 3
         self._attached: set[tuple[str, str]] = set()
         self._closing: set[tuple[str, str]] = set()

@@ -27,19 +27,19 @@ from agentgym.protocol import (
     WireAction,
 )
 from agentgym.spec import EnvSpec
-from agentgym_servers.env_server.session import Session
-from agentgym_servers.env_server.session_table import Sessions
-from agentgym_servers.env_server.workers.env_call import World
-from agentgym_servers.web.backend import FRESH_STATE, Answer, done, seen
+from agentgym_servers.env_server.session import ServerSession
+from agentgym_servers.env_server.session_table import SessionTable
+from agentgym_servers.env_server.workers.env_call import ServedEnv
+from agentgym_servers.web.backend import FRESH_STATE, BackendReply, consume_exception, done
 
-Method = TypeVar("Method", bound=Callable[..., Answer])
+VerbT = TypeVar("VerbT", bound=Callable[..., BackendReply])
 
 
-def _counted(verb: Method) -> Method:
+def _counted(verb: VerbT) -> VerbT:
     """Count what the verb refuses at once; what its future ends in, the session counts."""
 
     @functools.wraps(verb)
-    def call(self: LocalVerbs, world: str, *arguments: Any) -> Answer:
+    def call(self: LocalBackend, world: str, *arguments: Any) -> BackendReply:
         try:
             return verb(self, world, *arguments)
         except EnvironmentFailure as error:
@@ -49,10 +49,10 @@ def _counted(verb: Method) -> Method:
     return call  # type: ignore[return-value]
 
 
-class LocalVerbs:
-    """`Verbs` of the worlds of this server."""
+class LocalBackend:
+    """The `EnvBackend` that runs its environments in this server."""
 
-    def __init__(self, worlds: dict[str, World], sessions: Sessions) -> None:
+    def __init__(self, worlds: dict[str, ServedEnv], sessions: SessionTable) -> None:
         self.worlds, self.sessions = worlds, sessions
 
     def names(self) -> Sequence[str]:
@@ -74,20 +74,20 @@ class LocalVerbs:
         }
 
     @_counted
-    def open(self, world: str) -> Answer:
+    def open(self, world: str) -> BackendReply:
         session = self.sessions.open(self.worlds[world])
-        session.keep()
+        session.pin()
         return _encoded(SessionReply(session_id=session.id))
 
     @_counted
-    def reset(self, world: str, body: ResetRequest) -> Answer:
+    def reset(self, world: str, body: ResetRequest) -> BackendReply:
         if body.session_id is not None:
             return self.sessions.find(self.worlds[world], body.session_id).reset(body)
         opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
         return _in(opened, lambda session: session.reset(body))
 
     @_counted
-    def step(self, world: str, body: StepRequest) -> Answer:
+    def step(self, world: str, body: StepRequest) -> BackendReply:
         session = self.sessions.find(self.worlds[world], body.session_id)
         try:
             action = body.action.value()
@@ -96,30 +96,30 @@ class LocalVerbs:
         return session.step(body, action)
 
     @_counted
-    def close(self, world: str, body: SessionRequest) -> Answer:
+    def close(self, world: str, body: SessionRequest) -> BackendReply:
         with contextlib.suppress(EpisodeLost):  # closed already: asking twice is no mistake
             self.sessions.end(self.sessions.find(self.worlds[world], body.session_id), "it was closed")
         return _encoded(SessionReply(session_id=body.session_id, closed=True))
 
     @_counted
-    def expert(self, world: str, body: SessionRequest) -> Answer:
+    def expert(self, world: str, body: SessionRequest) -> BackendReply:
         return self._ask(
             world, body, "expert", lambda action: ActionReply(session_id=body.session_id, action=WireAction.of(action))
         )
 
     @_counted
-    def hint(self, world: str, body: SessionRequest) -> Answer:
+    def hint(self, world: str, body: SessionRequest) -> BackendReply:
         return self._ask(world, body, "hint", lambda hint: HintReply(session_id=body.session_id, hint=hint))
 
     @_counted
-    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
         def reply(state: bytes) -> SnapshotReply:
             return SnapshotReply(session_id=body.session_id, snapshot=base64.b64encode(state).decode())
 
         return self._ask(world, body, "snapshot", reply)
 
     @_counted
-    def restore(self, world: str, body: RestoreRequest) -> Answer:
+    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
         self.worlds[world].require("snapshot")
         try:
             state = base64.b64decode(body.snapshot, validate=True)
@@ -129,14 +129,14 @@ class LocalVerbs:
         return _in(opened, lambda session: session.restore(state, body.seed, body.episode_id))
 
     @_counted
-    def state(self, world: str, session_id: str) -> Answer:
+    def state(self, world: str, session_id: str) -> BackendReply:
         episode = self.sessions.find(self.worlds[world], session_id).episode
         if episode is None:
             return FRESH_STATE
         return json.dumps({"episode_id": episode.id, "step_count": episode.steps}).encode()
 
     @_counted
-    def lookup(self, world: str, session_id: str) -> Answer:
+    def lookup(self, world: str, session_id: str) -> BackendReply:
         session = self.sessions.look(self.worlds[world], session_id)
         episode = session.episode
         info = SessionInfo(session_id=session.id, world=world, busy=session.running is not None)
@@ -144,7 +144,7 @@ class LocalVerbs:
             info = info.model_copy(update={"episode_id": episode.id, "step": episode.steps})
         return _encoded(info)
 
-    def _ask(self, world: str, body: SessionRequest, method: str, reply: Callable[[Any], BaseModel]) -> Answer:
+    def _ask(self, world: str, body: SessionRequest, method: str, reply: Callable[[Any], BaseModel]) -> BackendReply:
         session = self.sessions.find(self.worlds[world], body.session_id)
         task = session.ask(method, method)
 
@@ -152,20 +152,22 @@ class LocalVerbs:
             return _encoded(reply(await asyncio.shield(task)))
 
         answer = asyncio.ensure_future(asked())
-        answer.add_done_callback(seen)
+        answer.add_done_callback(consume_exception)
         return answer
 
 
-def _in(opened: Session | asyncio.Future[Session], call: Callable[[Session], Answer]) -> Answer:
+def _in(
+    opened: ServerSession | asyncio.Future[ServerSession], call: Callable[[ServerSession], BackendReply]
+) -> BackendReply:
     """Make the call in the session, once there is room for it."""
-    if isinstance(opened, Session):
+    if isinstance(opened, ServerSession):
         return call(opened)
 
     async def later() -> bytes:
         return await done(call(await asyncio.shield(opened)))
 
     answer = asyncio.ensure_future(later())
-    answer.add_done_callback(seen)
+    answer.add_done_callback(consume_exception)
     return answer
 
 

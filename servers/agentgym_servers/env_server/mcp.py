@@ -24,8 +24,8 @@ from agentgym import __version__
 from agentgym.errors import BadRequest, EpisodeLost, UnknownSession
 from agentgym.protocol import ResetRequest, SessionRequest
 from agentgym_servers.env_server.attachments import Attachments
-from agentgym_servers.env_server.openenv_rpc import PARAMS, Refused, Rpc
-from agentgym_servers.web.backend import Verbs, done
+from agentgym_servers.env_server.openenv_rpc import PARAMS, JsonRpcError, Rpc
+from agentgym_servers.web.backend import EnvBackend, done
 from agentgym_servers.web.parsing import NotJson, read
 from agentgym_servers.web.responses import reply_error, reply_json
 
@@ -37,7 +37,7 @@ VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 class Streamable:
     """Answers one world's requests."""
 
-    def __init__(self, verbs: Verbs, world: str, attachments: Attachments) -> None:
+    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments) -> None:
         self._verbs, self._world, self._attachments = verbs, world, attachments
         self._openenv = Rpc(verbs, world, attachments)
 
@@ -70,7 +70,7 @@ class Streamable:
                 body = ResetRequest.model_validate(dict(query))
             except ValidationError as error:
                 what = error.errors()[0]
-                raise Refused(PARAMS, f"the query chooses the episode: {what['loc'][0]}: {what['msg']}") from None
+                raise JsonRpcError(PARAMS, f"the query chooses the episode: {what['loc'][0]}: {what['msg']}") from None
             reply = json.loads(await done(self._verbs.reset(self._world, body)))
             headers[HEADER] = reply["session_id"]
             spec, asked = self._verbs.spec(self._world), params.get("protocolVersion")

@@ -24,16 +24,16 @@ from agentgym.errors import (
 from agentgym.protocol import ResetRequest, SessionRequest, StepRequest, WireAction
 from agentgym.spec import ToolSpec
 from agentgym_servers.env_server.attachments import Attachments
-from agentgym_servers.web.backend import Verbs, done
+from agentgym_servers.web.backend import EnvBackend, done
 from agentgym_servers.web.parsing import NotJson, read
 
 PARSE, INVALID, UNKNOWN_METHOD, PARAMS, INTERNAL, SERVER = -32700, -32600, -32601, -32602, -32603, -32000
 
-Method = Callable[[dict[str, Any], str | None], Awaitable[Any]]
+RpcMethod = Callable[[dict[str, Any], str | None], Awaitable[Any]]
 """Of params and the session that the request came with; raises Refused or EnvironmentFailure."""
 
 
-class Refused(Exception):
+class JsonRpcError(Exception):
     """Why a request has an error for an answer."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -70,10 +70,10 @@ class Rpc:
     """
 
     def __init__(
-        self, verbs: Verbs, world: str, attachments: Attachments, methods: Mapping[str, Method] | None = None
+        self, verbs: EnvBackend, world: str, attachments: Attachments, methods: Mapping[str, RpcMethod] | None = None
     ) -> None:
         self._verbs, self._world, self._attachments = verbs, world, attachments
-        self._methods: dict[str, Method] = {
+        self._methods: dict[str, RpcMethod] = {
             "tools/list": self._list,
             "tools/call": self.tools_call,
             "openenv/session/create": self._create,
@@ -99,12 +99,12 @@ class Rpc:
             except ValidationError as error:
                 what = error.errors()[0]
                 where = ".".join(map(str, what["loc"]))[:80]
-                raise Refused(INVALID, f"Invalid Request: {where}: {what['msg']}") from None
+                raise JsonRpcError(INVALID, f"Invalid Request: {where}: {what['msg']}") from None
             method = self._methods.get(request.method)
             if method is None:
-                raise Refused(UNKNOWN_METHOD, f"Method not found: {request.method[:80]}")
+                raise JsonRpcError(UNKNOWN_METHOD, f"Method not found: {request.method[:80]}")
             return _response(request.id, result=await self._run(method, request.params, own))
-        except Refused as error:
+        except JsonRpcError as error:
             return _response(identity, error={"code": error.code, "message": str(error), "data": error.data})
 
     async def _run(self, method: Any, params: dict[str, Any], own: str | None) -> Any:
@@ -112,20 +112,20 @@ class Rpc:
         try:
             return await method(params, own)
         except (UnknownSession, EpisodeLost, BadRequest) as error:
-            raise Refused(PARAMS, str(error)) from error
+            raise JsonRpcError(PARAMS, str(error)) from error
         except AtCapacity as error:
-            raise Refused(SERVER, str(error), capacity(self._verbs, self._world)) from error
+            raise JsonRpcError(SERVER, str(error), capacity(self._verbs, self._world)) from error
         except EnvironmentNotOpened as error:
-            raise Refused(SERVER, str(error), {"factory_name": self._world}) from error
+            raise JsonRpcError(SERVER, str(error), {"factory_name": self._world}) from error
         except SessionBusy as error:
-            raise Refused(INVALID, f"{error}; retry") from error
+            raise JsonRpcError(INVALID, f"{error}; retry") from error
         except EnvironmentFailure as error:
-            raise Refused(INTERNAL, str(error), {"code": error.code}) from error
-        except Refused:
+            raise JsonRpcError(INTERNAL, str(error), {"code": error.code}) from error
+        except JsonRpcError:
             raise
         except Exception as error:
             logging.getLogger(__name__).exception("a JSON-RPC request met a bug of the server")
-            raise Refused(INTERNAL, f"the server has a bug: {type(error).__name__}") from error
+            raise JsonRpcError(INTERNAL, f"the server has a bug: {type(error).__name__}") from error
 
     async def _list(self, params: dict[str, Any], own: str | None) -> Any:
         if (session_id := _session_of(params, required=False)) is not None:
@@ -135,12 +135,12 @@ class Rpc:
     async def tools_call(self, params: dict[str, Any], own: str | None) -> Any:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
-            raise Refused(PARAMS, "tools/call needs `name`, the tool's")
+            raise JsonRpcError(PARAMS, "tools/call needs `name`, the tool's")
         if not isinstance(arguments, dict | None):
-            raise Refused(PARAMS, "`arguments` of tools/call is an object")
+            raise JsonRpcError(PARAMS, "`arguments` of tools/call is an object")
         known = [tool.name for tool in self.tools()]
         if name not in known:
-            raise Refused(PARAMS, f"{self._world} has no tool {name[:80]!r}; it has {', '.join(known)}")
+            raise JsonRpcError(PARAMS, f"{self._world} has no tool {name[:80]!r}; it has {', '.join(known)}")
         return await self.call(name, arguments or {}, _session_of(params, required=False) or own)
 
     async def call(self, name: str, arguments: dict[str, Any], session_id: str | None) -> dict[str, Any]:
@@ -178,11 +178,11 @@ class Rpc:
     def tools(self) -> tuple[ToolSpec, ...]:
         tools = self._verbs.spec(self._world).tools
         if not tools:
-            raise Refused(INTERNAL, "Environment does not support MCP: its actions are text, not tools")
+            raise JsonRpcError(INTERNAL, "Environment does not support MCP: its actions are text, not tools")
         return tools
 
 
-def capacity(verbs: Verbs, world: str) -> dict[str, Any]:
+def capacity(verbs: EnvBackend, world: str) -> dict[str, Any]:
     """What OpenEnv's servers say beside "no room"."""
     health = verbs.health(world)
     return {"active_sessions": health["sessions"], "max_sessions": health["max_sessions"]}
@@ -191,7 +191,7 @@ def capacity(verbs: Verbs, world: str) -> dict[str, Any]:
 def _session_of(params: dict[str, Any], *, required: bool) -> str | None:
     session_id = params.get("session_id")
     if not isinstance(session_id, str | None) or (required and session_id is None):
-        raise Refused(PARAMS, "`session_id` is missing or not a string")
+        raise JsonRpcError(PARAMS, "`session_id` is missing or not a string")
     return session_id
 
 

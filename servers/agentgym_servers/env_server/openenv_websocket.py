@@ -24,8 +24,8 @@ from agentgym.errors import (
 from agentgym.protocol import ResetRequest, SessionRequest, StepRequest
 from agentgym_servers.env_server.attachments import Attachments
 from agentgym_servers.env_server.openenv_rpc import Rpc, capacity, tool_result, tools_of
-from agentgym_servers.env_server.sequential import InOrder, Reply
-from agentgym_servers.web.backend import Answer, Verbs, done, seen
+from agentgym_servers.env_server.sequential import FrameReply, SequentialHandler
+from agentgym_servers.web.backend import BackendReply, EnvBackend, consume_exception, done
 from agentgym_servers.web.parsing import NotJson, details, read
 
 OURS = b',"metadata":null,"terminated":'
@@ -57,11 +57,11 @@ class _CallTool(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class Gym(InOrder):
+class OpenEnvSocket(SequentialHandler):
     """One socket on `/ws`: a session of its own, ended with the socket, or the session `session_id` as long as it
     is attached."""
 
-    def __init__(self, verbs: Verbs, world: str, attachments: Attachments, session_id: str | None) -> None:
+    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments, session_id: str | None) -> None:
         super().__init__()
         self._verbs, self._world, self._attachments = verbs, world, attachments
         self._asked = session_id
@@ -71,10 +71,10 @@ class Gym(InOrder):
         self._rpc = Rpc(verbs, world, attachments)
         self._tools = verbs.spec(world).tools
 
-    def opened(self) -> Reply:
+    def opened(self) -> FrameReply:
         return self._guarded(self._attach() if self._asked is not None else self._open())
 
-    def answered(self, frame: bytes | str) -> Reply:
+    def answered(self, frame: bytes | str) -> FrameReply:
         try:
             if isinstance(frame, str):
                 raise NotJson(frame)
@@ -114,7 +114,7 @@ class Gym(InOrder):
             raise
         self._session = self._asked
 
-    def _step(self, action: dict[str, Any]) -> Answer:
+    def _step(self, action: dict[str, Any]) -> BackendReply:
         """Raises ValidationError, EnvironmentFailure or _Failed."""
         body = _validate_step({"session_id": self._here(), "action": action})
         chosen = body.action
@@ -124,10 +124,10 @@ class Gym(InOrder):
             body = _validate_step({"session_id": self._here(), "action": action, "request_id": key})
         return self._verbs.step(self._world, body)
 
-    async def _stepped(self, answer: Answer) -> bytes:
+    async def _stepped(self, answer: BackendReply) -> bytes:
         return _observation(await done(answer))
 
-    def _other(self, kind: Any, message: Any) -> Reply:
+    def _other(self, kind: Any, message: Any) -> FrameReply:
         """The frames that are not steps."""
         if type(message) is not dict:
             raise _invalid("frame", 'a frame is an object: {"type": "step", "data": {...}}', message)
@@ -193,8 +193,8 @@ class Gym(InOrder):
             except BadRequest as error:
                 wrong = {"error_type": "invalid_args", "message": str(error)}
         observation = {"metadata": {}, "tool_name": call.tool_name, "result": result, "error": wrong}
-        seen = {"observation": observation, "reward": told.get("reward"), "done": told.get("done", False)}
-        return _frame("observation", seen)
+        consume_exception = {"observation": observation, "reward": told.get("reward"), "done": told.get("done", False)}
+        return _frame("observation", consume_exception)
 
     def _here(self) -> str:
         if self._session is None:
@@ -246,20 +246,20 @@ class Gym(InOrder):
         return _Failed("SESSION_ERROR", f"the server has a bug: {type(error).__name__}", closes=True)
 
 
-class Tools(InOrder):
+class OpenEnvMcpSocket(SequentialHandler):
     """One socket on `/mcp`: JSON-RPC, with a session of its own that ends with the socket."""
 
-    def __init__(self, verbs: Verbs, world: str, attachments: Attachments) -> None:
+    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments) -> None:
         super().__init__()
         self._verbs, self._world = verbs, world
         self._rpc = Rpc(verbs, world, attachments)
         self._attachments = attachments
         self._session: str | None = None
 
-    def opened(self) -> Reply:
+    def opened(self) -> FrameReply:
         return self._open()
 
-    def answered(self, frame: bytes | str) -> Reply:
+    def answered(self, frame: bytes | str) -> FrameReply:
         return self._rpc.raw(frame.encode() if isinstance(frame, str) else frame, self._session)
 
     def left(self) -> None:
@@ -279,14 +279,14 @@ class Tools(InOrder):
         return None
 
 
-def _close(verbs: Verbs, world: str, session_id: str) -> None:
+def _close(verbs: EnvBackend, world: str, session_id: str) -> None:
     """Close without waiting: the socket has gone."""
     try:
         answer = verbs.close(world, SessionRequest(session_id=session_id))
     except EnvironmentFailure:  # it was gone before
         return
     if not isinstance(answer, bytes):
-        answer.add_done_callback(seen)
+        answer.add_done_callback(consume_exception)
 
 
 def _data(message: dict[str, Any], *, optional: bool = False) -> dict[str, Any]:

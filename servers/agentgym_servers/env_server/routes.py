@@ -1,4 +1,4 @@
-"""Every route of a server, over any `Verbs`: a request in, the reply's bytes out."""
+"""Every route of a server, over any `EnvBackend`: a request in, the reply's bytes out."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from agentgym.spec import EnvSpec
 from agentgym_servers.env_server.attachments import Attachments
 from agentgym_servers.env_server.mcp import Streamable
 from agentgym_servers.env_server.metadata import metadata_of, schema_of
-from agentgym_servers.env_server.openenv_websocket import Gym, Tools
+from agentgym_servers.env_server.openenv_websocket import OpenEnvMcpSocket, OpenEnvSocket
 from agentgym_servers.env_server.task_api import add_task_routes
 from agentgym_servers.env_server.websocket import Multiplex
-from agentgym_servers.web.backend import FRESH_STATE, Verbs, done, entry_bytes, entry_of, world_of
-from agentgym_servers.web.fast_path import Call, Door
+from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, world_of
+from agentgym_servers.web.fast_path import Call, FastPathMiddleware
 from agentgym_servers.web.parsing import VERBS, parse
 from agentgym_servers.web.responses import (
     Handler,
     add_error_replies,
-    answering,
     body_of,
+    handle_errors,
     reply_dump,
     reply_json,
 )
-from agentgym_servers.web.websocket_handler import converse
+from agentgym_servers.web.websocket_handler import serve_websocket
 
 __all__ = ["Mode", "add_routes", "reply_json"]
 
@@ -39,7 +39,7 @@ Mode = Literal["simulation", "production"]
 
 def add_routes(
     app: FastAPI,
-    verbs: Verbs,
+    verbs: EnvBackend,
     *,
     max_body_bytes: int,
     root: bool = True,
@@ -50,7 +50,7 @@ def add_routes(
 
     `lease_s` is what the server promises; `max_body_bytes` bounds requests and frames.
     """
-    front = _Front(verbs, max_body_bytes, lease_s)
+    front = _Handlers(verbs, max_body_bytes, lease_s)
     app.state.max_body_bytes = max_body_bytes
     calls: dict[tuple[str, str], Call] = {
         ("GET", "health"): front.health,
@@ -64,16 +64,16 @@ def add_routes(
         for (method, last), call in calls.items():
             app.add_api_route(f"{prefix}/{last}", front.route(last, call), methods=[method], **_described(last))
         if mode == "simulation":
-            app.add_api_route(f"{prefix}/state", answering(front.state), methods=["GET"], response_model=None)
+            app.add_api_route(f"{prefix}/state", handle_errors(front.state), methods=["GET"], response_model=None)
             path = f"{prefix}/sessions/{{session_id}}"
-            app.add_api_route(path, answering(front.lookup), methods=["GET"], response_model=None)
-        app.add_api_route(f"{prefix}/mcp", answering(front.mcp), methods=["POST"], response_model=None)
-        app.add_api_route(f"{prefix}/mcp", answering(front.mcp_end), methods=["DELETE"], response_model=None)
+            app.add_api_route(path, handle_errors(front.lookup), methods=["GET"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", handle_errors(front.mcp), methods=["POST"], response_model=None)
+        app.add_api_route(f"{prefix}/mcp", handle_errors(front.mcp_end), methods=["DELETE"], response_model=None)
         add_task_routes(app, verbs, prefix, max_body_bytes)
-    app.add_api_route("/envs", answering(front.envs), methods=["GET"], response_model=None)
+    app.add_api_route("/envs", handle_errors(front.envs), methods=["GET"], response_model=None)
     add_error_replies(app)
     sockets = {"ws": front.ws, "mcp": front.ws_mcp}
-    app.add_middleware(Door, verbs=verbs, calls=calls, sockets=sockets, root=root, largest=max_body_bytes)
+    app.add_middleware(FastPathMiddleware, verbs=verbs, calls=calls, sockets=sockets, root=root, largest=max_body_bytes)
 
 
 def _described(verb: str) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def _described(verb: str) -> dict[str, Any]:
     return {"response_model": None, "responses": {200: {"model": reply}}, "openapi_extra": {"requestBody": schema}}
 
 
-class _Front:
+class _Handlers:
     """The handlers."""
 
-    def __init__(self, verbs: Verbs, max_body_bytes: int, lease_s: float) -> None:
+    def __init__(self, verbs: EnvBackend, max_body_bytes: int, lease_s: float) -> None:
         self.verbs, self.max_body_bytes, self.lease_s = verbs, max_body_bytes, lease_s
         self.attachments = Attachments(verbs, lease_s)
         self._metadata: dict[str, tuple[EnvSpec, bytes]] = {}
@@ -147,7 +147,7 @@ class _Front:
             return reply_json(await call(self._world(request), await body_of(request, self.max_body_bytes)))
 
         handle.__name__ = name
-        return answering(handle)
+        return handle_errors(handle)
 
     async def health(self, world: str, _: bytes) -> bytes:
         return json.dumps(self.verbs.health(world)).encode()
@@ -182,11 +182,11 @@ class _Front:
         if query.get("ext") == ["1"]:
             conversation = Multiplex(self.verbs, world, lease_s=self.lease_s, max_frame_bytes=self.max_body_bytes)
         else:
-            conversation = Gym(self.verbs, world, self.attachments, query.get("session_id", [None])[-1])
-        await converse(scope, receive, send, conversation)
+            conversation = OpenEnvSocket(self.verbs, world, self.attachments, query.get("session_id", [None])[-1])
+        await serve_websocket(scope, receive, send, conversation)
 
     async def ws_mcp(self, world: str, scope: Any, receive: Any, send: Any) -> None:
-        await converse(scope, receive, send, Tools(self.verbs, world, self.attachments))
+        await serve_websocket(scope, receive, send, OpenEnvMcpSocket(self.verbs, world, self.attachments))
 
     def _world(self, request: Request) -> str:
         return world_of(self.verbs, request.path_params.get("name"))

@@ -7,30 +7,30 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from agentgym_servers.web.websocket_handler import Link
+from agentgym_servers.web.websocket_handler import WebSocketSender
 
 WAITING = 16
 """Frames read ahead of their turn; the socket of a client that sends more is not read."""
 
-Reply = bytes | None | Coroutine[Any, Any, bytes | None]
+FrameReply = bytes | None | Coroutine[Any, Any, bytes | None]
 """A frame to send, now or later; None when there is nothing to send."""
 
 
-class InOrder:
+class SequentialHandler:
     """Subclasses say what the answers are; frames that come while one is worked on wait for their turn."""
 
-    link: Link
+    link: WebSocketSender
 
     def __init__(self) -> None:
         self._busy: asyncio.Future[Any] | None = None
         self._waiting: deque[bytes | str] = deque()
         self._over = False
 
-    def opened(self) -> Reply:
+    def opened(self) -> FrameReply:
         """The socket is open. May not raise, nor may what it returns."""
         return None
 
-    def answered(self, frame: bytes | str) -> Reply:
+    def answered(self, frame: bytes | str) -> FrameReply:
         """The answer to a text frame, or to one that cannot be read for the reason given. May not raise either."""
         raise NotImplementedError
 
@@ -44,7 +44,7 @@ class InOrder:
         self.link.send(frame)
         self.link.close()
 
-    def begin(self, link: Link) -> None:
+    def begin(self, link: WebSocketSender) -> None:
         self.link = link
         self._take(self.opened())
 
@@ -69,7 +69,7 @@ class InOrder:
         if len(self._waiting) == WAITING:
             self.link.hold(True)
 
-    def _take(self, reply: Reply) -> None:
+    def _take(self, reply: FrameReply) -> None:
         if isinstance(reply, bytes):
             self.link.send(reply)
         elif reply is not None:

@@ -7,20 +7,18 @@ import json
 import secrets
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionBusy
 from agentgym.protocol import ResetRequest, SessionReply, StepRequest
-from agentgym_servers.env_server.workers.env_call import Answer, World
-from agentgym_servers.web.metrics import Latencies
+from agentgym_servers.env_server.workers.env_call import ServedEnv, StepResult
+from agentgym_servers.env_server.workers.worker import Worker
+from agentgym_servers.web.metrics import Latencies, Metrics
 
-if TYPE_CHECKING:
-    from agentgym_servers.env_server.session_table import Sessions
-
-EPISODES_KEPT = 64
+MAX_PAST_EPISODES = 64
 """Past episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
 
 
@@ -57,26 +55,47 @@ class _Episode:
     """The last few steps and their replies, oldest first."""
 
 
-class Session:
+class SessionOwner(Protocol):
+    """What a session uses of the table that holds it."""
+
+    metrics: Metrics
+    clock: Callable[[], float]
+    replies_kept: int
+    episodes: dict[tuple[str, str], ServerSession]
+
+    def worker(self, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
+        """Return the worker in which the session's environment runs. `lost` is called when it is gone."""
+        ...
+
+    def end(self, session: ServerSession, why: str, cause: str) -> None:
+        """Close the session and remember why."""
+        ...
+
+    def discard(self, session: ServerSession) -> None:
+        """Drop a session whose id nobody knows."""
+        ...
+
+
+class ServerSession:
     """One open world. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
 
-    def __init__(self, world: World, table: Sessions) -> None:
+    def __init__(self, world: ServedEnv, table: SessionOwner) -> None:
         self.id = secrets.token_hex(16)
         self.world = world
         self.worker = table.worker(world, self._failed)
         self.metrics = table.metrics.worlds[world.name]
         self.used = table.clock()
-        self.unclaimed = False
+        self.evictable = False
         """It was opened without an `episode_id` and never asked for again: its place may be given to another."""
         self.episode: _Episode | None = None
         self.running: _Running | None = None
         self._table = table
-        self._past: deque[str] = deque(maxlen=EPISODES_KEPT)
+        self._past: deque[str] = deque(maxlen=MAX_PAST_EPISODES)
         self._pending_id: str | None = None
         self._given = False
         """Somebody has been told this session's id."""
 
-    def keep(self) -> None:
+    def pin(self) -> None:
         """Somebody knows the session's id before its first episode: a reset that fails must not discard it."""
         self._given = True
 
@@ -144,11 +163,11 @@ class Session:
             episode_id or secrets.token_hex(8), arguments, answered=deque(maxlen=self._table.replies_kept)
         )
         if self.episode is not None:  # whatever becomes of the reset, the old episode is over
-            if len(self._past) == EPISODES_KEPT:
+            if len(self._past) == MAX_PAST_EPISODES:
                 self._table.episodes.pop((self.world.name, self._past[0]), None)
             self._past.append(self.episode.id)
             self.episode = None
-        self.unclaimed = episode_id is None and not self._given
+        self.evictable = episode_id is None and not self._given
         self._pending_id = episode.id
         self._table.episodes[self.world.name, episode.id] = self
         return self._run(kind, (episode.id, arguments), self._start(kind, episode, call))
@@ -185,7 +204,7 @@ class Session:
             raise
         return self._stepped(episode, asked, answer, began)
 
-    def _stepped(self, episode: _Episode, asked: _Asked, answer: Answer, began: float) -> bytes:
+    def _stepped(self, episode: _Episode, asked: _Asked, answer: StepResult, began: float) -> bytes:
         reply = self._reply(answer, episode.steps + 1, began, self.metrics.steps)
         if asked.request_id is not None:
             reply = b'%s,"request_id":%s}' % (reply[:-1], json.dumps(asked.request_id).encode())
@@ -194,7 +213,7 @@ class Session:
         episode.done = answer.done
         return reply
 
-    def _reply(self, answer: Answer, steps: int, began: float, latencies: Latencies) -> bytes:
+    def _reply(self, answer: StepResult, steps: int, began: float, latencies: Latencies) -> bytes:
         seconds = time.perf_counter() - began
         latencies.observe(seconds)
         return b'%s,"session_id":"%s","step":%d,"server_ms":%.3f}' % (

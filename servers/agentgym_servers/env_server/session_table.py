@@ -12,17 +12,17 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from agentgym.errors import AtCapacity, EnvironmentFailure, EpisodeLost, UnknownSession
-from agentgym_servers.env_server.session import Session
-from agentgym_servers.env_server.workers.env_call import World
-from agentgym_servers.env_server.workers.pool import Pool, ProcessWorker
+from agentgym_servers.env_server.session import ServerSession
+from agentgym_servers.env_server.workers.env_call import ServedEnv
+from agentgym_servers.env_server.workers.pool import ProcessWorker, WorkerPool
 from agentgym_servers.env_server.workers.worker import LocalWorker, Worker
-from agentgym_servers.web.backend import seen
+from agentgym_servers.web.backend import consume_exception
 from agentgym_servers.web.logs import brief, note
 from agentgym_servers.web.metrics import Metrics
 
-GRAVES_KEPT = 10_000
+MAX_ENDED_SESSIONS = 10_000
 """Ended sessions remembered, so that asking for one says why it is gone."""
-LONGEST_RETRY_S = 60
+MAX_RETRY_S = 60
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 class _Waiter:
     """A request for a session that waits for room. The same request repeated waits with it."""
 
-    world: World
+    world: ServedEnv
     episode_id: str | None
-    session: asyncio.Future[Session]
+    session: asyncio.Future[ServerSession]
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -41,12 +41,12 @@ class _Waiter:
             self.timer.cancel()
 
 
-class Sessions:
+class SessionTable:
     """Every session of a server. Not thread-safe: it belongs to one event loop."""
 
     def __init__(
         self,
-        pool: Pool,
+        pool: WorkerPool,
         metrics: Metrics,
         *,
         max_sessions: int,
@@ -58,10 +58,10 @@ class Sessions:
         self.max_sessions, self.queue = max_sessions, queue
         self.lease_s, self.replies_kept, self.clock = lease_s, replies_kept, clock
         self.metrics = metrics
-        self.live: dict[str, Session] = {}
-        self.episodes: dict[tuple[str, str], Session] = {}
+        self.live: dict[str, ServerSession] = {}
+        self.episodes: dict[tuple[str, str], ServerSession] = {}
         """(world, episode id) -> the session that is, or is about to be, in that episode."""
-        self.graves: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.ended_sessions: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Ended sessions: id -> (world, why it ended)."""
         self.stuck: dict[str, str] = {}
         """Ended sessions whose world has not returned yet, id -> world: they keep their place until it does."""
@@ -73,13 +73,15 @@ class Sessions:
         metrics.gauge("agentgym_sessions", "Live sessions.", lambda: self._by_world(self.live.values()))
         metrics.gauge("agentgym_queue_length", "Waiting for room.", lambda: self._by_world(self.waiting.values()))
 
-    def open(self, world: World) -> Session:
+    def open(self, world: ServedEnv) -> ServerSession:
         """A new session, at once. Raises AtCapacity."""
         if self.waiting or not self._has_room():
             raise self._full()
         return self._new(world)
 
-    def admit(self, world: World, episode_id: str | None, queue_s: float) -> Session | asyncio.Future[Session]:
+    def admit(
+        self, world: ServedEnv, episode_id: str | None, queue_s: float
+    ) -> ServerSession | asyncio.Future[ServerSession]:
         """The session that an earlier request with the same episode id opened or waits for, else a new one.
 
         A future when it must wait for room, at most `queue_s` seconds. Raises AtCapacity, or the future does.
@@ -95,51 +97,51 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if waiter is None:
             waiter = self.waiting[key] = _Waiter(world, episode_id, loop.create_future())
-            waiter.session.add_done_callback(seen)
+            waiter.session.add_done_callback(consume_exception)
         if waiter.timer is None or waiter.timer.when() < loop.time() + queue_s:
             waiter.cancel()
             waiter.timer = loop.call_later(queue_s, self._too_late, key)
         return waiter.session
 
-    def worker(self, world: World, lost: Callable[[EnvironmentFailure], None]) -> Worker:
+    def worker(self, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
         """Where a session's world runs. `lost` is told when it is gone while nobody calls it."""
         if world.spec.inline or world.source is None:
             return LocalWorker(world)
         return ProcessWorker(self._pool, world, lost)
 
-    def find(self, world: World, session_id: str) -> Session:
+    def find(self, world: ServedEnv, session_id: str) -> ServerSession:
         """The session, its lease renewed. Raises UnknownSession, or EpisodeLost when it has been and gone."""
         session = self.look(world, session_id)
-        session.used, session.unclaimed = self.clock(), False
+        session.used, session.evictable = self.clock(), False
         return session
 
-    def look(self, world: World, session_id: str) -> Session:
+    def look(self, world: ServedEnv, session_id: str) -> ServerSession:
         """As `find`, without renewing the lease."""
         session = self.live.get(session_id)
         if session is not None and self._expired(session):
             self._expire(session)
         elif session is not None and session.world is world:
             return session
-        grave = self.graves.get(session_id)
-        if grave is not None and grave[0] == world.name:
-            raise EpisodeLost(f"the session is gone: {grave[1]}; POST /reset without a session_id opens another")
+        ended = self.ended_sessions.get(session_id)
+        if ended is not None and ended[0] == world.name:
+            raise EpisodeLost(f"the session is gone: {ended[1]}; POST /reset without a session_id opens another")
         raise UnknownSession(
             f"{world.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
         )
 
-    def end(self, session: Session, why: str, cause: str = "closed") -> None:
+    def end(self, session: ServerSession, why: str, cause: str = "closed") -> None:
         """Close a session, unless it has ended already, and remember why. `cause` is for metrics and logs."""
         if session.id not in self.live:
             return
         session.metrics.ended[cause] += 1
         level = logging.DEBUG if cause == "closed" else logging.INFO
         note(_log, "session ended", level, world=session.world.name, session=brief(session.id), why=why, code=cause)
-        self.graves[session.id] = (session.world.name, why)
-        while len(self.graves) > GRAVES_KEPT:
-            self.graves.popitem(last=False)
+        self.ended_sessions[session.id] = (session.world.name, why)
+        while len(self.ended_sessions) > MAX_ENDED_SESSIONS:
+            self.ended_sessions.popitem(last=False)
         self._forget(session)
 
-    def discard(self, session: Session) -> None:
+    def discard(self, session: ServerSession) -> None:
         """Close a session whose id was never given out."""
         self._forget(session)
 
@@ -159,13 +161,13 @@ class Sessions:
         for session in list(self.live.values()):
             self.end(session, "the server stopped", "stopped")
 
-    def _expired(self, session: Session) -> bool:
+    def _expired(self, session: ServerSession) -> bool:
         return session.running is None and self.clock() - session.used > self.lease_s
 
-    def _expire(self, session: Session) -> None:
+    def _expire(self, session: ServerSession) -> None:
         self.end(session, f"nobody used it for {self.lease_s:g} s and its lease ran out", "lease")
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: ServerSession) -> None:
         if self.live.pop(session.id, None) is None:
             return
         for episode_id in session.episode_ids():
@@ -188,8 +190,8 @@ class Sessions:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(unstick)
 
-    def _new(self, world: World) -> Session:
-        session = Session(world, self)
+    def _new(self, world: ServedEnv) -> ServerSession:
+        session = ServerSession(world, self)
         self.live[session.id] = session
         return session
 
@@ -206,7 +208,7 @@ class Sessions:
     def _evict(self) -> None:
         """End the oldest session that somebody opened in passing: OpenEnv's clients post /reset and never come back."""
         for session in self.live.values():
-            if session.unclaimed and session.running is None:
+            if session.evictable and session.running is None:
                 why = "it was never used, and there was no room; give /reset an `episode_id` to keep a session"
                 self.end(session, why, "evicted")
                 return
@@ -233,8 +235,8 @@ class Sessions:
         return AtCapacity(
             f"all {self.max_sessions} sessions are taken ({len(self.stuck)} by worlds that hang) and "
             f"{len(self.waiting)} wait; close one, wait for a lease to run out, or start the server with more",
-            retry_after_s=max(1, min(LONGEST_RETRY_S, math.ceil(gap_s * (len(self.waiting) + 1)))),
+            retry_after_s=max(1, min(MAX_RETRY_S, math.ceil(gap_s * (len(self.waiting) + 1)))),
         )
 
-    def _by_world(self, things: Iterable[Session | _Waiter]) -> dict[str, float]:
+    def _by_world(self, things: Iterable[ServerSession | _Waiter]) -> dict[str, float]:
         return {**dict.fromkeys(self.metrics.worlds, 0), **Counter(thing.world.name for thing in things)}

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from agentgym.spec import EnvSpec
-from agentgym_servers.web.backend import Verbs, world_of
+from agentgym_servers.web.backend import EnvBackend, world_of
 from agentgym_servers.web.parsing import parse
-from agentgym_servers.web.responses import answering, body_of, reply_dump
+from agentgym_servers.web.responses import body_of, handle_errors, reply_dump
 
 TASKS_LISTED = 100_000
 """The most tasks of one reply."""
@@ -34,7 +34,7 @@ class RangeRequest(SplitRequest):
     stop: int | None = None
 
 
-def add_task_routes(app: FastAPI, verbs: Verbs, prefix: str, max_body_bytes: int) -> None:
+def add_task_routes(app: FastAPI, verbs: EnvBackend, prefix: str, max_body_bytes: int) -> None:
     """The routes under `prefix`: at the root for every world of the server, under /envs/{name} for that one."""
 
     def listed(request: Request) -> dict[str, str]:
@@ -56,8 +56,10 @@ def add_task_routes(app: FastAPI, verbs: Verbs, prefix: str, max_body_bytes: int
             [{"name": name, "type": name if name in SPLIT_TYPES else "validation"} for name in spec_of(request).splits]
         )
 
-    app.add_api_route(f"{prefix}/list_environments", answering(list_environments), methods=["GET"], response_model=None)
-    app.add_api_route(f"{prefix}/{{env}}/splits", answering(splits), methods=["GET"], response_model=None)
+    app.add_api_route(
+        f"{prefix}/list_environments", handle_errors(list_environments), methods=["GET"], response_model=None
+    )
+    app.add_api_route(f"{prefix}/{{env}}/splits", handle_errors(splits), methods=["GET"], response_model=None)
     for path, (model, reply) in _REPLIES.items():
 
         async def handle(request: Request, model: Any = model, reply: Callable[..., Any] = reply) -> Response:
@@ -70,7 +72,7 @@ def add_task_routes(app: FastAPI, verbs: Verbs, prefix: str, max_body_bytes: int
         handle.__name__ = path
         app.add_api_route(
             f"{prefix}/{{env}}/{path}",
-            answering(handle),
+            handle_errors(handle),
             methods=["POST"],
             response_model=None,
             openapi_extra={"requestBody": {"content": {"application/json": {"schema": model.model_json_schema()}}}},

@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from agentgym.errors import BadRequest, EnvironmentFailure
 from agentgym.protocol import StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
-from agentgym_servers.web.backend import CANCELLED, Answer, Verbs, entry_bytes, entry_of
-from agentgym_servers.web.parsing import VERBS, NotJson, failure, read, refusal
-from agentgym_servers.web.websocket_handler import Link
+from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of
+from agentgym_servers.web.parsing import VERBS, NotJson, failure, read, validation_error
+from agentgym_servers.web.websocket_handler import WebSocketSender
 
-LARGEST_ID = 2**63
+MAX_ID = 2**63
 TURN = 64
 """Steps of one request that are taken before other things have their turn."""
 
@@ -31,7 +31,7 @@ TURN = 64
 class Multiplex:
     """The conversation of one socket with one world."""
 
-    def __init__(self, verbs: Verbs, world: str, *, lease_s: float, max_frame_bytes: int) -> None:
+    def __init__(self, verbs: EnvBackend, world: str, *, lease_s: float, max_frame_bytes: int) -> None:
         self._verbs, self._world = verbs, world
         hello = {"protocol": PROTOCOL, "world": world, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
         self._hello = json.dumps({"type": "hello", "data": hello}).encode()
@@ -40,7 +40,7 @@ class Multiplex:
             for verb, (body, _) in VERBS.items()
         }
 
-    def begin(self, link: Link) -> None:
+    def begin(self, link: WebSocketSender) -> None:
         self._link = link
         link.send(self._hello)
 
@@ -56,11 +56,11 @@ class Multiplex:
             if kind == "step_many":
                 self._step_many(identity, body)
                 return
-            answer: Answer = call(self._world, body)
+            answer: BackendReply = call(self._world, body)
         except EnvironmentFailure as error:
             self._error(identity, failure(error))
         except (ValidationError, NotJson) as error:
-            self._error(identity, refusal(error))
+            self._error(identity, validation_error(error))
         except Exception as error:  # noqa: BLE001  (a bug of ours must not take the other sessions' socket)
             self._error(identity, _bug(error))
         else:
@@ -97,7 +97,9 @@ class _Results:
     steps, and other sockets are not kept waiting.
     """
 
-    def __init__(self, link: Link, identity: int, body: StepManyRequest, ask: Callable[[StepRequest], Answer]) -> None:
+    def __init__(
+        self, link: WebSocketSender, identity: int, body: StepManyRequest, ask: Callable[[StepRequest], BackendReply]
+    ) -> None:
         self._link, self._identity, self._steps, self._ask = link, identity, body.steps, ask
         self._ready: list[bytes] = []
         self._pending = len(body.steps)
@@ -122,7 +124,7 @@ class _Results:
         if last < len(self._steps):
             asyncio.get_running_loop().call_soon(self._go, last)
 
-    def _take(self, index: int, entry: Answer) -> None:
+    def _take(self, index: int, entry: BackendReply) -> None:
         try:
             answer = entry_bytes(entry)
         except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
@@ -150,7 +152,7 @@ def _parts(message: Any) -> tuple[int, str, Any]:
     if type(message) is not dict:
         raise BadRequest('a frame is an object: {"id": 1, "type": "step", "data": {...}}')
     identity, kind = message.get("id"), message.get("type")
-    if type(identity) is not int or not -LARGEST_ID <= identity < LARGEST_ID:
+    if type(identity) is not int or not -MAX_ID <= identity < MAX_ID:
         raise BadRequest("a frame needs an `id`: an integer of at most 64 bits, repeated in its answer")
     if type(kind) is not str:
         raise BadRequest("a frame needs a `type`: the name of a verb")

@@ -17,17 +17,17 @@ from pydantic import Field
 
 from agentgym import __version__
 from agentgym.errors import ConfigError
-from agentgym.protocol import Body
+from agentgym.protocol import RequestModel
 from agentgym_servers.env_server.routes import add_routes
 from agentgym_servers.gateway.auth import Guard, Keyring, is_loopback
-from agentgym_servers.gateway.backend import Router, World
+from agentgym_servers.gateway.backend import GatewayBackend, RegisteredEnv
 from agentgym_servers.gateway.database import Registry
 from agentgym_servers.gateway.passthrough import Pipe
 from agentgym_servers.gateway.schemas import Registration
 from agentgym_servers.gateway.service import DRAIN_S, Gateway
 from agentgym_servers.web.metrics import PAGE_TYPE
 from agentgym_servers.web.parsing import parse
-from agentgym_servers.web.responses import answering, body_of, reply_dump, reply_json
+from agentgym_servers.web.responses import body_of, handle_errors, reply_dump, reply_json
 from agentgym_servers.web.run import run_app
 
 RATE = "2000/second"
@@ -37,7 +37,7 @@ PAGE_POLICY = (
 MAX_BODY_BYTES = 16 * 2**20
 
 
-class _Removal(Body):
+class _Removal(RequestModel):
     drain_s: float = Field(default=DRAIN_S, ge=0, le=3600)
 
 
@@ -60,7 +60,7 @@ def create_gateway(registry: Registry, *, rate: str = RATE, max_body_bytes: int 
     app.state.gateway = gateway
     _add_environments(app, gateway, max_body_bytes)
     _add_watching(app, gateway, keyring)
-    add_routes(app, Router(gateway.worlds), max_body_bytes=max_body_bytes, root=False)
+    add_routes(app, GatewayBackend(gateway.worlds), max_body_bytes=max_body_bytes, root=False)
     app.add_middleware(Pipe, worlds=gateway.worlds)
     app.add_middleware(Guard, keyring=keyring)  # the last added is asked first
     return app
@@ -106,11 +106,16 @@ def _add_environments(app: FastAPI, gateway: Gateway, largest: int) -> None:
 
     body = {"requestBody": {"content": {"application/json": {"schema": Registration.model_json_schema()}}}}
     app.add_api_route(
-        "/environments", answering(register), methods=["POST"], status_code=201, response_model=None, openapi_extra=body
+        "/environments",
+        handle_errors(register),
+        methods=["POST"],
+        status_code=201,
+        response_model=None,
+        openapi_extra=body,
     )
-    app.add_api_route("/environments", answering(environments), methods=["GET"], response_model=None)
-    app.add_api_route("/environments/{name}", answering(environment), methods=["GET"], response_model=None)
-    app.add_api_route("/environments/{name}", answering(remove), methods=["DELETE"], response_model=None)
+    app.add_api_route("/environments", handle_errors(environments), methods=["GET"], response_model=None)
+    app.add_api_route("/environments/{name}", handle_errors(environment), methods=["GET"], response_model=None)
+    app.add_api_route("/environments/{name}", handle_errors(remove), methods=["DELETE"], response_model=None)
 
 
 def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
@@ -142,7 +147,7 @@ def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
 
 
-def _shown(world: World) -> dict[str, Any]:
+def _shown(world: RegisteredEnv) -> dict[str, Any]:
     pool, asked = world.pool, world.pool.registration
     if pool.draining:
         state = "removing"
@@ -175,12 +180,12 @@ def _shown(world: World) -> dict[str, Any]:
     }
 
 
-def _traffic(world: World) -> dict[str, Any]:
+def _traffic(world: RegisteredEnv) -> dict[str, Any]:
     seen = world.traffic
     return {
         "steps": seen.steps,
         "episodes": seen.episodes,
-        **seen.lately(),
+        **seen.last_minute(),
         "failures": dict(seen.failures),
         "recent": list(seen.recent),
     }

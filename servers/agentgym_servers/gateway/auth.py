@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentgym.errors import ConfigError, EnvironmentFailure, MissingScope, RateLimited, WrongKey
 from agentgym.protocol import WireError
-from agentgym_servers.gateway.database import Key, Registry
+from agentgym_servers.gateway.database import ApiKey, Registry
 from agentgym_servers.gateway.errors import DatabaseUnavailable
-from agentgym_servers.web.cross_origin import refused
+from agentgym_servers.web.cross_origin import reject_cross_origin
 
 SCOPES = ("register", "run", "read")
 """What a key may do: add and remove worlds; play in them; see what there is."""
@@ -33,7 +33,7 @@ OPEN_PATHS = ("/", "/health")
 """The page without its data, and whether the gateway lives."""
 
 
-def new_key(name: str, scopes: Iterable[str], lifetime_s: float | None = None) -> tuple[Key, str]:
+def new_key(name: str, scopes: Iterable[str], lifetime_s: float | None = None) -> tuple[ApiKey, str]:
     """A key to be stored, and the secret, which nobody can read again. Raises ConfigError for an unknown scope."""
     chosen = frozenset(scopes)
     if not chosen or chosen - set(SCOPES):
@@ -42,7 +42,7 @@ def new_key(name: str, scopes: Iterable[str], lifetime_s: float | None = None) -
     key_id = secrets.token_hex(4)
     secret = f"agk_{key_id}_{secrets.token_urlsafe(32)}"
     expires = None if lifetime_s is None else now + lifetime_s
-    return Key(key_id, name, _digest(secret), chosen, now, expires, None), secret
+    return ApiKey(key_id, name, _digest(secret), chosen, now, expires, None), secret
 
 
 def _digest(secret: str) -> str:
@@ -67,7 +67,7 @@ class Keyring:
         except ValueError as error:
             raise ConfigError(f"{rate!r} is no rate; write it as 1000/second or 60000/minute") from error
         self._registry = registry
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     @property
@@ -86,7 +86,7 @@ class Keyring:
             except DatabaseUnavailable as error:
                 logging.getLogger(__name__).warning("the keys could not be read again: %s", error)
 
-    def admit(self, secret: str | None, scope: str) -> Key:
+    def admit(self, secret: str | None, scope: str) -> ApiKey:
         """The key, if it may do this now. Raises WrongKey, MissingScope or RateLimited."""
         if not secret:
             raise WrongKey("this gateway wants an API key: send it as `Authorization: Bearer KEY`")
@@ -120,7 +120,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
-        if await refused(scope, receive, send):
+        if await reject_cross_origin(scope, receive, send):
             return None
         headers = Headers(scope=scope)
         try:

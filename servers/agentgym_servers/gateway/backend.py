@@ -17,9 +17,9 @@ from agentgym.errors import AtCapacity, DeadlineExceeded, EnvironmentFailure, Ep
 from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, SessionRequest, StepRequest
 from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.metrics import Traffic
-from agentgym_servers.gateway.pool import Pool
+from agentgym_servers.gateway.pool import ReplicaPool
 from agentgym_servers.gateway.replicas import Replica
-from agentgym_servers.web.backend import Answer, seen
+from agentgym_servers.web.backend import BackendReply, consume_exception
 
 MARGIN_S = 30.0
 """A replica may take so much longer than the world's own deadline."""
@@ -29,11 +29,11 @@ _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass
-class World:
+class RegisteredEnv:
     """A registered world."""
 
     id: str
-    pool: Pool
+    pool: ReplicaPool
     traffic: Traffic
     spec: EnvSpec | None
     """None for one that does not speak AgentGym's extension: it is piped through, not routed."""
@@ -50,10 +50,10 @@ class World:
         return MARGIN_S + (0.0 if self.spec is None else self.spec.step_deadline_s)
 
 
-class Router:
-    """`Verbs` of the registered worlds."""
+class GatewayBackend:
+    """The `EnvBackend` of the registered environments."""
 
-    def __init__(self, worlds: dict[str, World]) -> None:
+    def __init__(self, worlds: dict[str, RegisteredEnv]) -> None:
         self.worlds = worlds
 
     def names(self) -> Sequence[str]:
@@ -78,42 +78,42 @@ class Router:
             "waiting": len(pool.waiting),
         }
 
-    def open(self, world: str) -> Answer:
+    def open(self, world: str) -> BackendReply:
         return self._run(world, "open", self._open(self.worlds[world]))
 
-    def reset(self, world: str, body: ResetRequest) -> Answer:
+    def reset(self, world: str, body: ResetRequest) -> BackendReply:
         found = self.worlds[world]
         if body.session_id is not None:
             return self._run(world, "reset", self._ask(found, body.session_id, "/reset", _json(body)))
         return self._begin(found, "reset", body)
 
-    def restore(self, world: str, body: RestoreRequest) -> Answer:
+    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
         return self._begin(self.worlds[world], "restore", body)
 
-    def step(self, world: str, body: StepRequest) -> Answer:
+    def step(self, world: str, body: StepRequest) -> BackendReply:
         return self._run(world, "step", self._step(self.worlds[world], body))
 
-    def close(self, world: str, body: SessionRequest) -> Answer:
+    def close(self, world: str, body: SessionRequest) -> BackendReply:
         return self._run(world, "close", self._close(self.worlds[world], body))
 
-    def expert(self, world: str, body: SessionRequest) -> Answer:
+    def expert(self, world: str, body: SessionRequest) -> BackendReply:
         return self._of_session(world, "expert", body)
 
-    def hint(self, world: str, body: SessionRequest) -> Answer:
+    def hint(self, world: str, body: SessionRequest) -> BackendReply:
         return self._of_session(world, "hint", body)
 
-    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
         return self._of_session(world, "snapshot", body)
 
-    def state(self, world: str, session_id: str) -> Answer:
+    def state(self, world: str, session_id: str) -> BackendReply:
         path = f"/state?session_id={quote(session_id, safe='')}"
         return self._run(world, "state", self._ask(self.worlds[world], session_id, path, None))
 
-    def lookup(self, world: str, session_id: str) -> Answer:
+    def lookup(self, world: str, session_id: str) -> BackendReply:
         path = f"/sessions/{quote(session_id, safe='')}"
         return self._run(world, "lookup", self._ask(self.worlds[world], session_id, path, None))
 
-    def _of_session(self, world: str, verb: str, body: SessionRequest) -> Answer:
+    def _of_session(self, world: str, verb: str, body: SessionRequest) -> BackendReply:
         return self._run(world, verb, self._ask(self.worlds[world], body.session_id, f"/{verb}", _json(body)))
 
     def _run(self, world: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
@@ -131,30 +131,30 @@ class Router:
             return answer
 
         task = asyncio.get_running_loop().create_task(measured())
-        task.add_done_callback(seen)
+        task.add_done_callback(consume_exception)
         return task
 
     # --- sessions that are there -----------------------------------------------------------------------------------
 
-    async def _ask(self, world: World, session_id: str, path: str, body: bytes | None) -> bytes:
+    async def _ask(self, world: RegisteredEnv, session_id: str, path: str, body: bytes | None) -> bytes:
         return await self._at(world, session_id, lambda replica: replica.ask(path, body, world.timeout_s))
 
-    async def _step(self, world: World, body: StepRequest) -> bytes:
+    async def _step(self, world: RegisteredEnv, body: StepRequest) -> bytes:
         content, once = _json(body), body.step is not None or body.request_id is not None
         return await self._at(
             world, body.session_id, lambda replica: replica.step(content, world.timeout_s, repeatable=once)
         )
 
-    async def _at(self, world: World, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
+    async def _at(self, world: RegisteredEnv, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
         replica = world.pool.table.get(session_id) or await self._find(world, session_id)
         try:
             return await ask(replica)
         except (Unreachable, EpisodeLost):
             if replica.state == "gone" or not replica.running.ours:
-                world.pool.suspect()
+                world.pool.request_health_check()
             raise
 
-    async def _close(self, world: World, body: SessionRequest) -> bytes:
+    async def _close(self, world: RegisteredEnv, body: SessionRequest) -> bytes:
         try:
             answer = await self._ask(world, body.session_id, "/close", _json(body))
         except EpisodeLost:  # with its replica: what was wanted
@@ -164,7 +164,7 @@ class Router:
             world.pool.left(replica)
         return answer
 
-    async def _find(self, world: World, session_id: str) -> Replica:
+    async def _find(self, world: RegisteredEnv, session_id: str) -> Replica:
         """Ask every replica: the gateway may have been restarted since. Raises UnknownSession or EpisodeLost."""
         path = f"/sessions/{quote(session_id, safe='')}"
         replicas = [replica for replica in world.pool.replicas if replica.state != "gone"]
@@ -191,7 +191,7 @@ class Router:
 
     # --- sessions that begin ---------------------------------------------------------------------------------------
 
-    def _begin(self, world: World, verb: str, body: ResetRequest | RestoreRequest) -> Answer:
+    def _begin(self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> BackendReply:
         episode = body.episode_id
         if episode is not None and episode in world.beginning:
             return self._run(world.name, verb, self._again(world, verb, body, world.beginning[episode]))
@@ -202,13 +202,13 @@ class Router:
         return answer
 
     async def _again(
-        self, world: World, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
+        self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
     ) -> bytes:
         """After the first request for this episode: its replica knows whether this one is the same."""
         await asyncio.wait([first])
         return await self._place(world, verb, body)
 
-    async def _place(self, world: World, verb: str, body: ResetRequest | RestoreRequest) -> bytes:
+    async def _place(self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> bytes:
         pool, key = world.pool, body.episode_id
         content = _json(body)
 
@@ -224,7 +224,7 @@ class Router:
         replica, answer = await pool.place(key, body.queue_s, begin)
         return self._begun(pool, replica, answer, key)
 
-    async def _open(self, world: World) -> bytes:
+    async def _open(self, world: RegisteredEnv) -> bytes:
         """A session without an episode, by the one way that the protocol has to ask for it."""
         ask = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create", "params": {}}
 
@@ -240,7 +240,7 @@ class Router:
         replica, answer = await world.pool.place(None, 0.0, begin)
         return self._begun(world.pool, replica, answer, None)
 
-    def _begun(self, pool: Pool, replica: Replica, answer: bytes, episode_id: str | None) -> bytes:
+    def _begun(self, pool: ReplicaPool, replica: Replica, answer: bytes, episode_id: str | None) -> bytes:
         pool.remember(json.loads(answer)["session_id"], replica, episode_id)
         return answer
 

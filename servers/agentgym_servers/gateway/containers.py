@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentgym_servers.gateway.errors import BadImage, NoEngine
-from agentgym_servers.gateway.schemas import Limits, Registration
+from agentgym_servers.gateway.schemas import ContainerLimits, Registration
 
 if TYPE_CHECKING:
     from docker.models.containers import Container as DockerContainer
@@ -36,7 +36,7 @@ class Container:
 
     ours = True
 
-    def __init__(self, engine: Engine, container: DockerContainer, url: str) -> None:
+    def __init__(self, engine: ContainerEngine, container: DockerContainer, url: str) -> None:
         self.url = url
         self.ident = f"container {container.short_id}"
         self._engine, self._container = engine, container
@@ -55,7 +55,7 @@ class Container:
 class Image:
     """Starts containers of one registration."""
 
-    engine: Engine
+    engine: ContainerEngine
     world_id: str
     registration: Registration
 
@@ -76,7 +76,7 @@ class Image:
         import docker.errors
         import docker.types
 
-        asked, limits = self.registration, self.registration.limits or Limits()
+        asked, limits = self.registration, self.registration.limits or ContainerLimits()
         container = None
         try:
             user = client.images.get(asked.image).attrs["Config"].get("User") or ""
@@ -110,7 +110,7 @@ class Image:
             raise
 
 
-class Engine:
+class ContainerEngine:
     """The Docker engine, and which of its containers are this gateway's. Its methods raise NoEngine without one."""
 
     def __init__(self, gateway_id: str) -> None:
@@ -128,7 +128,7 @@ class Engine:
     async def found(self, world_id: str, registration: Registration) -> list[Container]:
         """The world's containers that still run from before."""
         labels = [f"{GATEWAY_LABEL}={self.gateway_id}", f"{WORLD_LABEL}={world_id}"]
-        published = (registration.limits or Limits()).network
+        published = (registration.limits or ContainerLimits()).network
 
         def look(client: Any) -> list[Container]:
             running = client.containers.list(filters={"label": labels, "status": "running"})

@@ -54,7 +54,7 @@ _LOCK = 0x4147_5F47_5701
 
 
 @dataclass(frozen=True)
-class Row:
+class EnvironmentRecord:
     """A registered world."""
 
     id: str
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """An API key, without the key: only its SHA-256 is kept."""
 
     id: str
@@ -133,18 +133,20 @@ class Registry:
             self._lock.close()
         self._engine.dispose()
 
-    def worlds(self) -> list[Row]:
+    def worlds(self) -> list[EnvironmentRecord]:
         with self._talking("cannot be read") as connection:
             rows = connection.execute(sql.select(_worlds).order_by(_worlds.c.created)).all()
         try:
             return [
-                Row(row.id, Registration.model_validate_json(row.registration), json.loads(row.spec), row.created)
+                EnvironmentRecord(
+                    row.id, Registration.model_validate_json(row.registration), json.loads(row.spec), row.created
+                )
                 for row in rows
             ]
         except ValueError as error:  # pydantic's and json's are both
             raise DatabaseUnavailable(f"the gateway's database holds a world that it cannot read: {error}") from error
 
-    def add_world(self, row: Row) -> None:
+    def add_world(self, row: EnvironmentRecord) -> None:
         """Raises DuplicateName."""
         values = {
             "name": row.registration.name,
@@ -163,12 +165,14 @@ class Registry:
         with self._talking("cannot be written") as connection:
             connection.execute(sql.delete(_worlds).where(_worlds.c.id == world_id))
 
-    def all_keys(self) -> list[Key]:
+    def all_keys(self) -> list[ApiKey]:
         with self._talking("cannot be read") as connection:
             rows = connection.execute(sql.select(_keys).order_by(_keys.c.created)).all()
-        return [Key(r.id, r.name, r.digest, frozenset(r.scopes.split()), r.created, r.expires, r.revoked) for r in rows]
+        return [
+            ApiKey(r.id, r.name, r.digest, frozenset(r.scopes.split()), r.created, r.expires, r.revoked) for r in rows
+        ]
 
-    def add_key(self, key: Key) -> None:
+    def add_key(self, key: ApiKey) -> None:
         values = {**vars(key), "scopes": " ".join(sorted(key.scopes))}
         with self._talking("cannot be written") as connection:
             connection.execute(sql.insert(_keys).values(values))

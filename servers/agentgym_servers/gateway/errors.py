@@ -17,7 +17,7 @@ class DuplicateName(EnvironmentFailure):
     code, scope, retryable, status = "DUPLICATE_NAME", "server", False, 409
 
 
-class CheckFailed(EnvironmentFailure):
+class ConformanceFailed(EnvironmentFailure):
     """The world breaks rules of the conformance check."""
 
     code, scope, retryable, status = "CHECK_FAILED", "env", False, 422

@@ -60,7 +60,7 @@ class Traffic:
         self.failures[code] += 1
         self.recent.append({"at": time.time(), "verb": verb, "code": code, "message": message[:300]})
 
-    def lately(self) -> dict[str, float | None]:
+    def last_minute(self) -> dict[str, float | None]:
         """Steps a second over the last minute, and their p50 and p99 in milliseconds."""
         now = time.monotonic()
         kept = [(at, seconds) for at, seconds in self._latencies if now - at < LATELY_S]

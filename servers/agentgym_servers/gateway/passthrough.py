@@ -16,12 +16,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agentgym.errors import Unreachable
 from agentgym.protocol import WireError
-from agentgym_servers.gateway.backend import World
+from agentgym_servers.gateway.backend import RegisteredEnv
 from agentgym_servers.gateway.replicas import Replica
 from agentgym_servers.web.responses import TooLarge, body_of, reply_error
 
 TIMEOUT_S = 300.0
-LARGEST_FRAME = 100 * 2**20
+MAX_FRAME = 100 * 2**20
 """What OpenEnv's own client takes."""
 _PATH = re.compile(rb"/envs/([^/]+)(/.*)", re.DOTALL)
 
@@ -29,7 +29,7 @@ _PATH = re.compile(rb"/envs/([^/]+)(/.*)", re.DOTALL)
 class Pipe:
     """ASGI middleware: what is below /envs/NAME/ of such a world goes to one of its replicas."""
 
-    def __init__(self, app: ASGIApp, worlds: dict[str, World]) -> None:
+    def __init__(self, app: ASGIApp, worlds: dict[str, RegisteredEnv]) -> None:
         self.app, self.worlds = app, worlds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,28 +46,28 @@ class Pipe:
         await _socket(world, WebSocket(scope, receive, send), target)
 
 
-async def _exchange(world: World, request: Request, target: str) -> Response:
+async def _exchange(world: RegisteredEnv, request: Request, target: str) -> Response:
     try:
-        body = await body_of(request, LARGEST_FRAME)
+        body = await body_of(request, MAX_FRAME)
     except TooLarge as error:
         return reply_error(413, "BODY_TOO_LARGE", str(error))
     try:
         replica = world.pool.least_used()
         reply = await replica.link.request(request.method, target, body, TIMEOUT_S)
     except (Unreachable, OSError) as error:
-        world.pool.suspect()
+        world.pool.request_health_check()
         failure = Unreachable(f"{world.name} gave no answer ({type(error).__name__}: {error}); ask again")
         world.traffic.failed(request.method, failure.code, str(failure))
         return Response(WireError.of(failure).model_dump_json(), failure.status, media_type="application/json")
     return Response(reply.content, reply.status, media_type=reply.headers.get("content-type", "application/json"))
 
 
-async def _socket(world: World, client: WebSocket, target: str) -> None:
+async def _socket(world: RegisteredEnv, client: WebSocket, target: str) -> None:
     await client.accept()
     try:
         replica = world.pool.least_used()
         url = re.sub("^http", "ws", replica.link.url) + target
-        async with websockets.connect(url, compression=None, max_size=LARGEST_FRAME, proxy=None) as server:
+        async with websockets.connect(url, compression=None, max_size=MAX_FRAME, proxy=None) as server:
             replica.count(+1)
             world.traffic.episodes += 1
             try:
@@ -75,7 +75,7 @@ async def _socket(world: World, client: WebSocket, target: str) -> None:
             finally:
                 replica.count(-1)
     except (Unreachable, OSError, websockets.WebSocketException) as error:
-        world.pool.suspect()
+        world.pool.request_health_check()
         failure = Unreachable(f"{world.name} gave no answer ({type(error).__name__}: {error})")
         world.traffic.failed("ws", failure.code, str(failure))
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client has gone away, too

@@ -26,7 +26,7 @@ HEALTH_S = 2.0
 """Between two looks at every replica."""
 WAITING_S = 0.25
 """The same while somebody waits for room, which leases that run out may give."""
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 60.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 60.0
 """Waited before a failed start is tried again: doubled for each failure in a row."""
 PROVEN_S = 60.0
 """A replica that ends sooner counts as a failed start."""
@@ -37,7 +37,7 @@ REMEMBERED = 200_000
 log = logging.getLogger(__name__)
 
 
-class Pool:
+class ReplicaPool:
     def __init__(
         self, registration: Registration, launcher: Launcher, replicas: Sequence[Replica], *, piped: bool = False
     ) -> None:
@@ -75,8 +75,8 @@ class Pool:
         """Raises Unreachable when none answers now; one is then started, if that is allowed."""
         if not (ready := self.ready()) or self.draining:
             self._wanted = True
-            self.nudge()
-            raise Unreachable(f"{self.registration.name} has no replica that answers now{self._because()}")
+            self.wake_supervisor()
+            raise Unreachable(f"{self.registration.name} has no replica that answers now{self._reason()}")
         return min(ready, key=lambda replica: replica.sessions)
 
     async def place(
@@ -94,7 +94,7 @@ class Pool:
                     return await self._try(key, begin)
                 except AtCapacity:
                     self._wanted = True
-                    self.nudge()
+                    self.wake_supervisor()
                 finally:
                     if ticket is not None:
                         self._called -= 1
@@ -103,7 +103,7 @@ class Pool:
             if not await self._turn(ticket, deadline - time.monotonic()):
                 raise AtCapacity(
                     f"{self.registration.name} has no room for another session"
-                    f"{f' after {queue_s:g} s' if queue_s else ''}{self._because()}; close one, wait, or register it "
+                    f"{f' after {queue_s:g} s' if queue_s else ''}{self._reason()}; close one, wait, or register it "
                     "with more replicas"
                 )
 
@@ -115,9 +115,9 @@ class Pool:
                 while len(table) > REMEMBERED:
                     table.popitem(last=False)
 
-    def suspect(self) -> None:
+    def request_health_check(self) -> None:
         """A replica did not answer: look at all of them now."""
-        self.nudge()
+        self.wake_supervisor()
 
     def left(self, replica: Replica) -> None:
         """A session of the replica ended."""
@@ -134,7 +134,7 @@ class Pool:
                 self._called += 1
                 room -= 1
 
-    def nudge(self) -> None:
+    def wake_supervisor(self) -> None:
         self._nudged.set()
 
     # --- its life ---------------------------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ class Pool:
         while True:
             self._nudged.clear()
             await asyncio.gather(*(replica.look() for replica in self.replicas))
-            self._bury()
+            self._remove_dead()
             if not self.draining:
                 self._scale()
             self.wake()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._nudged.wait(), WAITING_S if self.waiting else HEALTH_S)
 
-    def _bury(self) -> None:
+    def _remove_dead(self) -> None:
         """Clear away the replicas that are gone."""
         for replica in [one for one in self.replicas if one.state == "gone"]:
             self.replicas.remove(replica)
@@ -231,7 +231,7 @@ class Pool:
             self._failed(str(error), self._failures + 1)
         finally:
             self.wake()
-            self.nudge()
+            self.wake_supervisor()
 
     def _add(self, replica: Replica) -> None:
         if self.piped:
@@ -240,7 +240,7 @@ class Pool:
 
     def _failed(self, why: str, failures: int) -> None:
         self._failures, self.last_failure = failures, why
-        pause = 0.0 if not failures else min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (failures - 1))
+        pause = 0.0 if not failures else min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (failures - 1))
         self._not_before = time.monotonic() + pause
 
     def _task(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
@@ -261,7 +261,7 @@ class Pool:
                 full = (replica.capacity or 0) - replica.opening + 1
                 replica.others = max(replica.others, full - replica.sessions)  # until its health says more
             except (Unreachable, EpisodeLost):  # nobody knows of a session there yet: another replica may have it
-                self.suspect()
+                self.request_health_check()
             else:
                 replica.count(+1)
                 return replica, answer
@@ -289,11 +289,11 @@ class Pool:
         """Wait to be woken; False when the time is over."""
         if left_s <= 0 or self.draining:
             self._wanted = True
-            self.nudge()
+            self.wake_supervisor()
             return False
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self.waiting, (ticket, future))
-        self.nudge()
+        self.wake_supervisor()
         try:
             async with asyncio.timeout(left_s):
                 await future
@@ -317,7 +317,7 @@ class Pool:
             if one.state != "gone"
         )
 
-    def _because(self) -> str:
+    def _reason(self) -> str:
         if self.draining:
             return ": it is being removed"
         if self.ready():

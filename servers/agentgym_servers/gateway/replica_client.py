@@ -9,9 +9,9 @@ import httpx
 import pydantic_core
 from pydantic import ValidationError
 
-from agentgym.clients.transports.http import Calls
-from agentgym.clients.transports.http11 import KeepAlive, Reply
-from agentgym.clients.transports.websocket import Channel
+from agentgym.clients.transports.http import HttpClient
+from agentgym.clients.transports.http11 import HttpResponse, KeepAlive
+from agentgym.clients.transports.websocket import WebSocketTransport
 from agentgym.errors import ConfigError, DeadlineExceeded, EnvironmentFailure, Unreachable
 from agentgym.protocol import WireError
 
@@ -19,7 +19,7 @@ CONNECT_AGAIN_S = 30.0
 """After a server refused its socket, requests are used for so long."""
 
 
-class Link:
+class ReplicaClient:
     """To the server at `url`. Nothing is asked twice: whoever asked the gateway decides that."""
 
     def __init__(self, url: str) -> None:
@@ -30,13 +30,13 @@ class Link:
         self._tls = (
             httpx.AsyncClient(headers={"content-type": "application/json"}) if parsed.scheme == "https" else None
         )
-        self._channel: Channel | None = None
+        self._channel: WebSocketTransport | None = None
         self._opening = asyncio.Lock()
         self._refused_at = -CONNECT_AGAIN_S
 
     async def request(
         self, verb: str, path: str, body: bytes | None, timeout_s: float, *, repeatable: bool = True
-    ) -> Reply:
+    ) -> HttpResponse:
         """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no whole reply."""
         if self._tls is None:
             target = (self.prefix + path).encode()
@@ -47,7 +47,7 @@ class Link:
             raise TimeoutError(str(error)) from error
         except httpx.HTTPError as error:
             raise ConnectionError(str(error)) from error
-        return Reply(reply.status_code, dict(reply.headers), reply.content)
+        return HttpResponse(reply.status_code, dict(reply.headers), reply.content)
 
     async def ask(self, path: str, body: bytes | None, timeout_s: float, *, repeatable: bool = True) -> bytes:
         """POST a verb's body (GET without one); the JSON of the reply. Raises what the server said, typed.
@@ -82,13 +82,13 @@ class Link:
         if self._tls is not None:
             await self._tls.aclose()
 
-    async def _socket(self, timeout_s: float) -> Channel | None:
+    async def _socket(self, timeout_s: float) -> WebSocketTransport | None:
         """The server's socket, or None when it has none (or stands behind TLS, as seldom as that is)."""
         loop = asyncio.get_running_loop()
         async with self._opening:
             if self._channel is None and self._tls is None and loop.time() - self._refused_at > CONNECT_AGAIN_S:
-                calls = Calls(self.url, transport=None, timeout_s=timeout_s, retries=0, capacity_wait_s=0.0)
-                channel = Channel(calls)
+                calls = HttpClient(self.url, transport=None, timeout_s=timeout_s, retries=0, capacity_wait_s=0.0)
+                channel = WebSocketTransport(calls)
                 try:
                     await channel.connect()
                     self._channel = channel

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 from agentgym.clients.server_process import ANNOUNCED, end_of, server_command
 from agentgym.errors import EpisodeLost, Unreachable
 from agentgym_servers.gateway.errors import NotStarted, WorldUnreachable
-from agentgym_servers.gateway.replica_client import Link
+from agentgym_servers.gateway.replica_client import ReplicaClient
 from agentgym_servers.gateway.schemas import Registration
 
 HEALTH_TIMEOUT_S = 5.0
@@ -27,7 +27,7 @@ STOP_S = 10.0
 """A child process that was asked to stop is killed after so long."""
 LOG_LINES = 30
 
-State = Literal["ready", "unwell", "gone"]
+ReplicaState = Literal["ready", "unwell", "gone"]
 
 
 class Running(Protocol):
@@ -58,7 +58,7 @@ class Launcher(Protocol):
 
 
 @dataclass
-class Given:
+class ExternalServer:
     """The server at a URL: not ours to start or stop."""
 
     url: str
@@ -77,7 +77,7 @@ class Given:
         pass
 
 
-class Child:
+class ServerProcess:
     """A child process that serves a world; it ends when the gateway does."""
 
     ours = True
@@ -139,7 +139,7 @@ class EntryPoint:
 
     registration: Registration
 
-    async def start(self) -> Child:
+    async def start(self) -> ServerProcess:
         asked = self.registration
         options = [] if asked.max_sessions is None else ["--max-sessions", str(asked.max_sessions)]
         command, environment = server_command([asked.entry_point or ""], options)
@@ -151,7 +151,7 @@ class EntryPoint:
             env=environment,
             start_new_session=True,
         )
-        child = Child(process)
+        child = ServerProcess(process)
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(child.announced.wait(), asked.startup_s)
@@ -171,8 +171,8 @@ class Replica:
     """One running server of a world, as the gateway knows it."""
 
     running: Running
-    link: Link = field(init=False)
-    state: State = "ready"
+    link: ReplicaClient = field(init=False)
+    state: ReplicaState = "ready"
     why: str = ""
     """Why it is not ready."""
     capacity: int | None = None
@@ -192,7 +192,7 @@ class Replica:
     idle_since: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.link = Link(self.running.url)
+        self.link = ReplicaClient(self.running.url)
 
     @property
     def ident(self) -> str:
@@ -247,11 +247,11 @@ class Replica:
         self.state, self.why = "gone", why
 
     async def ask(self, path: str, body: bytes | None, timeout_s: float) -> bytes:
-        """`Link.ask`. Raises EpisodeLost when the replica is gone."""
+        """`ReplicaClient.ask`. Raises EpisodeLost when the replica is gone."""
         return await self._answer(self.link.ask(path, body, timeout_s))
 
     async def step(self, body: bytes, timeout_s: float, *, repeatable: bool) -> bytes:
-        """`Link.step`. Raises EpisodeLost when the replica is gone."""
+        """`ReplicaClient.step`. Raises EpisodeLost when the replica is gone."""
         return await self._answer(self.link.step(body, timeout_s, repeatable=repeatable))
 
     async def _answer(self, asked: Coroutine[Any, Any, bytes]) -> bytes:

@@ -7,16 +7,16 @@ from typing import Self
 import httpx
 from pydantic import Field, model_validator
 
-from agentgym.protocol import Body
+from agentgym.protocol import RequestModel
 
-MOST_REPLICAS = 256
+MAX_REPLICAS = 256
 
 
-class Replicas(Body):
+class Replicas(RequestModel):
     """How many servers of the world may run."""
 
-    min: int = Field(default=1, ge=0, le=MOST_REPLICAS)
-    max: int = Field(default=1, ge=1, le=MOST_REPLICAS)
+    min: int = Field(default=1, ge=0, le=MAX_REPLICAS)
+    max: int = Field(default=1, ge=1, le=MAX_REPLICAS)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -25,7 +25,7 @@ class Replicas(Body):
         return self
 
 
-class Limits(Body):
+class ContainerLimits(RequestModel):
     """What one container may use."""
 
     memory_mb: int = Field(default=1024, ge=16)
@@ -35,7 +35,7 @@ class Limits(Body):
     """Whether it may reach anything but the gateway."""
 
 
-class Registration(Body):
+class Registration(RequestModel):
     """A world to be registered: a name, and exactly one of `url`, `image` and `entry_point`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -46,8 +46,8 @@ class Registration(Body):
     entry_point: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_length=512)
     """The id of an installed world, or "package.module:Class": served by a child process of the gateway."""
     replicas: Replicas = Replicas()
-    limits: Limits | None = None
-    """Of a container; by default `Limits()`."""
+    limits: ContainerLimits | None = None
+    """Of a container; by default `ContainerLimits()`."""
     port: int = Field(default=8000, ge=1, le=65535)
     read_only: bool = True
     """Whether the container's root is read-only; /tmp never is."""

@@ -19,14 +19,14 @@ from pydantic import ValidationError
 from agentgym.conformance.run import check_server
 from agentgym.errors import ConfigError, EnvironmentFailure
 from agentgym.spec import EnvSpec
-from agentgym_servers.gateway.backend import World
-from agentgym_servers.gateway.containers import Engine, Image
-from agentgym_servers.gateway.database import Registry, Row
-from agentgym_servers.gateway.errors import CheckFailed, DuplicateName, NoEngine, UnknownWorld
+from agentgym_servers.gateway.backend import RegisteredEnv
+from agentgym_servers.gateway.containers import ContainerEngine, Image
+from agentgym_servers.gateway.database import EnvironmentRecord, Registry
+from agentgym_servers.gateway.errors import ConformanceFailed, DuplicateName, NoEngine, UnknownWorld
 from agentgym_servers.gateway.metrics import Meters, Traffic
 from agentgym_servers.gateway.passthrough import check_foreign
-from agentgym_servers.gateway.pool import Pool, started
-from agentgym_servers.gateway.replicas import EntryPoint, Given, Launcher, Replica, metadata_of
+from agentgym_servers.gateway.pool import ReplicaPool, started
+from agentgym_servers.gateway.replicas import EntryPoint, ExternalServer, Launcher, Replica, metadata_of
 from agentgym_servers.gateway.schemas import Registration
 
 DRAIN_S = 30.0
@@ -40,9 +40,9 @@ class Gateway:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.worlds: dict[str, World] = {}
+        self.worlds: dict[str, RegisteredEnv] = {}
         self.meters = Meters()
-        self.engine = Engine(registry.id)
+        self.engine = ContainerEngine(registry.id)
         self.born = time.time()
         self.registering: dict[str, float] = {}
         """Names whose registration is under way, and since when."""
@@ -59,7 +59,7 @@ class Gateway:
         for row in rows:
             asked, found[row.id] = row.registration, []
             if asked.url is not None:
-                found[row.id] = [Replica(Given(asked.url))]
+                found[row.id] = [Replica(ExternalServer(asked.url))]
             elif asked.image is not None:
                 with contextlib.suppress(NoEngine):
                     found[row.id] = [Replica(one) for one in await self.engine.found(row.id, asked)]
@@ -75,7 +75,7 @@ class Gateway:
         await asyncio.gather(*(world.pool.stop("the gateway stopped") for world in self.worlds.values()))
         await self.engine.close()
 
-    async def register(self, asked: Registration) -> World:
+    async def register(self, asked: Registration) -> RegisteredEnv:
         """Start the world, check it, write it down, and make it live. Raises the refusal that says what is wrong."""
         if asked.name in self.worlds or asked.name in self.registering:
             state = "being removed" if asked.name in self._removing else "taken"
@@ -97,7 +97,7 @@ class Gateway:
         finally:
             self._removing.discard(name)
 
-    def find(self, name: str) -> World:
+    def find(self, name: str) -> RegisteredEnv:
         """Raises UnknownWorld."""
         if name not in self.worlds:
             known = ", ".join(sorted(self.worlds)) or "none yet"
@@ -111,12 +111,12 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _register(self, asked: Registration) -> World:
+    async def _register(self, asked: Registration) -> RegisteredEnv:
         row_id = secrets.token_hex(16)
         replica = await started(self._launcher(row_id, asked), asked.startup_s)
         try:
             spec = await _checked(replica, asked)
-            row = Row(row_id, asked, None if spec is None else spec.model_dump(mode="json"), time.time())
+            row = EnvironmentRecord(row_id, asked, None if spec is None else spec.model_dump(mode="json"), time.time())
             await asyncio.to_thread(self.registry.add_world, row)
         except BaseException:
             await replica.stop("its world was not registered")
@@ -124,25 +124,25 @@ class Gateway:
         log.info("registered %s by %s", asked.name, asked.kind)
         return self._open(row, [replica])
 
-    async def _remove(self, world: World, drain_s: float) -> int:
+    async def _remove(self, world: RegisteredEnv, drain_s: float) -> int:
         await asyncio.to_thread(self.registry.remove_world, world.id)
         lost = await world.pool.drain(drain_s)
         del self.worlds[world.name]
         log.info("removed %s; %d sessions were lost", world.name, lost)
         return lost
 
-    def _open(self, row: Row, replicas: list[Replica]) -> World:
+    def _open(self, row: EnvironmentRecord, replicas: list[Replica]) -> RegisteredEnv:
         asked = row.registration
         spec = None if row.spec is None else _spec(row.spec)
-        pool = Pool(asked, self._launcher(row.id, asked), replicas, piped=spec is None)
-        world = World(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
+        pool = ReplicaPool(asked, self._launcher(row.id, asked), replicas, piped=spec is None)
+        world = RegisteredEnv(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
         self.worlds[asked.name] = world
         pool.supervise()
         return world
 
     def _launcher(self, row_id: str, asked: Registration) -> Launcher:
         if asked.url is not None:
-            return Given(asked.url)
+            return ExternalServer(asked.url)
         return EntryPoint(asked) if asked.image is None else Image(self.engine, row_id, asked)
 
 
@@ -159,18 +159,20 @@ async def _checked(replica: Replica, asked: Registration) -> EnvSpec | None:
                 broken = [f"{one.rule}: {one.message}" for one in findings if not one.ok]
                 rules = f"{len(findings)} rules"
     except TimeoutError:
-        raise CheckFailed(f"{asked.name} was not through its check after {asked.check_s:g} s") from None
+        raise ConformanceFailed(f"{asked.name} was not through its check after {asked.check_s:g} s") from None
     except (ConfigError, EnvironmentFailure) as error:
-        raise CheckFailed(f"{asked.name} cannot be checked: {error}") from error
+        raise ConformanceFailed(f"{asked.name} cannot be checked: {error}") from error
     if broken:
         listed = "".join(f"\n- {one}" for one in broken)
-        raise CheckFailed(f"{asked.name} breaks {len(broken)} of {rules}:{listed}")
+        raise ConformanceFailed(f"{asked.name} breaks {len(broken)} of {rules}:{listed}")
     if metadata.get("agentgym") is None:
         return None
     try:
         return _spec(metadata["agentgym"]["spec"])
     except (ValidationError, TypeError, KeyError) as error:
-        raise CheckFailed(f"{asked.name} describes itself in a way that this gateway cannot read: {error}") from error
+        raise ConformanceFailed(
+            f"{asked.name} describes itself in a way that this gateway cannot read: {error}"
+        ) from error
 
 
 def _spec(fields: dict[str, Any]) -> EnvSpec:

@@ -27,15 +27,15 @@ from agentgym.errors import EpisodeRefused, PolicyFailure, UsageError
 from agentgym.spec import ToolSpec
 from agentgym_servers.inference.episodes import (
     EPISODE_HEADER,
+    EpisodeRecorder,
     Episodes,
-    Recorder,
     Recording,
     add_episodes,
     episode_name,
 )
-from agentgym_servers.inference.generation import Reply
-from agentgym_servers.inference.parsing import MOST_REPLIES, ApiError, ChatRequest, TextRequest, too_long
-from agentgym_servers.inference.responses import Answer, ChatAnswer, TextAnswer
+from agentgym_servers.inference.generation import Generation
+from agentgym_servers.inference.parsing import MAX_REPLIES, ApiError, ChatRequest, TextRequest, too_long
+from agentgym_servers.inference.responses import ChatResponse, CompletionResponse, TextResponse
 from agentgym_servers.inference.schemas import add_post, read_body
 from agentgym_servers.web.run import run_app, serve_in_loop
 
@@ -45,7 +45,7 @@ BYTES_A_TOKEN = 64
 COMPLETION_TOKENS = 16
 """Of a text completion that does not say, as OpenAI has it."""
 
-Asked = TypeVar("Asked", ChatRequest, TextRequest)
+RequestT = TypeVar("RequestT", ChatRequest, TextRequest)
 
 
 class Model(Protocol):
@@ -88,7 +88,7 @@ class Model(Protocol):
 
 
 def create_inference_app(
-    model: Model, *, api_key: str | None = None, max_requests: int = 1024, recorder: Recorder | None = None
+    model: Model, *, api_key: str | None = None, max_requests: int = 1024, recorder: EpisodeRecorder | None = None
 ) -> FastAPI:
     """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
 
@@ -116,7 +116,7 @@ def create_inference_app(
 class InferenceServer:
     """The handlers."""
 
-    def __init__(self, model: Model, api_key: str | None, max_requests: int, recorder: Recorder | None) -> None:
+    def __init__(self, model: Model, api_key: str | None, max_requests: int, recorder: EpisodeRecorder | None) -> None:
         self.model, self.max_requests, self.recorder = model, max_requests, recorder
         self.running = 0
         """Replies that are asked for and not given yet."""
@@ -138,7 +138,7 @@ class InferenceServer:
             raise ApiError(400, told, code="invalid_messages", param="messages") from error
         most = self._most([prompt], asked.limit(), model.max_tokens)
         replies = self._replies([prompt], asked)
-        answer = ChatAnswer(asked, model.name, model.fingerprint, [prompt], replies, model.decode)
+        answer = ChatResponse(asked, model.name, model.fingerprint, [prompt], replies, model.decode)
         return await self._answer(request, answer, asked, most, recording)
 
     async def complete(self, request: Request) -> Response:
@@ -156,7 +156,7 @@ class InferenceServer:
             prompts = [recording.call.prompt]
         most = self._most(prompts, asked.max_tokens, COMPLETION_TOKENS)
         replies = self._replies(prompts, asked)
-        answer = TextAnswer(asked, model.name, model.fingerprint, prompts, replies, model.decode)
+        answer = TextResponse(asked, model.name, model.fingerprint, prompts, replies, model.decode)
         return await self._answer(request, answer, asked, most, recording)
 
     async def models(self, request: Request) -> Response:
@@ -188,7 +188,7 @@ class InferenceServer:
         if self._key is not None and not hmac.compare_digest(given, self._key):
             raise ApiError(401, "this server wants its key: Authorization: Bearer KEY", code="invalid_api_key")
 
-    async def _read(self, request: Request, kind: type[Asked]) -> Asked:
+    async def _read(self, request: Request, kind: type[RequestT]) -> RequestT:
         """The request, refused before it is read whole when no prompt of its length could fit."""
         self.authorise(request)
         told = f"this model's maximum context length is {self.model.max_length} tokens"
@@ -216,20 +216,20 @@ class InferenceServer:
             raise too_long(self.model.max_length, longest, asked or 0)
         return min(asked or usual or room, room)
 
-    def _replies(self, prompts: list[list[int]], asked: ChatRequest | TextRequest) -> list[Reply]:
+    def _replies(self, prompts: list[list[int]], asked: ChatRequest | TextRequest) -> list[Generation]:
         """Empty ones: `n` to each prompt. Raises ApiError when they are too many."""
         count, model = len(prompts) * asked.n, self.model
-        if count > MOST_REPLIES:
-            raise ApiError(400, f"a request has at most {MOST_REPLIES} replies", code="invalid_value", param="n")
+        if count > MAX_REPLIES:
+            raise ApiError(400, f"a request has at most {MAX_REPLIES} replies", code="invalid_value", param="n")
         if self.running + count > self.max_requests:
             raise ApiError(503, f"{self.running} replies are under way; ask again later", retry_s=RETRY_AFTER_S)
         each = (prompt for prompt in prompts for _ in range(asked.n))
-        return [Reply(model.decode, prompt, stop_ids=model.stop_ids, stop=asked.stop) for prompt in each]
+        return [Generation(model.decode, prompt, stop_ids=model.stop_ids, stop=asked.stop) for prompt in each]
 
     async def _answer(
         self,
         request: Request,
-        answer: Answer,
+        answer: CompletionResponse,
         asked: ChatRequest | TextRequest,
         most: int,
         recording: Recording | None,
@@ -252,7 +252,7 @@ class InferenceServer:
         return JSONResponse(answer.whole())
 
     async def _stream(
-        self, answer: Answer, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+        self, answer: CompletionResponse, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
     ) -> AsyncIterator[bytes]:
         changed = asyncio.Event()
         changed.set()
@@ -286,7 +286,7 @@ class InferenceServer:
         yield b"data: [DONE]\n\n"
 
     def _sample(
-        self, answer: Answer, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+        self, answer: CompletionResponse, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
     ) -> asyncio.Future[list[None]]:
         """Begin all replies of an answer. They end together: when one fails, and when the future is cancelled.
 
@@ -295,7 +295,7 @@ class InferenceServer:
         """
         own = recording is not None or asked.temperature is None
 
-        async def sample(index: int, reply: Reply) -> None:
+        async def sample(index: int, reply: Generation) -> None:
             seed = None if asked.seed is None else (asked.seed % 2**64, index)
             self.running += 1
             if recording is not None:
@@ -373,12 +373,12 @@ def run_inference_server(
     *,
     api_key: str | None = None,
     announce: Callable[[str], None] | None = None,
-    recorder: Recorder | None = None,
+    recorder: EpisodeRecorder | None = None,
 ) -> None:
     """Serve `model` until SIGINT or SIGTERM. Raises UsageError when the port is taken."""
     run_app(create_inference_app(model, api_key=api_key, recorder=recorder), host, port, announce=announce)
 
 
-def serve_episodes(model: Model, recorder: Recorder, api_key: str) -> AbstractAsyncContextManager[str]:
+def serve_episodes(model: Model, recorder: EpisodeRecorder, api_key: str) -> AbstractAsyncContextManager[str]:
     """Serve `model` to agents of this machine in the running event loop; gives the URL."""
     return serve_in_loop(create_inference_app(model, api_key=api_key, recorder=recorder))

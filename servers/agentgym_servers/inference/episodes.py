@@ -21,17 +21,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentgym.errors import EpisodeRefused
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym.spec import ToolSpec
-from agentgym_servers.inference.generation import Reply
+from agentgym_servers.inference.generation import Generation
 from agentgym_servers.inference.parsing import ApiError
 from agentgym_servers.inference.schemas import add_post, read_body
 
 EPISODE_HEADER = "X-AgentGym-Episode"
-MOST_BYTES = 2**18
+MAX_BYTES = 2**18
 """Of what is told of a turn or of an ending."""
 _NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
-class Call(Protocol):
+class RecordedCall(Protocol):
     """A prompt that the episode takes."""
 
     @property
@@ -40,7 +40,7 @@ class Call(Protocol):
         ...
 
 
-class RecordedEpisode(Protocol):
+class EpisodeRecording(Protocol):
     running: int
     """Calls that are being answered."""
     rng: np.random.Generator
@@ -60,17 +60,17 @@ class RecordedEpisode(Protocol):
     def tell(self, turn: int | None, reward: float | None, state_key: str | None, valid_action: bool | None) -> int: ...
 
 
-class Recorder(Protocol):
+class EpisodeRecorder(Protocol):
     """What the server asks of recording; `agentgym_trainers.rollout.external.recorder.Recorder` is one. All raise
     EpisodeRefused."""
 
     def chat(
         self, name: str, messages: Sequence[dict[str, Any]], tools: Sequence[ToolSpec], options: dict[str, Any]
-    ) -> tuple[RecordedEpisode, Call]: ...
+    ) -> tuple[EpisodeRecording, RecordedCall]: ...
 
-    def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, Call]: ...
+    def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[EpisodeRecording, RecordedCall]: ...
 
-    def get(self, name: str) -> RecordedEpisode: ...
+    def get(self, name: str) -> EpisodeRecording: ...
 
     def finish(
         self,
@@ -94,14 +94,14 @@ class Recorder(Protocol):
 class Recording:
     """A call that becomes a turn once it is answered."""
 
-    episode: RecordedEpisode
-    call: Call
+    episode: EpisodeRecording
+    call: RecordedCall
 
-    def record(self, reply: Reply, versions: list[int]) -> dict[str, Any]:
+    def record(self, reply: Generation, versions: list[int]) -> dict[str, Any]:
         return self.episode.record(self.call, reply.ids, reply.logprobs, versions, reply.text, reply.finish)
 
 
-class TurnTold(BaseModel):
+class TurnReport(BaseModel):
     """What the world made of a turn."""
 
     model_config = ConfigDict(extra="forbid")
@@ -114,7 +114,7 @@ class TurnTold(BaseModel):
     valid_action: bool | None = None
 
 
-class Ending(BaseModel):
+class EpisodeResult(BaseModel):
     """How an episode ended."""
 
     model_config = ConfigDict(extra="forbid")
@@ -135,7 +135,7 @@ class Ending(BaseModel):
 class Episodes:
     """The handlers."""
 
-    def __init__(self, recorder: Recorder, authorise: Callable[[Request], None]) -> None:
+    def __init__(self, recorder: EpisodeRecorder, authorise: Callable[[Request], None]) -> None:
         self.recorder, self._authorise = recorder, authorise
 
     async def list(self, request: Request) -> Response:
@@ -151,13 +151,13 @@ class Episodes:
 
     async def turn(self, request: Request, episode: str) -> Response:
         self._authorise(request)
-        told = await read_body(request, TurnTold, MOST_BYTES, "what is told of a turn is short")
+        told = await read_body(request, TurnReport, MAX_BYTES, "what is told of a turn is short")
         at = self.recorder.get(episode_name(episode)).tell(**told.model_dump())
         return JSONResponse({"episode": episode, "turn": at})
 
     async def finish(self, request: Request, episode: str) -> Response:
         self._authorise(request)
-        ending = await read_body(request, Ending, MOST_BYTES, "an ending is short")
+        ending = await read_body(request, EpisodeResult, MAX_BYTES, "an ending is short")
         done = self.recorder.finish(episode_name(episode), **ending.model_dump())
         counts = {"turns": len(done.turns), "branches": len(done.branches), "score": done.score}
         return JSONResponse({"episode": episode, **counts, "success": done.success})
@@ -166,8 +166,8 @@ class Episodes:
 def add_episodes(app: FastAPI, handlers: Episodes) -> None:
     app.add_api_route("/episodes", handlers.list, methods=["GET"], response_model=None)
     app.add_api_route("/episodes/{episode}", handlers.show, methods=["GET"], response_model=None)
-    add_post(app, "/episodes/{episode}/turn", TurnTold, handlers.turn)
-    add_post(app, "/episodes/{episode}/finish", Ending, handlers.finish)
+    add_post(app, "/episodes/{episode}/turn", TurnReport, handlers.turn)
+    add_post(app, "/episodes/{episode}/finish", EpisodeResult, handlers.finish)
 
 
 def episode_name(name: str) -> str:

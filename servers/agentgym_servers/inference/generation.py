@@ -10,7 +10,7 @@ TAIL = 8
 """Tokens of the prompt that are decoded before the reply's first: some tokenizers drop a space that begins a text."""
 
 
-class Reply:
+class Generation:
     """`add` the tokens as they are sampled; `text` is what they say, without stop token and stop string.
 
     Half a character is kept back until its other half comes, and the beginning of a stop string until it is none.

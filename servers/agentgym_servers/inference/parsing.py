@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentgym.spec import ToolSpec
 
-MOST_REPLIES = 64
+MAX_REPLIES = 64
 """Replies of one request, over all its prompts."""
-MOST_STOPS = 16
+MAX_STOPS = 16
 
 
 class ApiError(Exception):
@@ -51,7 +51,7 @@ _KINDS = {
 }
 
 
-def refusal(error: ValidationError) -> ApiError:
+def validation_error(error: ValidationError) -> ApiError:
     """A 400 that names the fields that are wrong."""
     told = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
     message = "; ".join(f"{where}: {what}" if where else what for where, what in told[:5])
@@ -113,8 +113,8 @@ class _Request(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    n: int = Field(default=1, ge=1, le=MOST_REPLIES)
-    stop: list[str] = Field(default=[], max_length=MOST_STOPS)
+    n: int = Field(default=1, ge=1, le=MAX_REPLIES)
+    stop: list[str] = Field(default=[], max_length=MAX_STOPS)
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Any, ClassVar
 
-from agentgym_servers.inference.generation import Decode, Reply
+from agentgym_servers.inference.generation import Decode, Generation
 from agentgym_servers.inference.parsing import (
     ChatRequest,
     TextRequest,
@@ -19,14 +19,14 @@ from agentgym_servers.inference.parsing import (
 Chunk = dict[str, Any]
 
 
-class Answer:
+class CompletionResponse:
     """One request's replies: `n` to each prompt, prompt by prompt."""
 
     kind: ClassVar[tuple[str, str, str]]
     """The id's prefix, and `object` of the whole answer and of a chunk."""
 
     def __init__(
-        self, model: str, fingerprint: str, prompts: list[list[int]], replies: list[Reply], decode: Decode
+        self, model: str, fingerprint: str, prompts: list[list[int]], replies: list[Generation], decode: Decode
     ) -> None:
         self.prompts, self.replies, self._decode = prompts, replies, decode
         self.recorded: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class Answer:
     def usage(self) -> dict[str, int]:
         return usage(sum(map(len, self.prompts)), sum(len(reply.ids) for reply in self.replies))
 
-    def texts(self, reply: Reply, tokens: slice) -> list[str]:
+    def texts(self, reply: Generation, tokens: slice) -> list[str]:
         return [self._decode([token]) for token in reply.ids[tokens]]
 
     def extra(self) -> dict[str, Any]:
@@ -60,23 +60,23 @@ class Answer:
     def recording(self) -> dict[str, Any]:
         return {"agentgym": self.recorded} if self.recorded is not None else {}
 
-    def choice(self, index: int, reply: Reply) -> Chunk:
+    def choice(self, index: int, reply: Generation) -> Chunk:
         raise NotImplementedError
 
     def opening(self, index: int) -> Chunk | None:
         """The first chunk's choice, before any text."""
         return None
 
-    def growth(self, index: int, reply: Reply) -> Chunk | None:
+    def growth(self, index: int, reply: Generation) -> Chunk | None:
         """What is new in a reply; None when nothing is to be told yet."""
         raise NotImplementedError
 
-    def closing(self, index: int, reply: Reply) -> Chunk:
+    def closing(self, index: int, reply: Generation) -> Chunk:
         """The last chunk's choice: why the reply ended."""
         raise NotImplementedError
 
 
-class ChatAnswer(Answer):
+class ChatResponse(CompletionResponse):
     kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
 
     def __init__(self, asked: ChatRequest, *rest: Any) -> None:
@@ -87,7 +87,7 @@ class ChatAnswer(Answer):
     def extra(self) -> dict[str, Any]:
         return {"prompt_token_ids": self.prompts[0]} if self.asked.return_token_ids else {}
 
-    def choice(self, index: int, reply: Reply) -> Chunk:
+    def choice(self, index: int, reply: Generation) -> Chunk:
         content, calls = self._read(reply)
         message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
         finish = "tool_calls" if calls else reply.finish
@@ -96,7 +96,7 @@ class ChatAnswer(Answer):
     def opening(self, index: int) -> Chunk:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
 
-    def growth(self, index: int, reply: Reply) -> Chunk | None:
+    def growth(self, index: int, reply: Generation) -> Chunk | None:
         if self._offered:  # whether it is text or a call is known at its end
             return None
         text, tokens = reply.take()
@@ -104,7 +104,7 @@ class ChatAnswer(Answer):
         wanted = text or ((self.asked.logprobs or self.asked.return_token_ids) and reply.ids[tokens])
         return {"index": index, "delta": {"content": text}, "finish_reason": None, **told} if wanted else None
 
-    def closing(self, index: int, reply: Reply) -> Chunk:
+    def closing(self, index: int, reply: Generation) -> Chunk:
         if not self._offered:
             return {"index": index, "delta": {}, "finish_reason": reply.finish}
         content, calls = self._read(reply)
@@ -113,34 +113,34 @@ class ChatAnswer(Answer):
         finish = "tool_calls" if calls else reply.finish
         return {"index": index, "delta": delta, "finish_reason": finish, **self._tokens(reply, slice(None))}
 
-    def _read(self, reply: Reply) -> tuple[str | None, list[dict[str, Any]]]:
+    def _read(self, reply: Generation) -> tuple[str | None, list[dict[str, Any]]]:
         return read_calls(reply.text) if self._offered else (reply.text, [])
 
-    def _tokens(self, reply: Reply, tokens: slice) -> dict[str, Any]:
+    def _tokens(self, reply: Generation, tokens: slice) -> dict[str, Any]:
         logprobs = chat_logprobs(self.texts(reply, tokens), reply.logprobs[tokens]) if self.asked.logprobs else None
         ids = {"token_ids": reply.ids[tokens]} if self.asked.return_token_ids else {}
         return {"logprobs": logprobs, **ids}
 
 
-class TextAnswer(Answer):
+class TextResponse(CompletionResponse):
     kind = ("cmpl", "text_completion", "text_completion")
 
     def __init__(self, asked: TextRequest, *rest: Any) -> None:
         super().__init__(*rest)
         self.asked = asked
 
-    def choice(self, index: int, reply: Reply) -> Chunk:
+    def choice(self, index: int, reply: Generation) -> Chunk:
         return self._choice(index, reply, reply.text, slice(None), reply.finish)
 
-    def growth(self, index: int, reply: Reply) -> Chunk | None:
+    def growth(self, index: int, reply: Generation) -> Chunk | None:
         text, tokens = reply.take()
         wanted = text or ((self.asked.logprobs is not None or self.asked.return_token_ids) and reply.ids[tokens])
         return self._choice(index, reply, text, tokens, None) if wanted else None
 
-    def closing(self, index: int, reply: Reply) -> Chunk:
+    def closing(self, index: int, reply: Generation) -> Chunk:
         return {"index": index, "text": "", "finish_reason": reply.finish, "logprobs": None}
 
-    def _choice(self, index: int, reply: Reply, text: str, tokens: slice, finish: str | None) -> Chunk:
+    def _choice(self, index: int, reply: Generation, text: str, tokens: slice, finish: str | None) -> Chunk:
         logprobs = None
         if self.asked.logprobs is not None:
             logprobs = text_logprobs(self.texts(reply, tokens), reply.logprobs[tokens], reply.offsets[tokens])

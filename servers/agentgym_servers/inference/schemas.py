@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ValidationError
 
-from agentgym_servers.inference.parsing import ApiError, refusal
+from agentgym_servers.inference.parsing import ApiError, validation_error
 from agentgym_servers.web.cross_origin import foreign
 
-Body = TypeVar("Body", bound=BaseModel)
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 def add_post(app: FastAPI, path: str, kind: type[BaseModel], handler: Callable[..., Any]) -> None:
@@ -19,7 +19,7 @@ def add_post(app: FastAPI, path: str, kind: type[BaseModel], handler: Callable[.
     app.add_api_route(path, handler, methods=["POST"], response_model=None, openapi_extra=schema)
 
 
-async def read_body(request: Request, kind: type[Body], limit: int, told: str) -> Body:
+async def read_body(request: Request, kind: type[BodyT], limit: int, told: str) -> BodyT:
     """Raises ApiError: 403 for a web page's, 413 beyond `limit` bytes (`told` says of what), 400 for what is wrong."""
     if (page := foreign(request.scope)) is not None:
         raise ApiError(403, f"a page from {page[:200]} may not use this server: only programs may", code="forbidden")
@@ -32,4 +32,4 @@ async def read_body(request: Request, kind: type[Body], limit: int, told: str) -
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
-        raise refusal(error) from error
+        raise validation_error(error) from error

@@ -16,7 +16,7 @@ from agentgym.protocol import ResetRequest, RestoreRequest, SessionRequest, Step
 from agentgym.spec import EnvSpec
 from agentgym_servers.web.parsing import failure
 
-Answer = bytes | asyncio.Future[bytes]
+BackendReply = bytes | asyncio.Future[bytes]
 """A reply's JSON, now or later. A future belongs to the back: whoever awaits it must shield it."""
 
 FRESH_STATE = b'{"episode_id":null,"step_count":0}'
@@ -25,7 +25,7 @@ FRESH_STATE = b'{"episode_id":null,"step_count":0}'
 CANCELLED = EpisodeLost("the call was cancelled; the server is stopping")
 
 
-class Verbs(Protocol):
+class EnvBackend(Protocol):
     """What the front asks of its back. `world` is a name from `names`.
 
     A verb raises EnvironmentFailure, at once or out of the future. It must not await anything before it has applied
@@ -42,59 +42,59 @@ class Verbs(Protocol):
         """`status` ("healthy", "degraded" or "unhealthy"), `world`, `sessions`, `max_sessions`, and the back's own."""
         ...
 
-    def open(self, world: str) -> Answer:
+    def open(self, world: str) -> BackendReply:
         """A session without an episode, kept until it is closed or its lease runs out: a SessionReply."""
         ...
 
-    def reset(self, world: str, body: ResetRequest) -> Answer:
+    def reset(self, world: str, body: ResetRequest) -> BackendReply:
         """A StepReply."""
         ...
 
-    def step(self, world: str, body: StepRequest) -> Answer:
+    def step(self, world: str, body: StepRequest) -> BackendReply:
         """A StepReply. Many steps of one request are asked for one by one, in the same turn of the loop."""
         ...
 
-    def close(self, world: str, body: SessionRequest) -> Answer:
+    def close(self, world: str, body: SessionRequest) -> BackendReply:
         """A SessionReply, also for a session that is gone already."""
         ...
 
-    def expert(self, world: str, body: SessionRequest) -> Answer:
+    def expert(self, world: str, body: SessionRequest) -> BackendReply:
         """An ActionReply."""
         ...
 
-    def hint(self, world: str, body: SessionRequest) -> Answer:
+    def hint(self, world: str, body: SessionRequest) -> BackendReply:
         """A HintReply."""
         ...
 
-    def snapshot(self, world: str, body: SessionRequest) -> Answer:
+    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
         """A SnapshotReply."""
         ...
 
-    def restore(self, world: str, body: RestoreRequest) -> Answer:
+    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
         """A SessionReply."""
         ...
 
-    def state(self, world: str, session_id: str) -> Answer:
+    def state(self, world: str, session_id: str) -> BackendReply:
         """`{"episode_id", "step_count"}`; renews the lease."""
         ...
 
-    def lookup(self, world: str, session_id: str) -> Answer:
+    def lookup(self, world: str, session_id: str) -> BackendReply:
         """A SessionInfo; does not renew the lease."""
         ...
 
 
-async def done(answer: Answer) -> bytes:
+async def done(answer: BackendReply) -> bytes:
     """The reply, once it is there. That the caller goes away does not cancel it."""
     return answer if isinstance(answer, bytes) else await asyncio.shield(answer)
 
 
-def seen(future: asyncio.Future[Any]) -> None:
+def consume_exception(future: asyncio.Future[Any]) -> None:
     """An exception counts as seen even when whoever asked has gone away: a callback for futures of a back."""
     if not future.cancelled():
         future.exception()
 
 
-def entry_of(verbs: Verbs, world: str, step: StepRequest) -> Answer:
+def entry_of(verbs: EnvBackend, world: str, step: StepRequest) -> BackendReply:
     """One step of many: its reply or its error, as bytes or as a future."""
     try:
         return verbs.step(world, step)
@@ -102,7 +102,7 @@ def entry_of(verbs: Verbs, world: str, step: StepRequest) -> Answer:
         return failure(error)
 
 
-def entry_bytes(entry: Answer) -> bytes:
+def entry_bytes(entry: BackendReply) -> bytes:
     """What stands for a step in the results: null while it runs."""
     if isinstance(entry, bytes):
         return entry
@@ -118,7 +118,7 @@ def entry_bytes(entry: Answer) -> bytes:
     raise error
 
 
-def world_of(verbs: Verbs, name: str | None) -> str:
+def world_of(verbs: EnvBackend, name: str | None) -> str:
     """The world of a path. Raises HTTPException 404."""
     names = verbs.names()
     if name is None and names:

@@ -6,10 +6,10 @@ import ipaddress
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentgym_servers.web.responses import refuse
+from agentgym_servers.web.responses import send_error
 
 
-async def refused(scope: Any, receive: Any, send: Any) -> bool:
+async def reject_cross_origin(scope: Any, receive: Any, send: Any) -> bool:
     """Whether a request was a foreign page's, and has been refused."""
     origin = foreign(scope)
     if origin is None:
@@ -18,7 +18,7 @@ async def refused(scope: Any, receive: Any, send: Any) -> bool:
         f"a page from {origin[:200]} may not drive this server: only pages of the server's own address may; "
         "other programs send no Origin header"
     )
-    await refuse(scope, receive, send, 403, "FORBIDDEN", message)
+    await send_error(scope, receive, send, 403, "FORBIDDEN", message)
     return True
 
 

@@ -11,21 +11,21 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from agentgym_servers.web.backend import Verbs, world_of
-from agentgym_servers.web.cross_origin import refused
-from agentgym_servers.web.responses import ON_PURPOSE, TooLarge, refuse, told
+from agentgym_servers.web.backend import EnvBackend, world_of
+from agentgym_servers.web.cross_origin import reject_cross_origin
+from agentgym_servers.web.responses import EXPECTED_ERRORS, TooLarge, error_response, send_error
 
 Call = Callable[[str, bytes], Awaitable[bytes]]
 """A world and a request's body in, the reply's body out."""
 
 
-class Door:
+class FastPathMiddleware:
     """ASGI middleware before the router; what others add must come before it."""
 
     def __init__(
         self,
         app: Any,
-        verbs: Verbs,
+        verbs: EnvBackend,
         calls: Mapping[tuple[str, str], Call],
         sockets: Mapping[str, Any],
         root: bool,
@@ -43,7 +43,7 @@ class Door:
         if kind == "lifespan":
             await self._app(scope, receive, send)
             return
-        if await refused(scope, receive, send):
+        if await reject_cross_origin(scope, receive, send):
             return
         name, last = _split(scope["path"])
         call: Any = self._sockets.get(last) if kind == "websocket" else self._calls.get((scope["method"], last))
@@ -53,7 +53,7 @@ class Door:
         try:
             world = world_of(self._verbs, name)
         except HTTPException as error:
-            await refuse(scope, receive, send, error.status_code, "NOT_FOUND", error.detail)
+            await send_error(scope, receive, send, error.status_code, "NOT_FOUND", error.detail)
             return
         if kind == "websocket":
             await call(world, scope, receive, send)
@@ -74,8 +74,8 @@ class Door:
             if len(body) > self._largest:
                 raise TooLarge(f"a request may have {self._largest} bytes, this one has more")
             status, reply, more_headers = 200, await call(world, bytes(body)), {}
-        except ON_PURPOSE as error:
-            status, reply, more_headers = told(error)
+        except EXPECTED_ERRORS as error:
+            status, reply, more_headers = error_response(error)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply))]
         headers += [(name.lower().encode(), value.encode()) for name, value in more_headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -44,7 +44,7 @@ ACTION_EXPECTED = (
     'an action is an object: {"text": "go north"} for text, {"tool": "click", "arguments": {"x": 3}} for a tool call'
 )
 
-Parsed = TypeVar("Parsed", bound=BaseModel)
+RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
 class NotJson(AgentGymError):
@@ -59,7 +59,7 @@ def read(raw: bytes) -> Any:
         raise NotJson(f"it is not JSON: {error}") from None
 
 
-def parse(model: type[Parsed], raw: bytes) -> Parsed:
+def parse(model: type[RequestT], raw: bytes) -> RequestT:
     """Raises NotJson or pydantic's ValidationError."""
     return model.__pydantic_validator__.validate_python(read(raw))
 
@@ -69,7 +69,7 @@ def failure(error: EnvironmentFailure) -> bytes:
     return WireError.of(error).model_dump_json().encode()
 
 
-def refusal(error: ValidationError | NotJson) -> bytes:
+def validation_error(error: ValidationError | NotJson) -> bytes:
     """The WireError of a request that is wrong, with OpenEnv's list of what is wrong in `detail`.
 
     An action's errors have their place within the action, others begin with "body".

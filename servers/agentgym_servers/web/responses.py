@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from agentgym.errors import AgentGymError, AtCapacity, BadRequest, EnvironmentFailure
 from agentgym.protocol import WireError
-from agentgym_servers.web.parsing import NotJson, failure, refusal
+from agentgym_servers.web.parsing import NotJson, failure, validation_error
 
 CODES = {400: "BAD_REQUEST", 403: "FORBIDDEN", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
@@ -34,28 +34,28 @@ async def body_of(request: Request, largest: int) -> bytes:
     return bytes(body)
 
 
-ON_PURPOSE = (EnvironmentFailure, ValidationError, NotJson, TooLarge)
+EXPECTED_ERRORS = (EnvironmentFailure, ValidationError, NotJson, TooLarge)
 """What handlers raise to refuse a request."""
 
 
-def told(error: Exception) -> tuple[int, bytes, dict[str, str]]:
-    """The status, body and headers that tell an error of `ON_PURPOSE`."""
+def error_response(error: Exception) -> tuple[int, bytes, dict[str, str]]:
+    """The status, body and headers that tell an error of `EXPECTED_ERRORS`."""
     if isinstance(error, EnvironmentFailure):
         headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, AtCapacity) else {}
         return error.status, failure(error), headers
     if isinstance(error, ValidationError | NotJson):
-        return BadRequest.status, refusal(error), {}
+        return BadRequest.status, validation_error(error), {}
     return 413, WireError(code="BODY_TOO_LARGE", message=str(error)).model_dump_json().encode(), {}
 
 
-def answering(handler: Handler) -> Handler:
+def handle_errors(handler: Handler) -> Handler:
     """Turn what the handler raises on purpose into a WireError with its status."""
 
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except ON_PURPOSE as error:
-            status, body, headers = told(error)
+        except EXPECTED_ERRORS as error:
+            status, body, headers = error_response(error)
             return reply_json(body, status, headers)
         except ClientDisconnect:  # in the middle of its request: nobody is left to read an answer
             return Response(status_code=400)
@@ -93,7 +93,7 @@ async def _internal_error(_: Request, error: Exception) -> Response:
     return reply_error(500, "INTERNAL_ERROR", f"the server has a bug: {type(error).__name__}; its log says more")
 
 
-async def refuse(scope: Any, receive: Any, send: Any, status: int, code: str, message: str) -> None:
+async def send_error(scope: Any, receive: Any, send: Any, status: int, code: str, message: str) -> None:
     """Answer an HTTP request, or a WebSocket handshake instead of accepting it, with an error."""
     body = WireError(code=code, message=message).model_dump_json().encode()
     kind = "http.response"

@@ -10,14 +10,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import uvicorn
 
 from agentgym.errors import UsageError
-from agentgym_servers.env_server.app import create_app
-from agentgym_servers.env_server.workers.env_call import Factory
 from agentgym_servers.web.logs import Format, configure
 from agentgym_servers.web.websocket_handler import LinkProtocol
 
@@ -25,27 +23,6 @@ ANNOUNCEMENT = "AgentGym is serving at "
 """Followed by the URL: the line that a server prints once it answers."""
 GRACE_S = 3
 """Requests still running when a server stops get this many seconds."""
-
-
-def run_server(
-    worlds: Sequence[str] | Mapping[str, Factory],
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    die_with_stdin: bool = False,
-    announce: Callable[[str], None] | None = None,
-    log_format: Format | None = None,
-    **options: Any,
-) -> None:
-    """Serve worlds until SIGINT or SIGTERM. `options` are `create_app`'s; port 0 takes a free one.
-
-    Once the server answers, `announce` is called with its URL (by default a line on standard output). With
-    `die_with_stdin` the server stops when its standard input ends, so that it does not outlive the process that
-    started it. With `log_format` the logs of this process are set up; without, they are left as they are.
-    Raises UsageError when a world cannot be served or the port is taken.
-    """
-    app = create_app(worlds, **options)
-    run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
 
 
 def run_app(
@@ -57,7 +34,13 @@ def run_app(
     announce: Callable[[str], None] | None = None,
     log_format: Format | None = None,
 ) -> None:
-    """As `run_server`, for any application."""
+    """Serve an application until SIGINT or SIGTERM; port 0 takes a free one.
+
+    Once the server answers, `announce` is called with its URL (by default a line on standard output). With
+    `die_with_stdin` the server stops when its standard input ends, so that it does not outlive the process that
+    started it. With `log_format` the logs of this process are set up; without, they are left as they are.
+    Raises UsageError when the port is taken.
+    """
     if log_format is not None:
         configure(log_format)
     listener = listen(host, port)

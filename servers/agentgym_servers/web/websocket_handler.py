@@ -22,7 +22,7 @@ WHOLE_TEXT = 0x81
 """The first byte of a text frame that is not a fragment."""
 
 
-class Link(Protocol):
+class WebSocketSender(Protocol):
     """The sending side of a socket."""
 
     def send(self, text: bytes) -> None:
@@ -38,10 +38,10 @@ class Link(Protocol):
         ...
 
 
-class Conversation(Protocol):
+class WebSocketHandler(Protocol):
     """What happens on one socket. Everything is called from the event loop, nothing may block."""
 
-    def begin(self, link: Link) -> None:
+    def begin(self, link: WebSocketSender) -> None:
         """The socket is open."""
         ...
 
@@ -58,7 +58,7 @@ class Conversation(Protocol):
         ...
 
 
-async def converse(scope: Any, receive: Any, send: Any, conversation: Conversation) -> None:
+async def serve_websocket(scope: Any, receive: Any, send: Any, conversation: WebSocketHandler) -> None:
     """Hold a conversation over an ASGI application's WebSocket; returns when the socket has gone."""
     await receive()  # websocket.connect
     protocol = scope.get("extensions", {}).get(EXTENSION)
@@ -81,7 +81,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conversation: Conversation | None = None
+        self.conversation: WebSocketHandler | None = None
         self._parts: list[bytes] = []
         """A frame that is not complete yet."""
         self._have = self._need = 0
@@ -216,7 +216,7 @@ async def _quietly_close(send: Any) -> None:
         return
 
 
-async def _over_asgi(receive: Any, send: Any, conversation: Conversation) -> None:
+async def _over_asgi(receive: Any, send: Any, conversation: WebSocketHandler) -> None:
     await send({"type": "websocket.accept"})
     link = _Queued()
     writer = asyncio.ensure_future(link.write(send))

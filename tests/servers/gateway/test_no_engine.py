@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_servers.gateway.containers import Engine
+from agentgym_servers.gateway.containers import ContainerEngine
 from agentgym_servers.gateway.errors import NoEngine
 
 
@@ -21,11 +21,11 @@ def test_no_engine_at_a_unix_socket(left: str, tmp_path: Path, monkeypatch: pyte
             dead.bind(str(path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     with pytest.raises(NoEngine, match=r"no Docker engine answers: .*; start one, or set DOCKER_HOST"):
-        asyncio.run(Engine("gateway").reap(set()))
+        asyncio.run(ContainerEngine("gateway").reap(set()))
     gc.collect()  # a socket left open is a ResourceWarning, and warnings are errors
 
 
 def test_no_engine_at_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     with pytest.raises(NoEngine, match="no Docker engine answers"):
-        asyncio.run(Engine("gateway").reap(set()))
+        asyncio.run(ContainerEngine("gateway").reap(set()))

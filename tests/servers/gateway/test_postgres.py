@@ -14,7 +14,7 @@ import pytest
 from agentgym.errors import ConfigError
 from agentgym.testing import EchoEnv
 from agentgym_servers.gateway.auth import new_key
-from agentgym_servers.gateway.database import Registry, Row
+from agentgym_servers.gateway.database import EnvironmentRecord, Registry
 from agentgym_servers.gateway.errors import DatabaseUnavailable, DuplicateName
 from agentgym_servers.gateway.schemas import Registration
 
@@ -83,7 +83,7 @@ def test_what_postgresql_refuses_is_typed(cluster):
         assert registry.all_keys() == [key]
         assert registry.revoke_key(key.id)
         assert not registry.all_keys()[0].valid(0)
-        row = Row("1", Registration(name="words", entry_point="echo"), None, 0.0)
+        row = EnvironmentRecord("1", Registration(name="words", entry_point="echo"), None, 0.0)
         registry.add_world(row)
         assert registry.worlds() == [row]
         with pytest.raises(DuplicateName):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_trainers.config.option_errors import checked_model, checked_options
 from agentgym_trainers.config.registry import KindOptions, Registry
 from agentgym_trainers.config.schedules import ScheduleOptions, applied
@@ -219,7 +219,7 @@ class Config(Part):
     run: RunOptions = RunOptions()
     model: ModelOptions = ModelOptions()
     env: EnvOptions
-    harness: Harness = Harness()
+    harness: PromptFormat = PromptFormat()
     rollout: RolloutOptions = RolloutOptions()
     engine: SerializeAsAny[KindOptions] = InProcess()
     source: SerializeAsAny[KindOptions] = Online()

@@ -18,7 +18,7 @@ import numpy as np
 from rich.progress import Progress
 
 from agentgym.errors import AgentGymError, ConfigError, PolicyFailure
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers import run
 from agentgym_trainers.config.sections import Config
@@ -211,7 +211,7 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
     """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
     env, split = trainer.spec.id, trainer.config.env.split
     tasks = trainer.curriculum.propose(groups)
-    episodes = [Episode(env, split, task, world_seed, k) for task, world_seed in tasks for k in range(size)]
+    episodes = [EpisodeSpec(env, split, task, world_seed, k) for task, world_seed in tasks for k in range(size)]
     played = await trainer.runner.run(trainer.policy(seed, 11, salt), episodes)
     batch, rows, trajectories = collate([Group(tuple(played[i : i + size])) for i in range(0, len(played), size)])
     if not trajectories:

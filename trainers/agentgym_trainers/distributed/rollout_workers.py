@@ -25,9 +25,9 @@ from torch import Tensor
 
 from agentgym.clients.client import use_key
 from agentgym.errors import AgentGymError, PolicyFailure
-from agentgym.rollouts.policy import Episode, Policy
-from agentgym.rollouts.prompt_format import Harness
-from agentgym.rollouts.runner import Limits, Past, Runner
+from agentgym.rollouts.policy import EpisodeSpec, Policy
+from agentgym.rollouts.prompt_format import PromptFormat
+from agentgym.rollouts.runner import EpisodePrefix, Limits, Runner
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import Cluster
@@ -52,7 +52,7 @@ class Job:
     """What decides some episodes beside their names."""
 
     salt: tuple[int, ...]
-    harness: Harness
+    harness: PromptFormat
     limits: Limits
     concurrency: int
     """Of this worker."""
@@ -89,7 +89,7 @@ class RolloutWorker:
     async def answers(self) -> None:
         """That it does is all that is asked."""
 
-    async def play(self, job: Job, weights: Weights, episodes: Sequence[Episode]) -> list[Trajectory]:
+    async def play(self, job: Job, weights: Weights, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
         """One trajectory an episode, in order. A job that finds no room for its sequences waits for it."""
         async with self._changing:
             engine = self._engine or await self._start()
@@ -201,7 +201,7 @@ class Crew:
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
         return Job(salt, runner.harness, runner.limits, self.concurrency, runner.retries)
 
-    async def play(self, job: Job, episodes: Sequence[Episode]) -> list[Trajectory]:
+    async def play(self, job: Job, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
         """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""
         count = min(len(self.workers), len(episodes))
         shares = (
@@ -215,7 +215,7 @@ class Crew:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _share(self, job: Job, episodes: list[Episode]) -> list[Trajectory]:
+    async def _share(self, job: Job, episodes: list[EpisodeSpec]) -> list[Trajectory]:
         from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
         why = ""
@@ -276,7 +276,7 @@ class CrewRunner(Runner):
     crew: Crew
 
     async def run(
-        self, policy: Policy, episodes: Sequence[Episode], pasts: Sequence[Past] | None = None
+        self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
     ) -> list[Trajectory]:
         watched = policy if isinstance(policy, WatchedPolicy) else None
         policy = policy if watched is None else watched.policy

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import Episode, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.spec import EnvSpec
@@ -22,7 +22,7 @@ async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOpt
     if "expert" not in spec.capabilities:
         raise ConfigError(f"{spec.id} has no scripted expert to imitate: set sft=, and start from a trained model")
     tasks = spec.splits[split]
-    episodes = [Episode(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
+    episodes = [EpisodeSpec(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
     return await runner.run(ExpertPolicy(options.noise, seed), episodes)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from agentgym.rollouts.policy import Actor, Ask, Episode, Policy, Reply, Tokens
+from agentgym.rollouts.policy import Actor, EpisodeSpec, ModelResponse, Policy, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message
 
 ENGINE, WORLD, WORKER = "the engine", "the world", "its rollout worker"
@@ -39,7 +39,7 @@ class Watch:
         return "\n".join([*lines, *more]) or "  nobody: no episode is under way"
 
 
-def name_of(episode: Episode) -> str:
+def name_of(episode: EpisodeSpec) -> str:
     """An episode, as the watch calls it."""
     return f"task {episode.task} (seed {episode.seed}), attempt {episode.attempt}"
 
@@ -51,7 +51,7 @@ class WatchedPolicy:
     policy: Policy
     watch: Watch
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         who = name_of(episode)
         self.watch.now_for(who, WORLD)
         return _Watched(self.policy.actor(episode), self.watch, who)
@@ -63,7 +63,7 @@ class _Watched:
     watch: Watch
     who: str
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         self.watch.now_for(self.who, ENGINE)
         try:
             return await self.actor.act(ask)

@@ -27,7 +27,7 @@ async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[
         async with connect(name) as world:
             yield check_world(config, world), None
         return
-    with server_process([name], revive=True) as url:
+    with server_process([name], restart=True) as url:
         progress.console.print(f"serving {name} at {url}")
         async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
             yield check_world(config, world), url

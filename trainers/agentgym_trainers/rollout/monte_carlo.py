@@ -23,9 +23,18 @@ import numpy as np
 
 from agentgym.env import Observation
 from agentgym.errors import ConfigError, EnvironmentFailure, PolicyFailure
-from agentgym.rollouts.policy import Actor, Ask, ContextFull, Episode, Policy, Reply, TextActor, Tokens
+from agentgym.rollouts.policy import (
+    Actor,
+    ContextFull,
+    EpisodeSpec,
+    ModelResponse,
+    Policy,
+    TextActor,
+    Tokens,
+    TurnContext,
+)
 from agentgym.rollouts.prompt_format import Message, text_of
-from agentgym.rollouts.runner import Past, Runner
+from agentgym.rollouts.runner import EpisodePrefix, Runner
 from agentgym.rollouts.trajectory import Trajectory, Turn
 from agentgym.spec import EnvSpec
 from agentgym_trainers.engines.base import Completion
@@ -149,8 +158,8 @@ def estimate(returns: Sequence[float]) -> Estimate:
 class Point:
     """Before a turn of a recorded episode: all that another rollout needs to go on from there."""
 
-    episode: Episode
-    past: Past
+    episode: EpisodeSpec
+    past: EpisodePrefix
     transcript: Transcript | None
     turn: Turn
     """What was done there."""
@@ -174,7 +183,7 @@ async def retrace(runner: Runner, policy: Policy, trajectories: Sequence[Traject
     Where the world fails or does not do again what it did, the points before that moment are given.
     """
     retracing = _Retracing(policy, trajectories)
-    await runner.run(retracing, [Episode(t.env, t.split, t.task, t.seed, i) for i, t in enumerate(trajectories)])
+    await runner.run(retracing, [EpisodeSpec(t.env, t.split, t.task, t.seed, i) for i, t in enumerate(trajectories)])
     walks = [max(retracing.walks.get(i, [[]]), key=len) for i in range(len(trajectories))]
     return walks, sum(len(walk) < len(t.turns) for walk, t in zip(walks, trajectories, strict=True))
 
@@ -258,7 +267,7 @@ class _Retracing:
     walks: dict[int, list[list[Point]]] = field(default_factory=dict)
     """By number of trajectory; a walk that infrastructure broke off is followed by another."""
 
-    def actor(self, episode: Episode) -> _Retracer:
+    def actor(self, episode: EpisodeSpec) -> _Retracer:
         points: list[Point] = []
         self.walks.setdefault(episode.attempt, []).append(points)
         return _Retracer(self.trajectories[episode.attempt], self.policy, points)
@@ -272,7 +281,7 @@ class _Retracer(TextActor):
         self._transcript: Transcript | None = None
         self._key: Key = (trajectory.env, trajectory.split, trajectory.task, trajectory.seed)
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         trajectory = self._trajectory
         if ask.turn == len(trajectory.turns):
             raise ContextFull("the recorded episode ended here")
@@ -282,14 +291,14 @@ class _Retracer(TextActor):
         if not ask.turn or trajectory.turns[ask.turn - 1].action is not None:
             self._seen = ask.step.observation
         state = await ask.session.snapshot()
-        past = Past(state, ask.step, self._seen, trajectory.turns[: ask.turn], tuple(self._history))
+        past = EpisodePrefix(state, ask.step, self._seen, trajectory.turns[: ask.turn], tuple(self._history))
         before, said = self._tokens(ask, turn)
-        self._points.append(Point(Episode(*self._key[:4]), past, before, turn, said, self._key))
+        self._points.append(Point(EpisodeSpec(*self._key[:4]), past, before, turn, said, self._key))
         self._key = self._points[-1].key_after
         self._history.append((ask.step.observation, turn.reply))
-        return Reply(turn.reply, finish=turn.finish)
+        return ModelResponse(turn.reply, finish=turn.finish)
 
-    def _tokens(self, ask: Ask, turn: Turn) -> tuple[Transcript | None, Completion | None]:
+    def _tokens(self, ask: TurnContext, turn: Turn) -> tuple[Transcript | None, Completion | None]:
         """The transcript before the turn, and the turn's own tokens. Raises PolicyFailure where they are not those of
         the record: a continuation would not go on from what was sampled."""
         if not isinstance(self._policy, TokenPolicy) or turn.span is None:
@@ -317,7 +326,7 @@ class _Continuing:
     jobs: Sequence[_Job]
     first: int
 
-    def actor(self, episode: Episode) -> Actor:
+    def actor(self, episode: EpisodeSpec) -> Actor:
         job = self.jobs[episode.attempt - self.first]
         if isinstance(self.policy, TokenPolicy) and job.point.transcript is not None:
             policy = replace(self.policy, salt=(*self.policy.salt, 3))
@@ -340,12 +349,12 @@ class _Again:
     actor: Any
     point: Point
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         if ask.turn > self.point.index:
             return await self.actor.act(ask)
         if isinstance(self.actor, TokenActor) and self.point.said is not None:
             return self.actor.repeat(ask, self.point.said)
-        return Reply(self.point.turn.reply, finish=self.point.turn.finish)
+        return ModelResponse(self.point.turn.reply, finish=self.point.turn.finish)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         return self.actor.finish(messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentgym.rollouts.policy import Ask, Episode, Reply, Tokens
+from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message
 from agentgym_trainers.engines.base import Completion, Conversation, Engine, Sampling
 from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
@@ -19,7 +19,7 @@ class TokenPolicy:
     sampling: Sampling
     salt: tuple[int, ...] = (0,)
 
-    def actor(self, episode: Episode, transcript: Transcript | None = None) -> TokenActor:
+    def actor(self, episode: EpisodeSpec, transcript: Transcript | None = None) -> TokenActor:
         """`transcript`: the tokens of the turns before, where the episode goes on from a past."""
         conversation = self.engine.open(episode.rng(*self.salt))
         return TokenActor(conversation, self.template, self.sampling, self.engine.max_length, transcript)
@@ -39,24 +39,24 @@ class TokenActor:
         self._conversation, self._template, self._sampling = conversation, template, sampling
         self._max_length, self._transcript = max_length, transcript
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         return self._record(ask, await self._conversation.generate(self._prompt(ask), self._sampling))
 
-    def repeat(self, ask: Ask, completion: Completion) -> Reply:
+    def repeat(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         """The turn as it was sampled before, in another episode of the same beginning: recorded, not sampled again."""
         self._prompt(ask)
         return self._record(ask, completion)
 
-    def _prompt(self, ask: Ask) -> list[int]:
+    def _prompt(self, ask: TurnContext) -> list[int]:
         if self._transcript is None:
             tools = ask.harness.tools(ask.session.spec)
             self._transcript = Transcript(self._template, self._sampling.stop_ids, tools)
         return self._transcript.prompt(ask.messages)
 
-    def _record(self, ask: Ask, completion: Completion) -> Reply:
+    def _record(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         assert self._transcript is not None
         span, text = self._transcript.sampled(ask.turn, completion.ids, completion.logprobs, completion.versions)
-        return Reply(text, finish=completion.finish, span=span)
+        return ModelResponse(text, finish=completion.finish, span=span)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         self._conversation.close()

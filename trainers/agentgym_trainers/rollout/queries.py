@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
 from agentgym.spec import EnvSpec
 from agentgym_trainers.data.sequences import collate
@@ -43,7 +43,7 @@ class Place(Protocol):
 
 
 def action_probabilities(
-    learner: Learner, template: ChatTemplate, spec: EnvSpec, harness: Harness, places: Iterable[Place]
+    learner: Learner, template: ChatTemplate, spec: EnvSpec, harness: PromptFormat, places: Iterable[Place]
 ) -> dict[str, dict[str, float]]:
     """place -> action -> probability that the reply is that action as the harness writes it, in its usual tokens, at
     the learner's temperature. What a place's probabilities lack to 1 is said in other words, or means nothing."""

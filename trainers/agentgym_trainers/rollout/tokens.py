@@ -27,7 +27,7 @@ from jinja2 import TemplateError
 
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.rollouts.policy import Tokens
-from agentgym.rollouts.prompt_format import Harness, Message
+from agentgym.rollouts.prompt_format import Message, PromptFormat
 from agentgym.rollouts.trajectory import Branch, Span, Trajectory
 from agentgym.spec import EnvSpec, ToolSpec
 
@@ -241,7 +241,7 @@ def check_template(template: ChatTemplate) -> list[str]:
     return notes
 
 
-def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]) -> list[str]:
+def corpus(spec: EnvSpec, harness: PromptFormat, demonstrations: Iterable[Trajectory]) -> list[str]:
     """The text that a tiny model's tokenizer is learned from: what stands between the template's special tokens."""
     texts = [f"system\n{harness.instructions(spec)}"]
     for trajectory in demonstrations:
@@ -250,7 +250,7 @@ def corpus(spec: EnvSpec, harness: Harness, demonstrations: Iterable[Trajectory]
     return texts
 
 
-def tokenize(trajectory: Trajectory, spec: EnvSpec, harness: Harness, template: ChatTemplate) -> Trajectory:
+def tokenize(trajectory: Trajectory, spec: EnvSpec, harness: PromptFormat, template: ChatTemplate) -> Trajectory:
     """The same episode with token branches, as if its replies had been sampled and stopped."""
     tools = harness.tools(spec)
     transcript = Transcript(template, template.stop_ids(), tools)

@@ -26,12 +26,12 @@ from agentgym.protocol import WireAction, encode_observation
 from agentgym.spec import EnvSpec
 
 Factory = Callable[[], Env]
-LONGEST_MESSAGE = 2000
+MAX_MESSAGE = 2000
 """Characters kept of what an exception says."""
 
 
 @dataclass(frozen=True)
-class World:
+class ServedEnv:
     """One world of a server: its name in URLs, its description, and how an instance is made."""
 
     name: str
@@ -53,7 +53,7 @@ class World:
             )
 
 
-def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, World]:
+def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, ServedEnv]:
     """The worlds by their names in URLs: an id keeps its own, a "package.module:Class" takes its spec's id.
 
     A mapping gives names to factories; each is called once here for its spec. Raises UsageError for a world that
@@ -64,7 +64,7 @@ def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, World]:
     if not named:
         raise ConfigError("a server needs at least one world; `agentgym envs list` shows the installed ones")
     found = [_from_factory(*item) for item in named.items()] if isinstance(named, Mapping) else map(_from_name, named)
-    worlds: dict[str, World] = {}
+    worlds: dict[str, ServedEnv] = {}
     for world in found:
         if world.name in worlds or "/" in world.name:
             raise ConfigError(f"two worlds of one server cannot both be called {world.name!r}, nor a name contain '/'")
@@ -72,24 +72,24 @@ def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, World]:
     return worlds
 
 
-def _from_name(name: str) -> World:
+def _from_name(name: str) -> ServedEnv:
     try:  # now, not in the first session: a package that is missing should stop the server from starting
         pkgutil.resolve_name(registry.target(name))
     except ImportError as error:
         raise MissingDependency(f"{name} cannot be imported: {error}") from error
     spec = registry.get_spec(name)
-    return World(spec.id if ":" in name else name, spec, registry.maker(name), name)
+    return ServedEnv(spec.id if ":" in name else name, spec, registry.env_factory(name), name)
 
 
-def _from_factory(name: str, make: Factory) -> World:
+def _from_factory(name: str, make: Factory) -> ServedEnv:
     env = make()
     try:
-        return World(name, env.env_spec, make)
+        return ServedEnv(name, env.env_spec, make)
     finally:
         env.close()
 
 
-class Answer(NamedTuple):
+class StepResult(NamedTuple):
     """What a world answered to reset or step."""
 
     body: bytes
@@ -97,7 +97,7 @@ class Answer(NamedTuple):
     done: bool
 
 
-def perform(world: World, env: Env, method: str, *arguments: Any) -> Any:
+def perform(world: ServedEnv, env: Env, method: str, *arguments: Any) -> Any:
     """Call one method of a world; reset and step give an Answer.
 
     Raises BadRequest when the world says so, EnvironmentCrashed when it raises anything else or answers what the
@@ -122,7 +122,7 @@ def perform(world: World, env: Env, method: str, *arguments: Any) -> Any:
         raise EnvironmentCrashed(f"{world.name} failed in {method}: {describe(error)}") from error
 
 
-def open_env(world: World) -> Env:
+def open_env(world: ServedEnv) -> Env:
     """A new instance. Raises EnvironmentNotOpened when its constructor fails."""
     try:
         return world.make()
@@ -139,10 +139,10 @@ def describe(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001  (its __str__ is the world's too)
         text = f"{type(error).__name__} (its text cannot be had)"
     text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 3]}..."
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
-def _checked(world: World, method: str, result: Any) -> Any:
+def _checked(world: ServedEnv, method: str, result: Any) -> Any:
     """What expert, hint, snapshot or restore returned. Raises EnvironmentCrashed unless its contract allows it."""
     try:
         if method == "expert":
@@ -162,7 +162,7 @@ def _reset_tuple(raw: Any) -> Any:
     return raw[0], 0.0, False, False, raw[1]
 
 
-def _answer(world: World, env: Env, raw: Any, first: bool) -> Answer:
+def _answer(world: ServedEnv, env: Env, raw: Any, first: bool) -> StepResult:
     method = "reset" if first else "step"
 
     def wrong(what: str) -> EnvironmentCrashed:
@@ -194,7 +194,7 @@ def _answer(world: World, env: Env, raw: Any, first: bool) -> Answer:
             f'"metadata":null,"terminated":{_WORD[bool(terminated)]},"truncated":{_WORD[bool(truncated)]},'
             f'"info":{encode(info) if info else "{}"}}}'
         )
-        return Answer(reply.encode(), done)
+        return StepResult(reply.encode(), done)
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise wrong(f"its answer is not JSON: {error}") from error
 

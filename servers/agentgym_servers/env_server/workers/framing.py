@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentgym.errors import FAILURES, EnvironmentCrashed, EnvironmentFailure
-from agentgym_servers.env_server.workers.env_call import Answer
+from agentgym_servers.env_server.workers.env_call import StepResult
 
 MAX_REPLY = 64 * 2**20
 """A world whose answer has more bytes has failed."""
@@ -57,7 +57,7 @@ def pack_result(call: int, result: Any) -> bytes:
     """The reply for what a world returned, or for the EnvironmentFailure that it ended in."""
     if isinstance(result, EnvironmentFailure):
         return pack([call, "error", result.code], str(result).encode("utf-8", "backslashreplace"))
-    if isinstance(result, Answer):
+    if isinstance(result, StepResult):
         kind, detail, body = "answer", result.done, result.body
     elif isinstance(result, bytes):
         kind, detail, body = "bytes", None, result
@@ -71,7 +71,7 @@ def pack_result(call: int, result: Any) -> bytes:
 def unpack_result(kind: Any, detail: Any, body: bytes) -> Any:
     """What `pack_result` packed. Raises ValueError for anything else."""
     if kind == "answer" and isinstance(detail, bool):
-        return Answer(body, detail)
+        return StepResult(body, detail)
     if kind == "value":
         return json.loads(body)
     if kind == "bytes":

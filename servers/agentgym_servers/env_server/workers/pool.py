@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentgym.errors import DeadlineExceeded, EnvironmentCrashed, EnvironmentFailure, EpisodeLost
-from agentgym_servers.env_server.workers.env_call import World
+from agentgym_servers.env_server.workers.env_call import ServedEnv
 from agentgym_servers.env_server.workers.process import WorkerProcess
-from agentgym_servers.env_server.workers.worker import Freed, nothing
+from agentgym_servers.env_server.workers.worker import OnClosed, noop
 from agentgym_servers.web.logs import note
 from agentgym_servers.web.metrics import Metrics
 
@@ -28,7 +28,7 @@ IDLE_S = 300.0
 """A process without sessions ends after so long."""
 STOP_S = 2.0
 """What worlds get for closing when the server stops."""
-LONGEST_BACKOFF_S = 30.0
+MAX_BACKOFF_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class ProcessWorker:
 
     inline = False
 
-    def __init__(self, pool: Pool, world: World, lost: Callable[[EnvironmentFailure], None]) -> None:
+    def __init__(self, pool: WorkerPool, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> None:
         self.world, self._pool, self._lost = world, pool, lost
         self.key = next(pool.keys)
         self.stuck = False
@@ -47,7 +47,7 @@ class ProcessWorker:
         self._deadline_s: float | None = None
         """Of the call that runs now, the closing included."""
         self._timer: asyncio.TimerHandle | None = None
-        self._freed: Freed | None = None
+        self._freed: OnClosed | None = None
 
     def call_now(self, method: str, *arguments: Any) -> Any:
         raise NotImplementedError("only an inline world can be called now")
@@ -64,7 +64,7 @@ class ProcessWorker:
             self._ask(method, arguments, deadline_s, self._answered)
         return await self._answer
 
-    def close(self, freed: Freed = nothing) -> None:
+    def close(self, freed: OnClosed = noop) -> None:
         self._freed = freed
         self._settle(EpisodeLost("the session was ended while this call was running"))
         if self._process is None:
@@ -108,7 +108,7 @@ class ProcessWorker:
         self.stuck = False
         assert self._process is not None
         assert self._freed is not None
-        self._pool.leave(self._process, self)
+        self._pool.release(self._process, self)
         self._process = None
         self._freed()
 
@@ -116,7 +116,7 @@ class ProcessWorker:
         assert self._process is not None
         self._timer, self.stuck = None, True
         self._settle(DeadlineExceeded(f"{self.world.name} gave no answer in {self._deadline_s:g} s"))
-        self._pool.missed(self._process, self)
+        self._pool.on_deadline_missed(self._process, self)
 
     def _stop_clock(self) -> None:
         self._deadline_s = None
@@ -137,7 +137,7 @@ class ProcessWorker:
 
 
 @dataclass
-class _Team:
+class _WorkerGroup:
     """The processes of one world."""
 
     processes: list[WorkerProcess] = field(default_factory=list)
@@ -147,7 +147,7 @@ class _Team:
     reason: EnvironmentFailure | None = None
 
 
-class Pool:
+class WorkerPool:
     """At most `workers` healthy processes for each world, started when they are needed, each holding many sessions.
 
     A world's sessions go to the process with the fewest. A process in which a call has missed its deadline takes no
@@ -160,7 +160,7 @@ class Pool:
         self.memory_mb = memory_mb
         self.keys = itertools.count(1)
         self._metrics = metrics
-        self._teams: dict[str, _Team] = {}
+        self._teams: dict[str, _WorkerGroup] = {}
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping = False
         metrics.gauge("agentgym_workers", "Worker processes.", lambda: self._read(lambda _: 1))
@@ -170,7 +170,7 @@ class Pool:
 
     def place(self, worker: ProcessWorker) -> WorkerProcess:
         """A process for a new session. Raises EnvironmentCrashed when none can be started."""
-        team = self._teams.setdefault(worker.world.name, _Team())
+        team = self._teams.setdefault(worker.world.name, _WorkerGroup())
         fit = [process for process in team.processes if not (process.ending or process.stuck)]
         best = min(fit, key=lambda process: (process.silent_s() > 2 * TICK_S, len(process.places)), default=None)
         may_start = len(fit) < self.workers and time.monotonic() >= team.not_before and not self._stopping
@@ -182,19 +182,19 @@ class Pool:
         best.places[worker.key] = worker
         return best
 
-    def leave(self, process: WorkerProcess, worker: ProcessWorker) -> None:
+    def release(self, process: WorkerProcess, worker: ProcessWorker) -> None:
         """A session has closed its world."""
         process.places.pop(worker.key, None)
         process.stuck.discard(worker.key)
         process.idle_since = time.monotonic()
-        self._give_up(process)
+        self._kill_if_stuck(process)
 
-    def missed(self, process: WorkerProcess, worker: ProcessWorker) -> None:
+    def on_deadline_missed(self, process: WorkerProcess, worker: ProcessWorker) -> None:
         """A session's call is overdue."""
         process.stuck.add(worker.key)
         process.ping()
         note(_log, "deadline missed", world=process.world.name, worker=process.pid, sessions=len(process.places))
-        self._give_up(process)
+        self._kill_if_stuck(process)
 
     async def close(self) -> None:
         """End every process, after giving its worlds a moment to close."""
@@ -208,7 +208,7 @@ class Pool:
         if self._supervisor is not None:
             self._supervisor.cancel()
 
-    def _start(self, team: _Team, world: World) -> WorkerProcess:
+    def _start(self, team: _WorkerGroup, world: ServedEnv) -> WorkerProcess:
         hanging = [process for process in team.processes if process.stuck and not process.ending]
         if len(hanging) >= self.workers:  # there must be an end to how many are kept for their other sessions
             least = min(hanging, key=lambda process: len(process.places))
@@ -233,7 +233,7 @@ class Pool:
         team.processes.remove(process)
         if not process.ready:
             team.failures += 1
-            team.not_before = time.monotonic() + min(LONGEST_BACKOFF_S, 0.25 * 2**team.failures)
+            team.not_before = time.monotonic() + min(MAX_BACKOFF_S, 0.25 * 2**team.failures)
             team.reason = process.error
         missed = bool(process.places) or not process.ready
         if missed and not self._stopping:
@@ -246,7 +246,7 @@ class Pool:
         for worker in places:
             worker.process_ended(process.error)
 
-    def _give_up(self, process: WorkerProcess) -> None:
+    def _kill_if_stuck(self, process: WorkerProcess) -> None:
         if process.stuck and len(process.stuck) == len(process.places):
             process.kill("a call in it missed its deadline")
 
@@ -254,9 +254,9 @@ class Pool:
         while True:
             await asyncio.sleep(TICK_S)
             for process in list(self._processes()):
-                self._look_after(process)
+                self._check_health(process)
 
-    def _look_after(self, process: WorkerProcess) -> None:
+    def _check_health(self, process: WorkerProcess) -> None:
         if process.died():
             process.finish()
         elif process.stuck and process.silent_s() > SILENT_S:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure
-from agentgym_servers.env_server.workers.env_call import World, describe
+from agentgym_servers.env_server.workers.env_call import ServedEnv, describe
 from agentgym_servers.env_server.workers.framing import MAX_REPLY, Unpacker, pack, unpack_result
 from agentgym_servers.web.logs import note
 
@@ -42,7 +42,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def __init__(
         self,
-        world: World,
+        world: ServedEnv,
         memory_mb: int,
         on_ready: Callable[[WorkerProcess], None],
         on_end: Callable[[WorkerProcess], None],

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from agentgym.env import Env
-from agentgym.session import OwnThread
-from agentgym_servers.env_server.workers.env_call import World, describe, open_env, perform
+from agentgym.session import SessionThread
+from agentgym_servers.env_server.workers.env_call import ServedEnv, describe, open_env, perform
 
-Freed = Callable[[], None]
+OnClosed = Callable[[], None]
 
 
-def nothing() -> None:
+def noop() -> None:
     """For those who need not know."""
 
 
@@ -36,7 +36,7 @@ class Worker(Protocol):
         """
         ...
 
-    def close(self, freed: Freed = nothing) -> None:
+    def close(self, freed: OnClosed = noop) -> None:
         """Close the world without waiting; `freed` is called, in whichever thread, once it no longer runs."""
         ...
 
@@ -48,12 +48,12 @@ class LocalWorker:
     missed its deadline is `stuck` until the world returns.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ServedEnv) -> None:
         self.world = world
         self.inline = world.spec.inline
         self.stuck = False
         self._env: Env | None = None
-        self._thread = None if self.inline else OwnThread(world.name)
+        self._thread = None if self.inline else SessionThread(world.name)
 
     def call_now(self, method: str, *arguments: Any) -> Any:
         if self._env is None:
@@ -68,13 +68,13 @@ class LocalWorker:
         finally:
             self.stuck = self._thread.stuck
 
-    def close(self, freed: Freed = nothing) -> None:
+    def close(self, freed: OnClosed = noop) -> None:
         if self._thread is None:
             self._close(freed)
         else:
             self._thread.stop(lambda: self._close(freed))
 
-    def _close(self, freed: Freed) -> None:
+    def _close(self, freed: OnClosed) -> None:
         try:
             if self._env is not None:
                 self._env.close()

@@ -21,14 +21,14 @@ from typing import Any
 from agentgym import registry
 from agentgym.env import Env
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure
-from agentgym_servers.env_server.workers.env_call import World, describe, open_env, perform, worlds_of
+from agentgym_servers.env_server.workers.env_call import ServedEnv, describe, open_env, perform, worlds_of
 from agentgym_servers.env_server.workers.framing import Unpacker, pack_result
 
 STACK = 2**20
 """Bytes of address space for a session's thread; what is not used costs no memory."""
 
 
-class Child:
+class WorkerMain:
     """Reads calls until the server goes away, and hands each to its session's thread."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -36,7 +36,7 @@ class Child:
         self._sending = threading.Lock()
         self._sessions: dict[int, _Session] = {}
         self._memory = 0
-        self._world: World | None = None
+        self._world: ServedEnv | None = None
 
     def serve(self) -> None:
         unpacker = Unpacker()
@@ -60,7 +60,7 @@ class Child:
         threading.stack_size(STACK)
         try:
             plain, _ = registry.split_arguments(name)
-            if ":" not in plain and plain not in registry.names():
+            if ":" not in plain and plain not in registry.list_envs():
                 registry.register(plain, target)
             (self._world,) = worlds_of([name]).values()
         except BaseException as error:  # noqa: BLE001  (importing a world can raise anything)
@@ -95,7 +95,7 @@ class Child:
 
 
 class _Session(threading.Thread):
-    def __init__(self, world: World, child: Child) -> None:
+    def __init__(self, world: ServedEnv, child: WorkerMain) -> None:
         super().__init__(daemon=True)
         self.calls: queue.SimpleQueue[tuple[int, str, list[Any]]] = queue.SimpleQueue()
         self._world, self._child = world, child
@@ -150,7 +150,7 @@ def main(fd: int) -> None:
         guard_the_group()
     os.set_inheritable(fd, False)
     with socket.socket(fileno=fd) as channel, contextlib.suppress(ConnectionError):
-        Child(channel).serve()
+        WorkerMain(channel).serve()
     if os.getpgrp() == os.getpid():  # the server is gone: take along whatever the worlds have started
         os.killpg(0, signal.SIGKILL)
     os._exit(0)

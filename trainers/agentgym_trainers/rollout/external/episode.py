@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from agentgym.errors import EpisodeRefused, PolicyFailure
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
 from agentgym_trainers.rollout.external.nodes import Node, branches_of
 from agentgym_trainers.rollout.external.reconcile import Asked, Kind, mark, reconcile, same
 from agentgym_trainers.rollout.tokens import ChatTemplate, difference
 
-MOST_TURNS = 4096
+MAX_TURNS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RecordedEpisode:
     """The calls of one agent, and what it was told of rewards. Sub-agents may ask at the same time."""
 
     def __init__(
-        self, name: str, template: ChatTemplate, rng: np.random.Generator, played: Episode | None, strict: bool
+        self, name: str, template: ChatTemplate, rng: np.random.Generator, played: EpisodeSpec | None, strict: bool
     ) -> None:
         """`played` says which episode of the trainer this is, where the trainer started the agent."""
         self.name, self.rng, self.played, self.strict = name, rng, played, strict
@@ -67,8 +67,8 @@ class RecordedEpisode:
         """
         if self.trajectory is not None:
             raise EpisodeRefused(f"the episode {self.name!r} is finished; begin another one under another name")
-        if len(self.nodes) >= MOST_TURNS:
-            raise EpisodeRefused(f"the episode {self.name!r} has {MOST_TURNS} turns; finish it, and begin another")
+        if len(self.nodes) >= MAX_TURNS:
+            raise EpisodeRefused(f"the episode {self.name!r} has {MAX_TURNS} turns; finish it, and begin another")
         place = reconcile(asked, self.nodes, self._end)
         told = difference(self._covered, asked.text) if place.kind is not Kind.CLEAN else ""
         if self.strict and told:
@@ -138,7 +138,7 @@ class RecordedEpisode:
         reward: float | Sequence[float] | None,
         success: bool | None,
         truncated: bool,
-        played: Episode,
+        played: EpisodeSpec,
     ) -> Trajectory:
         """The whole episode. A reward is added to the last turn's; several are every turn's. Raises EpisodeRefused."""
         if self.running:

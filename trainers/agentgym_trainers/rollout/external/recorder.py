@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentgym.errors import EpisodeRefused
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.prompt_format import Message
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl
 from agentgym.spec import ToolSpec
@@ -52,7 +52,9 @@ class Recorder:
         self.ended: Counter[str] = Counter()
         """Episodes that were finished or expired, and the kinds of their calls."""
 
-    def open(self, name: str, played: Episode | None = None, rng: np.random.Generator | None = None) -> RecordedEpisode:
+    def open(
+        self, name: str, played: EpisodeSpec | None = None, rng: np.random.Generator | None = None
+    ) -> RecordedEpisode:
         """Begin an episode. `played` is the trainer's episode, `rng` its random stream. Raises EpisodeRefused."""
         self._expire()
         if name in self._episodes:
@@ -156,7 +158,7 @@ class Recorder:
 
     def _played(
         self, episode: RecordedEpisode, env: str | None, split: str | None, task: int | None, group: int | None
-    ) -> Episode:
+    ) -> EpisodeSpec:
         """Which episode it was. Raises EpisodeRefused where the agent says otherwise than the trainer that sent it."""
         given = {"env": env, "split": split, "task": task, "seed": group}
         if episode.played is not None:
@@ -168,7 +170,7 @@ class Recorder:
                     )
             return episode.played
         key = (env or NAMED, split or "train", task or 0, group or 0)
-        return Episode(*key, self._attempts[key])
+        return EpisodeSpec(*key, self._attempts[key])
 
     def _expire(self) -> None:
         late = self._clock() - self.lease_s

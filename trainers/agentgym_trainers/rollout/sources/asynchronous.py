@@ -16,7 +16,7 @@ import logging
 from collections import deque
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
 from agentgym_trainers.rollout.journal import Journal, Prompt
@@ -122,10 +122,10 @@ class StreamedSource(Source):
         """The attempts of a group."""
         rollout = trainer.config.rollout
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.env.split
-        episodes = [Episode(env, split, prompt.task, prompt.seed, i) for i in range(size)]
+        episodes = [EpisodeSpec(env, split, prompt.task, prompt.seed, i) for i in range(size)]
         policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
 
-        async def attempt(episode: Episode) -> Trajectory:
+        async def attempt(episode: EpisodeSpec) -> Trajectory:
             async with self._seats:
                 (trajectory,) = await trainer.runner.run(policy, [episode])
                 return trajectory

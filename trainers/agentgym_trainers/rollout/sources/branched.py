@@ -21,7 +21,7 @@ import numpy as np
 
 from agentgym.env import Action
 from agentgym.errors import EnvironmentCrashed
-from agentgym.rollouts.policy import Ask, Episode, Reply, Tokens
+from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message, text_of
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import Session, Step
@@ -51,7 +51,7 @@ class BranchedSource(Source):
         env, split = trainer.spec.id, trainer.config.env.split
 
         trunk = _Trunk(policy, self.options.snapshots and "snapshot" in trainer.spec.capabilities)
-        episodes = [Episode(env, split, task, seed, size) for task, seed in proposed]
+        episodes = [EpisodeSpec(env, split, task, seed, size) for task, seed in proposed]
         trunks = await replace(runner, open_session=_opening(runner.open_session, _Recorder)).run(trunk, episodes)
         failed = {(t.task, t.seed): t for t in trunks if t.stop.is_failure or not t.turns}
         prefixes = {(t.task, t.seed): Prefix.of(t, trunk.marks[t.task, t.seed])
@@ -61,7 +61,7 @@ class BranchedSource(Source):
             return _Resumed(session, prefixes)
 
         playing = [(task, seed) for task, seed in proposed if (task, seed) in prefixes]
-        episodes = [Episode(env, split, task, seed, attempt) for task, seed in playing for attempt in range(size)]
+        episodes = [EpisodeSpec(env, split, task, seed, attempt) for task, seed in playing for attempt in range(size)]
         again = replace(runner, open_session=_opening(runner.open_session, resume))
         attempts = await again.run(_Continued(policy, prefixes), episodes)
         parted = [_marked(t, prefixes[t.task, t.seed].at) for t in attempts]
@@ -117,7 +117,7 @@ class _Trunk:
     snapshots: bool
     marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
 
-    def actor(self, episode: Episode) -> _Marking:
+    def actor(self, episode: EpisodeSpec) -> _Marking:
         return _Marking(self, self.policy.actor(episode), episode, episode.rng(*self.policy.salt, 1))
 
 
@@ -125,10 +125,10 @@ class _Trunk:
 class _Marking:
     trunk: _Trunk
     actor: TokenActor
-    episode: Episode
+    episode: EpisodeSpec
     rng: np.random.Generator
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         session = ask.session
         assert isinstance(session, _Recorder)
         if self.rng.random() * (ask.turn + 1) < 1:  # always at turn 0, so that an episode played again begins anew
@@ -148,7 +148,7 @@ class _Continued:
     policy: TokenPolicy
     prefixes: dict[tuple[int, int], Prefix]
 
-    def actor(self, episode: Episode) -> _Continuing:
+    def actor(self, episode: EpisodeSpec) -> _Continuing:
         return _Continuing(self.policy.actor(episode), self.prefixes[episode.task, episode.seed].said)
 
 
@@ -157,7 +157,7 @@ class _Continuing:
     actor: TokenActor
     said: tuple[Completion, ...]
 
-    async def act(self, ask: Ask) -> Reply:
+    async def act(self, ask: TurnContext) -> ModelResponse:
         if ask.turn < len(self.said):
             return self.actor.repeat(ask, self.said[ask.turn])
         return await self.actor.act(ask)

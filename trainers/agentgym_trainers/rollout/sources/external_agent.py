@@ -25,7 +25,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import Episode
+from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.rollout.external.recorder import Recorder
@@ -84,7 +84,7 @@ class ForeignAgentSource(Source):
         )
         tasks = trainer.curriculum.propose(groups)
         episodes = [
-            Episode(trainer.spec.id, config.env.split, task, seed, attempt)
+            EpisodeSpec(trainer.spec.id, config.env.split, task, seed, attempt)
             for task, seed in tasks
             for attempt in range(size)
         ]
@@ -114,11 +114,11 @@ class _Runs:
     folder: Path
     episode_s: float
 
-    async def all(self, episodes: list[Episode], at_once: int, retries: int) -> list[Trajectory]:
+    async def all(self, episodes: list[EpisodeSpec], at_once: int, retries: int) -> list[Trajectory]:
         """One trajectory an episode, in order; a failed one is played again."""
         seats = asyncio.Semaphore(at_once)
 
-        async def tried(episode: Episode) -> Trajectory:
+        async def tried(episode: EpisodeSpec) -> Trajectory:
             async with seats:
                 for _ in range(retries):
                     played = await self.play(episode)
@@ -134,7 +134,7 @@ class _Runs:
                 one.cancel()
             await asyncio.gather(*playing, return_exceptions=True)
 
-    async def play(self, episode: Episode) -> Trajectory:
+    async def play(self, episode: EpisodeSpec) -> Trajectory:
         """Run the program once. Raises ConfigError where there is no such program."""
         name = f"task-{episode.task}-seed-{episode.seed}-attempt-{episode.attempt}"
         recorded = self.recorder.open(name, episode, episode.rng(*self.policy.salt))
@@ -154,7 +154,7 @@ class _Runs:
         stop = StopReason.DEADLINE if code is None else StopReason.ENVIRONMENT_FAILED
         return Trajectory(**episode._asdict(), turns=(), stop=stop, error=f"{self.command}: {told}")
 
-    def _environment(self, name: str, episode: Episode) -> dict[str, str]:
+    def _environment(self, name: str, episode: EpisodeSpec) -> dict[str, str]:
         episode_url = f"{self.url}/episodes/{name}"
         return {
             **os.environ,

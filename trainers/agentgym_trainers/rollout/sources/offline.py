@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import Episode, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
 from agentgym.rollouts.trajectory import Branch, Group, StopReason, Trajectory, read_jsonl, write_jsonl
 from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.data.sequences import collate, is_demonstration
@@ -122,7 +122,7 @@ async def demonstrated(trainer: Collector, groups: Sequence[Group], count: int) 
     for group in played:
         first = group.trajectories[0]
         attempts = range(len(group.trajectories), len(group.trajectories) + count)
-        episodes += [Episode(first.env, first.split, first.task, first.seed, attempt) for attempt in attempts]
+        episodes += [EpisodeSpec(first.env, first.split, first.task, first.seed, attempt) for attempt in attempts]
     shown = await trainer.runner.run(ExpertPolicy(seed=trainer.config.run.seed), episodes)
     added = [Group(tuple(shown[i : i + count])).without_failures() for i in range(0, len(shown), count)]
     return [Group((*a.trajectories, *map(_marked, b.trajectories))) for a, b in zip(played, added, strict=True)]

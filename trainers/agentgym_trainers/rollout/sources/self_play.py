@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentgym.errors import EnvironmentFailure
-from agentgym.rollouts.policy import Actor, Episode, ExpertPolicy, Policy, RandomPolicy
+from agentgym.rollouts.policy import Actor, EpisodeSpec, ExpertPolicy, Policy, RandomPolicy
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.rollouts.two_player import match
@@ -56,7 +56,7 @@ class SelfPlaySource(Source):
         env, split = trainer.spec.id, trainer.config.env.split
         tasks = trainer.curriculum.propose(groups // 2)
         pairs = [
-            tuple(Episode(env, split, task, seed, attempt + role * size) for role in (0, 1))
+            tuple(EpisodeSpec(env, split, task, seed, attempt + role * size) for role in (0, 1))
             for task, seed in tasks
             for attempt in range(size)
         ]
@@ -102,7 +102,7 @@ class SelfPlaySource(Source):
 class Game:
     """Which episode each role plays, and who plays it."""
 
-    episodes: tuple[Episode, ...]
+    episodes: tuple[EpisodeSpec, ...]
     actors: Callable[[], tuple[Actor, Actor]]
     """New actors, for each time that the game is begun."""
 
@@ -146,7 +146,7 @@ async def play(runner: Runner, games: Sequence[Game]) -> list[tuple[Trajectory, 
             await _close(session)
 
 
-def both(policy: TokenPolicy, episode: Episode) -> Callable[[], tuple[Actor, Actor]]:
+def both(policy: TokenPolicy, episode: EpisodeSpec) -> Callable[[], tuple[Actor, Actor]]:
     """The policy on both sides of a game, which is one sequence to the engine: only one side is ever to move."""
 
     def actors() -> tuple[Actor, Actor]:
@@ -160,7 +160,7 @@ def both(policy: TokenPolicy, episode: Episode) -> Callable[[], tuple[Actor, Act
 
 
 def across(
-    policy: Policy, opponent: Policy, episodes: Sequence[Episode], role: int
+    policy: Policy, opponent: Policy, episodes: Sequence[EpisodeSpec], role: int
 ) -> Callable[[], tuple[Actor, Actor]]:
     """The policy as `role`, an opponent as the other."""
     players = (policy, opponent) if role == 0 else (opponent, policy)

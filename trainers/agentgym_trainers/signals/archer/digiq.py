@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from agentgym.rollouts.prompt_format import Harness
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.spec import EnvSpec
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rollout.tokens import ChatTemplate
@@ -83,7 +83,7 @@ class DigiQSignal(CriticSignal):
         return np.stack([np.where([t.valid for t in turns], q, v), v])
 
 
-def validity(template: ChatTemplate, harness: Harness, spec: EnvSpec) -> Valid:
+def validity(template: ChatTemplate, harness: PromptFormat, spec: EnvSpec) -> Valid:
     """By the harness's grammar and, where the world lists its actions, that list."""
     stops = template.stop_ids()
 
