@@ -78,59 +78,85 @@ class EnvironmentFailure(AgentGymError):
 
 
 class BadRequest(EnvironmentFailure):
+    """A request is wrong: an unknown task, a step before reset, a missing capability."""
+
     code, scope, retryable, status = "BAD_REQUEST", "task", False, 422
 
 
 class UnknownSession(EnvironmentFailure):
+    """The server has never had this session."""
+
     code, scope, retryable, status = "UNKNOWN_SESSION", "session", False, 404
 
 
 class SessionBusy(EnvironmentFailure):
+    """The session is still running another call."""
+
     code, scope, retryable, status = "SESSION_BUSY", "session", True, 409
 
 
 class OutOfOrder(EnvironmentFailure):
+    """A step or reset does not follow from the session's present state."""
+
     code, scope, retryable, status = "OUT_OF_ORDER", "session", False, 409
 
 
 class EpisodeLost(EnvironmentFailure):
+    """The session or its episode is gone."""
+
     code, scope, retryable, status = "EPISODE_LOST", "session", False, 410
 
 
 class AtCapacity(EnvironmentFailure):
+    """The server has no room for another session."""
+
     code, scope, retryable, status = "CAPACITY_REACHED", "server", True, 503
 
     def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        """When it is worth while to ask again."""
+        """Seconds after which a retry is worth while."""
 
 
 class RateLimited(AtCapacity):
+    """The key sends more requests than its rate allows."""
+
     code, scope, retryable, status = "RATE_LIMITED", "server", True, 429
 
 
 class WrongKey(EnvironmentFailure):
+    """The API key is missing, unknown, expired or revoked."""
+
     code, scope, retryable, status = "WRONG_KEY", "server", False, 401
 
 
 class MissingScope(EnvironmentFailure):
+    """The API key lacks the scope for this request."""
+
     code, scope, retryable, status = "MISSING_SCOPE", "server", False, 403
 
 
 class DeadlineExceeded(EnvironmentFailure):
+    """The environment did not answer within its deadline."""
+
     code, scope, retryable, status = "DEADLINE_EXCEEDED", "session", False, 504
 
 
 class EnvironmentCrashed(EnvironmentFailure):
+    """The environment raised an error or broke its contract."""
+
     code, scope, retryable, status = "ENVIRONMENT_CRASHED", "env", False, 500
 
 
 class EnvironmentNotOpened(EnvironmentCrashed):
+    """The environment's constructor failed."""
+
     code = "FACTORY_ERROR"
 
 
 class Unreachable(EnvironmentFailure):
+    """The server cannot be reached."""
+
     code, scope, retryable, status = "UNREACHABLE", "server", True, 503
 
 

@@ -44,7 +44,7 @@ class ResetRequest(BaseModel):
     index: int | None = Field(default=None, ge=0)
     """The task within the split. OpenEnv's name for it; `task` in `reset(options=...)`."""
     queue_s: float = QUEUE_S
-    """How long to wait for room, first come first served, before the answer is CAPACITY_REACHED."""
+    """Seconds to wait for room, first come first served, before the answer is CAPACITY_REACHED."""
 
     def options(self) -> dict[str, Any]:
         """`options` of `Env.reset`."""
@@ -124,7 +124,7 @@ class RestoreRequest(RequestModel):
 
 
 class StepReply(ReplyModel):
-    """What /reset and /step answer. `done` is `terminated or truncated`, for OpenEnv's clients."""
+    """The reply of /reset and /step. `done` is `terminated or truncated`, for OpenEnv's clients."""
 
     observation: dict[str, Any]
     """{"text": str, "image": base64 PNG when the world is seen, "metadata": {}}."""
@@ -142,7 +142,7 @@ class StepReply(ReplyModel):
 
 
 class SessionReply(ReplyModel):
-    """What /restore and /close answer."""
+    """The reply of /restore and /close."""
 
     session_id: str
     step: int = 0
@@ -150,7 +150,7 @@ class SessionReply(ReplyModel):
 
 
 class SessionInfo(ReplyModel):
-    """What GET /sessions/{id} answers."""
+    """The reply of GET /sessions/{id}."""
 
     session_id: str
     world: str
@@ -162,21 +162,21 @@ class SessionInfo(ReplyModel):
 
 
 class ActionReply(ReplyModel):
-    """What /expert answers."""
+    """The reply of /expert."""
 
     session_id: str
     action: WireAction
 
 
 class HintReply(ReplyModel):
-    """What /hint answers."""
+    """The reply of /hint."""
 
     session_id: str
     hint: str
 
 
 class SnapshotReply(ReplyModel):
-    """What /snapshot answers."""
+    """The reply of /snapshot."""
 
     session_id: str
     snapshot: str

@@ -34,7 +34,7 @@ ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
 """A name with arguments; of a URL what follows a colon is no `key=`."""
 
 GYMNASIUM = "gymnasium:"
-"""What the name of a plain Gymnasium environment begins with."""
+"""Prefix of the name of a plain Gymnasium environment."""
 
 SPEC_FILE = "spec.toml"
 
@@ -112,7 +112,7 @@ def make(name: str, **kwargs: Any) -> Env:
 
 
 def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
-    """What makes new instances: `make`, with the class and its spec read once for all of them."""
+    """Return a factory of new instances: `make`, with the class and its spec read once for all of them."""
     name, arguments = split_arguments(name)
     kwargs = {**arguments, **kwargs}
     target = _target(name)

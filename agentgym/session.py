@@ -16,7 +16,7 @@ from agentgym.spec import EnvSpec
 
 
 class Step(NamedTuple):
-    """What a world answers; after `reset`, reward is 0 and both ends are False."""
+    """The result of a step; after `reset`, reward is 0 and both ends are False."""
 
     observation: Observation
     reward: float
@@ -45,7 +45,7 @@ class Session(Protocol):
         ...
 
     async def expert(self) -> Action:
-        """The scripted solver's next action (capability "expert")."""
+        """Return the scripted solver's next action (capability "expert")."""
         ...
 
     async def hint(self) -> str:
@@ -81,7 +81,10 @@ class SessionThread:
         self._awaited: asyncio.Future[Any] | None = None
 
     async def call(self, function: Callable[[], Any], deadline_s: float) -> Any:
-        """What `function` returns or raises. Raises DeadlineExceeded after `deadline_s`, EpisodeLost ever after."""
+        """Call `function` in the thread; return or raise as it does.
+
+        Raises DeadlineExceeded after `deadline_s`, EpisodeLost ever after.
+        """
         if self.stuck:
             raise EpisodeLost(f"{self.name} missed a deadline and is gone; open a new session")
         loop = asyncio.get_running_loop()
@@ -147,26 +150,33 @@ class LocalSession:
         self.closed = False
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
+        """Begin an episode and return its first observation, with reward 0."""
         return await self.call(lambda: _opening(self.env.reset(seed=seed, options=options)))
 
     async def step(self, action: Action) -> Step:
+        """Take one action and return its result."""
         return await self.call(lambda: _step(self.env.step(action)))
 
     async def expert(self) -> Action:
+        """Return the scripted solver's next action."""
         return await self.call(self.env.expert)
 
     async def hint(self) -> str:
+        """Return guidance for the present state, in words."""
         return await self.call(self.env.hint)
 
     async def snapshot(self) -> bytes:
+        """Return the whole state of the episode, for `restore`."""
         return await self.call(self.env.snapshot)
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
+        """Continue from a snapshot; with `seed`, chance from there on is drawn from it."""
         await self.call(lambda: self.env.restore(state))
         if seed is not None:
             await self.call(lambda: self.env.reseed(seed))
 
     async def close(self) -> None:
+        """Close the environment. A second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -178,6 +188,7 @@ class LocalSession:
                 self._thread.stop()
 
     async def call(self, function: Callable[[], Any]) -> Any:
+        """Call `function` in the environment's thread. Raises EnvironmentCrashed for an error of its author."""
         try:
             if self._thread is None:
                 return function()

@@ -12,7 +12,7 @@ from agentgym.errors import ConfigError
 
 Capability = Literal["snapshot", "expert", "hint", "image", "two_player"]
 ActionFormat = Literal["last_line", "tagged", "tool_call"]
-"""How a response holds its action. "last_line": the last line that is not empty. "tagged": the last
+"""Place of the action in a response. "last_line": the last line that is not empty. "tagged": the last
 <action>...</action>, of one or several lines. "tool_call": JSON {"name", "arguments"}, bare or in <tool_call> tags, or
 the server's own `tool_calls`."""
 InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions", "role", "rewards"]
@@ -37,18 +37,21 @@ class EnvSpec(BaseModel):
     id: str
     version: str = "1.0.0"
     family: str = ""
-    """What kind of world: "text", "web", "gui", "swe", "search", "tools", "games", "research"."""
+    """Kind of environment: "text", "web", "gui", "swe", "search", "tools", "games", "research"."""
     description: str
     """One sentence: what the world is and what it teaches."""
     instructions: str
-    """What the agent is told before the first observation: the goal and how to act."""
+    """Text for the agent before the first observation: the goal and how to act."""
     actions: tuple[str, ...] = ()
     """Every legal action when they are few and fixed; empty when actions are open text or tools."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools whose calls are the actions; empty when actions are text."""
     action_format: ActionFormat = "last_line"
-    """How a response holds an action, unless the run says otherwise. The default is "tool_call" where there are tools.
-    An environment whose actions may have several lines needs "tagged"."""
+    """Place of the action in a response, unless the run says otherwise.
+
+    The default is "tool_call" where there are tools. An environment whose actions may have several lines needs
+    "tagged".
+    """
     observations: tuple[Literal["text", "image"], ...] = ("text",)
     splits: dict[str, int] = Field(default_factory=lambda: {"train": 1})
     """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
@@ -57,7 +60,7 @@ class EnvSpec(BaseModel):
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Least and greatest reward of a single step."""
     info_keys: tuple[InfoKey, ...] = ()
-    """Which of the optional `info` keys every step carries."""
+    """Optional `info` keys that every step carries."""
     capabilities: tuple[Capability, ...] = ()
     deterministic: bool = True
     """Same task, seed and actions give the same episode. When False, `notes` says why."""
@@ -66,7 +69,7 @@ class EnvSpec(BaseModel):
     step_deadline_s: float = 30.0
     """A step (or reset) slower than this many seconds has failed."""
     resources: dict[str, str] = Field(default_factory=dict)
-    """What a session needs, for people and schedulers: {"memory": "20 MB", "program": "chromium"}."""
+    """Needs of a session, for people and schedulers: {"memory": "20 MB", "program": "chromium"}."""
     notes: str = ""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the class that this id stands for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import json
 import logging
 import multiprocessing
@@ -65,6 +66,76 @@ OF_THE_SYSTEM = {DESKTOP / f"{name}.py" for name in ("accessibility", "desk")}
 
 WITHOUT_CIRCLES = ("agentgym", "agentgym_servers")
 """Packages without a circle of imports of any kind."""
+
+PLAIN_WORDS = ("agentgym", "agentgym_servers")
+"""Packages whose docstrings begin with their subject or a verb, and whose public classes have unlike names."""
+
+PREPOSITIONS = {
+    "about",
+    "above",
+    "across",
+    "after",
+    "against",
+    "along",
+    "among",
+    "around",
+    "as",
+    "at",
+    "before",
+    "behind",
+    "below",
+    "beside",
+    "between",
+    "beyond",
+    "by",
+    "during",
+    "for",
+    "from",
+    "how",
+    "if",
+    "in",
+    "inside",
+    "into",
+    "like",
+    "near",
+    "of",
+    "off",
+    "on",
+    "onto",
+    "out",
+    "outside",
+    "over",
+    "past",
+    "per",
+    "since",
+    "than",
+    "that",
+    "through",
+    "throughout",
+    "till",
+    "to",
+    "toward",
+    "under",
+    "until",
+    "up",
+    "upon",
+    "what",
+    "whatever",
+    "when",
+    "where",
+    "whether",
+    "which",
+    "while",
+    "who",
+    "whoever",
+    "whom",
+    "whose",
+    "why",
+    "with",
+    "within",
+    "without",
+}
+"""Prepositions and relative words: no docstring begins with one."""
 
 SERVER_FOLDERS = {
     "web": set(),
@@ -184,6 +255,56 @@ def test_folders_of_the_servers_import_one_way():
         wrong = reached - SERVER_FOLDERS.get(folder, set())
         offenders += [f"{module} imports {name}/" for name in sorted(wrong)]
     report(offenders)
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring: of modules, classes, functions and attributes."""
+    for node in ast.walk(tree):
+        for before, after in itertools.pairwise([node, *getattr(node, "body", [])] if has_body(node) else []):
+            documented = before is node or isinstance(before, (ast.Assign, ast.AnnAssign))
+            match after:
+                case ast.Expr(value=ast.Constant(value=str() as text)) if documented:
+                    yield after.lineno, text
+
+
+def has_body(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def test_no_docstring_begins_with_a_preposition():
+    offenders = []
+    for package, path in sources():
+        for line, text in docstrings(tree_of(path)) if package in PLAIN_WORDS else ():
+            first = re.match(r"\W*(\w*)", text)
+            if first and first[1].lower() in PREPOSITIONS:
+                offenders.append(f"{name_of(path)}:{line} begins with {first[1]!r}: begin with the subject or a verb")
+    report(offenders)
+
+
+def test_no_public_class_name_twice():
+    places: dict[str, list[str]] = {}
+    for package, path in sources():
+        for node in ast.walk(tree_of(path)) if package in PLAIN_WORDS else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{name_of(path)}:{node.lineno}")
+    report([f"{name} is defined in {' and '.join(lines)}" for name, lines in places.items() if len(lines) > 1])
+
+
+def test_the_public_api_has_docstrings():
+    offenders = []
+    for name in agentgym.__all__:
+        thing = getattr(agentgym, name)
+        if inspect.isclass(thing):
+            offenders += [] if thing.__doc__ and "__doc__" in vars(thing) else [name]
+            members = {key: getattr(thing, key) for key in vars(thing) if not key.startswith("_")}
+            offenders += [
+                f"{name}.{key}"
+                for key, member in members.items()
+                if (inspect.isroutine(member) or isinstance(member, property)) and not inspect.getdoc(member)
+            ]
+        elif inspect.isroutine(thing) and not inspect.getdoc(thing):
+            offenders.append(name)
+    report([f"agentgym.{name} has no docstring" for name in offenders])
 
 
 def test_agentgym_imports_and_registers_nothing_heavy():

@@ -27,12 +27,12 @@ PLAIN = (
     "eval.tasks=0",
     "run.steps=0",
 )
-"""What of a recipe is no matter here."""
+"""Sections of a recipe that this benchmark ignores."""
 
 
 @click.group()
 def credit() -> None:
-    """Which turn deserves the credit: measure the methods that say so."""
+    """Measure credit assigners against the true advantage of each turn."""
 
 
 @credit.command(short_help="Measure every credit assigner against branching.")

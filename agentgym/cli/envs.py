@@ -102,7 +102,7 @@ def envs_check(name: str, tasks: int) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Sessions at once.")
 def envs_rates(names: tuple[str, ...], **options: int) -> None:
-    """How often a world is solved by its expert, by chance, and by an agent that knows only how actions are written.
+    """Measure how often an environment's solver, a random policy and a format-only policy succeed.
 
     NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the worlds' READMEs
     have it: the share of episodes solved in per cent, and the mean score in brackets where that is something else.

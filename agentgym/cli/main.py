@@ -50,7 +50,7 @@ EXTRAS = {
     **dict.fromkeys(("fastapi", "prometheus_client", "pythonjsonlogger", "starlette", "uvicorn"), "serve"),
     **dict.fromkeys(("limits", "sqlalchemy"), "gateway"),
 }
-"""Which extra brings a package that a verb imports."""
+"""The extra that brings each package that a command imports."""
 VERB_EXTRAS = {
     "gateway": "gateway",
     **dict.fromkeys(("infer", "quickstart", "sft", "train"), "serve,train"),

@@ -66,7 +66,7 @@ def recipes_list() -> None:
 @recipes.command("show")
 @click.argument("name")
 def recipes_show(name: str) -> None:
-    """What a recipe does, by which paper, and its parts: NAME is a shipped recipe's, or a TOML file."""
+    """Show what a recipe does, its paper and its parts. NAME is a shipped recipe or a TOML file."""
     recipe = _find(name)
     console.print(f"[bold]{escape(recipe.name)}[/bold]\n{escape(recipe.description)}", highlight=False)
     console.print(f"\nfollows: {escape(recipe.tree.get('paper') or 'no paper')}", highlight=False)

@@ -1,4 +1,4 @@
-"""What the verbs print with."""
+"""Consoles and tables of the commands."""
 
 from __future__ import annotations
 

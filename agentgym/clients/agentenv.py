@@ -39,12 +39,12 @@ from agentgym.spec import EnvSpec
 
 SCHEME = "agentenv+"
 TIMEOUT_S = 300.0
-"""Of one request, unless told: these servers have no deadlines, and some log in to web sites in a reset."""
+"""Seconds of one request by default: these servers have no deadlines, and some log in to web sites in a reset."""
 CLOSE_S = 35.0
 LEFTOVERS_S = 5.0
 """A client that closes waits so long for calls that were cancelled on its side."""
 GONE = ("is not valid", "has been deleted")
-"""What the errors of an id that the server does not have say."""
+"""Phrases of the errors for an id that the server does not have."""
 
 
 def is_dialect(url: str) -> bool:
@@ -323,7 +323,8 @@ class AgentEnvSession(WithoutCapabilities):
         )
 
     async def _failed(self, error: EnvironmentFailure) -> EnvironmentFailure:
-        """What to raise for it; the episode is over, and so is the server's session unless the request was at fault."""
+        """Return the error to raise; the episode is over, and so is the server's session unless the request was at
+        fault."""
         self._playing, self._why_lost = False, str(error)
         if not isinstance(error, BadRequest):
             await self._give_back(usable=False)

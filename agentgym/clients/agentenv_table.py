@@ -1,4 +1,4 @@
-"""How each of AgentGym's servers speaks: one record an environment, as their servers and clients behave."""
+"""The protocol of each agentenv server: one record an environment, as their servers and clients behave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _letters(text: str) -> str:
 
 
 def _action_line(text: str) -> str:
-    """What follows the single `Action:`, or the whole text. Raises ValueError when there are several."""
+    """Return the text after the single `Action:`, or the whole text. Raises ValueError when there are several."""
     parts = re.split(r"Action:", text)
     if len(parts) > 2:
         raise ValueError("Only one 'Action:' is allowed in a reply; please try again.")
@@ -82,15 +82,15 @@ def _react(name: str, arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class AgentEnvDialect:
-    """What one of the servers wants and answers."""
+    """The protocol of one of the servers."""
 
     name: str
     description: str
     instructions: str
     key: Literal["id", "env_idx"]
-    """What a session's number is called in bodies and queries."""
+    """The field of a session's number in bodies and queries."""
     reset_body: Callable[[int], dict[str, Any]]
-    """Of an item."""
+    """The body of a reset to an item."""
     create_body: Callable[[int], dict[str, Any] | None] = _no_body
     read_id: Callable[[Any], int] = _read_id
     first_observation: Callable[[Any], Any] = _observation
@@ -105,7 +105,7 @@ class AgentEnvDialect:
     closes: bool = True
     """There is a POST /close. Without, a session's number is used again."""
     failed: Callable[[Mapping[str, Any]], bool] = _never
-    """Whether a reply with status 200 and no `error` is a failure all the same."""
+    """True if a reply with status 200 and no `error` is a failure all the same."""
     prepare: Callable[[str], str] = _plain
     """The action to send for a text. Raises ValueError, in words for the agent."""
     tool_text: Callable[[str, Mapping[str, Any]], str] = _react

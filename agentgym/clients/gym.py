@@ -71,7 +71,7 @@ class BackgroundLoop:
 
 
 class _Remote:
-    """What both environments share: a client in the background loop."""
+    """A client in the background loop, which both environments share."""
 
     def __init__(self, url: str, client: dict[str, Any]) -> None:
         self._background: BackgroundLoop | None = BackgroundLoop.acquire()
@@ -130,12 +130,15 @@ class RemoteEnv(gymnasium.Env[Observation, Action]):
         return self._remote.run(self._session.expert())
 
     def hint(self) -> str:
+        """Return guidance for the present state, in words."""
         return self._remote.run(self._session.hint())
 
     def snapshot(self) -> bytes:
+        """Return the whole state of the episode, for `restore`."""
         return self._remote.run(self._session.snapshot())
 
     def restore(self, state: bytes, *, seed: int | None = None) -> None:
+        """Continue from a snapshot; with `seed`, chance from there on is drawn from it."""
         self._remote.run(self._session.restore(state, seed=seed))
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ from agentgym.spec import EnvSpec
 
 MAX_MESSAGE = 256 * 2**20
 TIMEOUT_S = 60.0
-"""Of one request, unless told: that of OpenEnv's own client, since the server has no deadlines."""
+"""Seconds of one request by default: that of OpenEnv's own client, since the server has no deadlines."""
 ROOM_S = 1.0
 """A server without room is asked again after so long."""
 ATTACHING_S = 2.0
@@ -283,7 +283,7 @@ class OpenEnvSession(WithoutCapabilities):
             self._busy = False
 
     def _refusal(self, content: dict[str, Any]) -> EnvironmentFailure:
-        """What an error frame says. Raises KeyError or TypeError when it says nothing."""
+        """Return the error of an error frame. Raises KeyError or TypeError when it says nothing."""
         kind = FAILURES.get(content["code"], EnvironmentCrashed)
         if kind is not BadRequest:
             return kind(f"{self._url}: {content['message']}")

@@ -1,4 +1,4 @@
-"""What is common to worlds of other systems: their action schemas, their observations, their description as EnvSpec."""
+"""Action schemas, observations and EnvSpecs of environments of other systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec, ToolSpec
 
 MAX_TURNS = 30
-"""Of a world that does not say, unless the caller does."""
+"""Default where neither the environment nor the caller sets it."""
 
 
 class WithoutCapabilities:
@@ -41,12 +41,12 @@ class WithoutCapabilities:
 
 @dataclass(frozen=True)
 class Actions:
-    """How an action of ours becomes one of the server's, by the JSON Schema of its action class."""
+    """Mapping of our actions to the server's, by the JSON Schema of its action class."""
 
     field: str | None
     """The one field that a text goes into; None when there is no such field."""
     kind: str | None
-    """That field's JSON type; None when several are allowed."""
+    """The JSON type of the field; None when several are allowed."""
     fields: Mapping[str, Any]
     """Every field's schema, without `metadata`."""
     required: tuple[str, ...]

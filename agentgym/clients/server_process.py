@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentgym.errors import AgentGymError, MissingDependency, Unreachable, UsageError
 
 ANNOUNCED = re.compile(r"serving at (http\S+)")
-"""What a server prints once it answers, and its URL."""
+"""The line that a server prints once it answers, with its URL."""
 MIN_UPTIME_S = 60.0
 """A server that dies again within so many seconds will not do better the next time."""
 
@@ -100,7 +100,7 @@ class _Supervisor:
 
     def __init__(self, server: _Server, startup_s: float) -> None:
         self.lost = ""
-        """Why there is no server any more."""
+        """The reason why the server is gone."""
         self._server, self._startup_s = server, startup_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -117,7 +117,7 @@ class RemoteSession:
         self._episode_id: str | None = None
         self._steps = 0
         self._prefix = b""
-        """Of a StepRequest's JSON, the same throughout an episode."""
+        """The start of a StepRequest's JSON, the same throughout an episode."""
         self._stepping = False
         self._why_lost = ""
 
@@ -243,7 +243,7 @@ class RemoteSession:
         return self._id
 
     def _failed(self, error: EnvironmentFailure) -> EnvironmentFailure:
-        """What to raise for it; unless the request was at fault, the episode is over."""
+        """Return the error to raise; unless the request was at fault, the episode is over."""
         if isinstance(error, UnknownSession):
             error = EpisodeLost(f"the server does not know the session; was it restarted? ({error})")
         if isinstance(error, EpisodeLost | EnvironmentCrashed | DeadlineExceeded):

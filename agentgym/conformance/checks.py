@@ -133,9 +133,7 @@ async def info_is_as_promised(probe: CheckContext) -> None:
                 ) from None
             missing = [name for name in probe.spec.info_keys if name not in step.info]
             if missing:
-                raise CheckFailed(
-                    f"info of {where} lacks {', '.join(missing)}, which info_keys promises for every step"
-                )
+                raise CheckFailed(f"info of {where} lacks {', '.join(missing)}, which info_keys promises at every step")
             for name, value in step.info.items():
                 said, fits = INFO_TYPES.get(name, ("", None))
                 if fits is not None and not fits(value):
@@ -154,7 +152,7 @@ async def same_seed_same_episode(probe: CheckContext) -> None:
 
 
 async def instances_share_nothing(probe: CheckContext) -> None:
-    """what one instance does changes nothing in another"""
+    """an instance changes nothing in another"""
     require_deterministic(probe)
     last = probe.spec.splits[probe.splits[0]] - 1
     async with probe.session() as session:
@@ -249,7 +247,7 @@ async def step_after_end_is_refused(probe: CheckContext) -> None:
 
 
 async def nonsense_is_survived(probe: CheckContext) -> None:
-    """what is no action costs a turn and no more: valid_action is False, success is not True"""
+    """an invalid action costs a turn and no more: valid_action is False, success is not True"""
     tools = [tool.name for tool in probe.spec.tools[:1]]
     calls: list[Action] = [{"name": name, "arguments": {"no such": [1]}} for name in [*tools, "no such tool"] if tools]
     for action in (NONSENSE, "", " \n", "ü" * 5000, *calls):
@@ -268,7 +266,7 @@ async def nonsense_is_survived(probe: CheckContext) -> None:
 
 
 async def available_actions_are_valid(probe: CheckContext) -> None:
-    """whatever available_actions offers is understood when said"""
+    """every action that available_actions offers is understood"""
     if not {"available_actions", "valid_action"} <= set(probe.spec.info_keys):
         raise Skip("the world does not give both available_actions and valid_action")
     random = np.random.default_rng(probe.seed)

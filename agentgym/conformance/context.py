@@ -1,4 +1,4 @@
-"""What the conformance rules probe a world with: sessions, whole episodes, and how to say what is broken."""
+"""Sessions, episodes and errors that the conformance rules use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Skip(Exception):
 
 @dataclass
 class CheckContext:
-    """What the rules work with: fresh sessions of one world."""
+    """Fresh sessions of one environment, for the rules."""
 
     open_session: Callable[[], Awaitable[Session]]
     spec: EnvSpec
@@ -50,7 +50,7 @@ class CheckContext:
             await session.close()
 
     def task_list(self, split: str) -> list[int]:
-        """Up to `tasks` tasks, spread over the split."""
+        """Return at most `tasks` tasks, spread over the split."""
         size = self.spec.splits[split]
         return sorted({round(i * (size - 1) / max(1, self.tasks - 1)) for i in range(min(self.tasks, size))})
 
@@ -96,7 +96,7 @@ class Episode:
 
 
 async def replay(session: Session, actions: list[Action]) -> list[Step]:
-    """What the actions lead to, up to the end of the episode."""
+    """Replay the actions up to the end of the episode."""
     steps: list[Step] = []
     for action in actions:
         steps.append(await session.step(action))
@@ -127,7 +127,7 @@ async def episodes(probe: CheckContext, count: int = 6) -> AsyncIterator[tuple[i
 
 
 async def openings(probe: CheckContext, split: str, tasks: list[int], seeds: Sequence[int] = ()) -> list[str]:
-    """What tells tasks apart at their start: the observation and, where there is one, the state's key."""
+    """Return what distinguishes tasks at their start: the observation and, where there is one, the state's key."""
     seeds = seeds or [0] * len(tasks)
     async with probe.session() as session:
         steps = [await probe.begin(session, task, seed, split) for task, seed in zip(tasks, seeds)]

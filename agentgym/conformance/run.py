@@ -22,12 +22,12 @@ from agentgym.session import LocalSession, Session
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one rule found."""
+    """The result of one rule."""
 
     rule: str
     ok: bool
     message: str
-    """What the rule demands; when broken, what was seen and what the cause may be; when skipped, why."""
+    """The demand of the rule; when broken, what was observed and what the cause may be; when skipped, why."""
     skipped: bool = False
 
     def __str__(self) -> str:

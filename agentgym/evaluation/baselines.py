@@ -49,7 +49,7 @@ class BaselineScore:
     """Mean sum of rewards."""
     failed: int
     error: str = ""
-    """Of the first episode that failed."""
+    """The error of the first episode that failed."""
 
     def cell(self) -> str:
         """Success in per cent; the mean score in brackets where that is not the same."""

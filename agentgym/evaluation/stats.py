@@ -46,7 +46,7 @@ class Interval:
     note: str = ""
 
     def percent(self, digits: int = 1) -> str:
-        """In percent: "61.2 [55.0, 67.1]"."""
+        """Return the interval in percent: "61.2 [55.0, 67.1]"."""
         estimate, low, high = (percent(x, digits) for x in (self.estimate, self.low, self.high))
         return f"{estimate} [{low}, {high}]"
 

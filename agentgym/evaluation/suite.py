@@ -112,7 +112,7 @@ class Suite(BaseModel):
     attempts: Count = 1
     """Times every (task, seed) is tried; each draws from a random stream of its own."""
     seeds: tuple[Index, ...] = Field(default=(0,), min_length=1)
-    """Of the worlds. Every task is played with each."""
+    """Seeds of the environments. Every task is played with each."""
     metrics: tuple[str, ...] = ("success", "score", "turns", "invalid", "truncated")
     """Columns of the table: "success", "score", "turns", "invalid", "truncated", "pass@k" and "pass^k" for a number k.
 
@@ -182,7 +182,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
 
 
 PROBLEMS = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
-"""What is wrong with a field, where pydantic's own words do not suit a file."""
+"""Messages for a wrong field, where pydantic's own words do not suit a file."""
 
 
 def _problems(error: ValidationError) -> str:
@@ -268,7 +268,7 @@ class RunFolder:
         self.described = (out / "run.json").exists()
 
     def wants(self, episode: EpisodeSpec) -> bool:
-        """Whether it was never finished, or infrastructure failed it."""
+        """Return whether the episode was never finished, or infrastructure failed it."""
         return episode not in self.rows or self.rows[episode].failed
 
     def add(self, trajectory: Trajectory) -> AttemptRecord:

@@ -30,7 +30,7 @@ class SummaryRow:
     env: str
     split: str
     tasks: int
-    """With at least one scored attempt."""
+    """Tasks with at least one scored attempt."""
     attempts: int
     """Scored: `failed` is not among them."""
     failed: dict[str, int]
@@ -60,7 +60,7 @@ class SummaryRow:
 
     @property
     def failures(self) -> str:
-        """As in: 3 of 200 (ENVIRONMENT_FAILED 3)."""
+        """Return the failures as text: 3 of 200 (ENVIRONMENT_FAILED 3)."""
         return count_failures(self.failed, self.attempts)
 
 
@@ -85,7 +85,7 @@ def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Sum
 
 
 def one_scale(rows: Iterable[AttemptRecord]) -> bool:
-    """Whether scores may be averaged: they are of one environment."""
+    """Return whether scores may be averaged: they are of one environment."""
     return len({row.env for row in rows}) <= 1
 
 
@@ -133,7 +133,7 @@ def _by_task(rows: Iterable[AttemptRecord], metric: Scored) -> TaskScores:
 
 
 def _clusters(scores: TaskScores) -> dict[str, list[float]]:
-    """What is resampled: tasks, each with a mean for each seed; the seeds, where there is but one task."""
+    """Return the clusters to resample: tasks with a mean for each seed; the seeds, where there is one task."""
     means = {task: {seed: sum(s) / len(s) for seed, s in seeds.items()} for task, seeds in scores.items()}
     if len(means) > 1:
         return {task: list(seeds.values()) for task, seeds in means.items()}
@@ -174,7 +174,7 @@ class Comparison:
     worlds: tuple[Difference, ...]
     overall: Difference
     notes: tuple[str, ...] = ()
-    """What differs between the runs beside the policy."""
+    """Differences between the runs other than the policy."""
 
 
 def difference(
@@ -196,6 +196,6 @@ def difference(
 
 
 def count_failures(failed: dict[str, int], scored: int) -> str:
-    """As in: 3 of 200 (ENVIRONMENT_FAILED 3)."""
+    """Return the failures as text: 3 of 200 (ENVIRONMENT_FAILED 3)."""
     kinds = ", ".join(f"{name} {count}" for name, count in failed.items())
     return f"{sum(failed.values())} of {scored + sum(failed.values())}" + (f" ({kinds})" if kinds else "")

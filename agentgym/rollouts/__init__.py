@@ -1,1 +1,1 @@
-"""From a policy and an environment to trajectories."""
+"""Rollouts of a policy in an environment, and their trajectories."""

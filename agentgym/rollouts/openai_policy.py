@@ -26,7 +26,7 @@ from agentgym.spec import ToolSpec
 RETRIED = frozenset({408, 409, 425, 429, *range(500, 600)})
 """Answers that may be otherwise a moment later."""
 CONTEXT_SIGNS = ("context_length_exceeded", "maximum context length", "maximum model length", "context window")
-"""How OpenAI, vLLM, SGLang and llama.cpp say, with a 400, that the prompt is too long."""
+"""Phrases by which OpenAI, vLLM, SGLang and llama.cpp refuse a prompt that is too long, with a 400."""
 EXCERPT = 300
 """Characters of a failed answer's body that are quoted."""
 
@@ -36,15 +36,15 @@ class OpenAIPolicy:
     """Asks `model` at `base_url` for every reply. Connections are shared by its actors and closed by `aclose`."""
 
     base_url: str
-    """With its version, without /chat/completions: "https://api.openai.com/v1"."""
+    """The server's URL with its version, without /chat/completions: "https://api.openai.com/v1"."""
     model: str
     api_key: str | None = field(default=None, repr=False)
     temperature: float | None = None
     """None leaves it to the server."""
     max_tokens: int | None = None
-    """Of one reply; None leaves it to the server."""
+    """Maximum tokens of one response; None leaves it to the server."""
     timeout_s: float = 120.0
-    """For one whole answer, from sending the question."""
+    """Seconds for one whole response, from sending the request."""
     retries: int = 4
     """Asked again this many times after 429, 5xx, a time-out, a lost connection or an answer that is not a reply."""
     extra_body: dict[str, Any] = field(default_factory=dict)
@@ -64,16 +64,18 @@ class OpenAIPolicy:
 
     @property
     def url(self) -> str:
+        """Return the URL of the chat completions."""
         return f"{self.base_url}/chat/completions"
 
     @property
     def identity(self) -> str:
-        """What decides the answers, for a run's record: URL, model and sampling options; never the key."""
+        """Return what decides the responses, for a run's record: URL, model and sampling options; never the key."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra_body}
         told = [f"{name}={json.dumps(value)}" for name, value in sorted(options.items()) if value is not None]
         return " ".join([self.base_url, self.model, *told])
 
     def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
         return _OpenAIActor(self, episode.rng())
 
     async def aclose(self) -> None:

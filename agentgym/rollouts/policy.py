@@ -22,15 +22,15 @@ from agentgym.session import Session, Step
 
 
 class EpisodeSpec(NamedTuple):
-    """Which episode: everything that decides it beside the policy's weights."""
+    """Everything that decides an episode, apart from the policy's weights."""
 
     env: str
     split: str
     task: int
     seed: int = 0
-    """Of the world."""
+    """The environment's seed."""
     attempt: int = 0
-    """Of the policy: attempts at the same (task, seed) draw from different random streams."""
+    """The policy's attempt: attempts at the same (task, seed) draw from different random streams."""
 
     def rng(self, *salt: int) -> np.random.Generator:
         """The policy's own random stream in this episode; `salt` (a run's seed, a step) makes it another."""
@@ -48,7 +48,7 @@ class ContextFull(AgentGymError):
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """What an actor is given: the messages, and for scripted policies the world behind them."""
+    """The input of an actor for one turn: the messages, and for scripted policies the world behind them."""
 
     messages: list[Message]
     turn: int
@@ -72,13 +72,15 @@ class ModelResponse:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a token policy recorded over an episode."""
+    """The record of a token policy over an episode."""
 
     branches: tuple[Branch, ...] = ()
     forks: tuple[str, ...] = ()
 
 
 class Actor(Protocol):
+    """A policy bound to one episode."""
+
     async def act(self, ask: TurnContext) -> ModelResponse:
         """Raises ContextFull, or PolicyFailure when the engine is at fault."""
         ...
@@ -90,7 +92,11 @@ class Actor(Protocol):
 
 
 class Policy(Protocol):
-    def actor(self, episode: EpisodeSpec) -> Actor: ...
+    """Mapping from observations to responses; it makes one actor an episode."""
+
+    def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
+        ...
 
 
 class TextActor:
@@ -110,6 +116,7 @@ class ScriptedPolicy:
     script: Sequence[Action] | Callable[[TurnContext], Action]
 
     def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
         if not callable(self.script) and not self.script:
             raise UsageError("a scripted policy needs at least one action")
         return _Scripted(self.script)
@@ -131,6 +138,7 @@ class RandomPolicy:
     seed: int = 0
 
     def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
         return _Random(episode.rng(self.seed))
 
 
@@ -150,6 +158,7 @@ class ExpertPolicy:
     seed: int = 0
 
     def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
         return _Expert(self.noise, episode.rng(self.seed, 1))
 
 
@@ -175,6 +184,7 @@ class HumanPolicy:
     write: Callable[[str], None] = print
 
     def actor(self, episode: EpisodeSpec) -> Actor:
+        """Return the actor of one episode."""
         return _Human(self.read, self.write)
 
 

@@ -51,7 +51,7 @@ class PromptFormat(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     grammar: Literal["auto"] | ActionFormat = "auto"
-    """How a response holds its action. "auto" is the environment's own `action_format`."""
+    """Place of the action in a response. "auto" is the environment's own `action_format`."""
     system: str | None = None
     """Replaces the world's instructions; None keeps them, "" sends no system message."""
     window: int | None = Field(default=None, ge=0)
@@ -166,7 +166,7 @@ def render_call(call: ToolCall) -> str:
 
 
 def _between(tag: str, reply: str) -> list[str]:
-    """What each <tag>...</tag> holds. A tag that is opened and not closed does not count."""
+    """Return the content of each <tag>...</tag>. A tag that is opened and not closed does not count."""
     return re.findall(rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>", reply, flags=re.DOTALL)
 
 

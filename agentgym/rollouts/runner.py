@@ -22,7 +22,7 @@ from agentgym.session import Session, Step
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What cuts an episode."""
+    """Limits of an episode."""
 
     max_turns: int | None = None
     """Turns before the rollout cuts it; None is the world's own limit. (The world counts only the steps it took, so an
@@ -38,7 +38,7 @@ class EpisodePrefix:
     state: bytes
     """The world's snapshot."""
     step: Step
-    """What the agent sees now."""
+    """The present observation of the agent."""
     seen: Observation
     """The world's last observation; `step` shows another where a reply without an action is being complained of."""
     turns: tuple[Turn, ...] = ()
@@ -166,8 +166,10 @@ class _Play:
         return StopReason.TRUNCATED if after.truncated else None
 
     def invalid_action_message(self, problem: str) -> Observation:
-        """What follows a reply without an action. Under a window the world's last observation is told again, since the
-        window would lose it."""
+        """Return the observation after a response without an action.
+
+        Under a window the world's last observation is told again, since the window would lose it.
+        """
         text = self.harness.invalid_action_message(self.session.spec, problem)
         if self.harness.window is None:
             return text

@@ -26,7 +26,7 @@ from agentgym.errors import CheckpointError
 
 
 class StopReason(StrEnum):
-    """Why an episode ended."""
+    """The reason why an episode ended."""
 
     TERMINATED = "terminated"
     """The world ended it."""
@@ -58,7 +58,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a turn's sampled tokens lie: branch, first and one past the last position."""
+    """The place of a turn's sampled tokens: branch, first and one past the last position."""
 
     branch: int
     start: int
@@ -85,11 +85,11 @@ class Turn:
 
     index: int
     observation: str
-    """What the agent saw before it replied (text part)."""
+    """The observation before the response (text part)."""
     reply: str
     """The agent's whole reply, decoded."""
     action: Action | None
-    """What the harness parsed; None when the reply held no action (the world was then not stepped)."""
+    """The parsed action; None when the reply held no action (the world was then not stepped)."""
     reward: float
     """The world's reward for this step."""
     penalty: float = 0.0
@@ -99,7 +99,7 @@ class Turn:
     state_key: str | None = None
     """The world's state *before* the reply, where the world names it: the anchor of step-level groups."""
     role: int = 0
-    """Who replied, where a world has two players: its info["role"] before the reply."""
+    """The role that acted, where an environment has two players: its info["role"] before the reply."""
     span: Span | None = None
     """The turn's sampled tokens, when a token policy acted."""
     finish: str = "stop"
@@ -121,10 +121,10 @@ class Trajectory:
     stop: StopReason
     final_observation: str = ""
     error: str = ""
-    """What failed, when `stop.is_failure`."""
+    """The failure, when `stop.is_failure`."""
     branches: tuple[Branch, ...] = ()
     forks: tuple[str, ...] = ()
-    """Why each branch after the first was begun."""
+    """The reason why each branch after the first was begun."""
 
     @property
     def score(self) -> float:
@@ -161,6 +161,7 @@ class Trajectory:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trajectory:
+        """Return the trajectory of a record that `to_json` made."""
         branches = tuple(
             Branch(**{name: _unpack(packed[name], dtype) for name, dtype in _BRANCH_DTYPES.items()})
             for packed in record.get("branches", [])

@@ -63,7 +63,7 @@ class _TwoPlayerGame:
         self.step: Step | None = None
         """The session's last answer."""
         self.pending_reward = [0.0, 0.0]
-        """What each role has won since it was last told."""
+        """Reward of each role since its last step."""
         self.valid: list[Any] = [True, True]
         """valid_action of each role's last action."""
         self.asked = (asyncio.Event(), asyncio.Event())
@@ -84,7 +84,7 @@ class _TwoPlayerGame:
         self._took(step)
 
     async def answer(self, role: int) -> Step:
-        """What `role` is told when it is asked, or the game is over."""
+        """Return the step of `role`, once it is its turn or the game is over."""
         await self.asked[role].wait()
         if self.failed:
             raise EpisodeLost("the other player's side of the match failed")
@@ -126,7 +126,7 @@ class PlayerSession:
         if self.role == 0:
             await self.table.begin(seed, options)
         step = await self.table.answer(self.role)
-        self.table.pending[self.role] = step.reward  # an opening has no reward: it is told with the role's first step
+        self.table.pending_reward[self.role] = step.reward  # part of the role's first step: a reset has no reward
         return step._replace(reward=0.0)
 
     async def step(self, action: Action) -> Step:

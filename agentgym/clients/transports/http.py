@@ -149,18 +149,18 @@ class HttpClient:
 
 
 def malformed_reply(where: str, error: ValueError, content: bytes) -> EnvironmentCrashed:
-    """For a reply that is none."""
+    """Return the error for a reply that violates the protocol."""
     why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
     return EnvironmentCrashed(f"{where} answered what the protocol forbids ({why}): {excerpt(content)}")
 
 
 def unsent(error: Exception) -> bool:
-    """Whether the request that failed with this never left, so that sending it again is its first time."""
+    """Return whether the request that failed with this error never left, so that sending it again is its first time."""
     return isinstance(error, NotConnected | httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def direct(host: str, scheme: str = "http") -> bool:
-    """Whether no proxy of the environment stands before this host."""
+    """Return whether no proxy of the environment stands before this host."""
     if host in ("localhost", "127.0.0.1", "::1"):
         return True
     return not {scheme, "all"} & set(urllib.request.getproxies()) or bool(urllib.request.proxy_bypass(host))

@@ -21,7 +21,7 @@ MAX_HEAD = 65536
 class HttpResponse(NamedTuple):
     status: int
     headers: dict[str, str]
-    """By lower-case name; of a repeated one, the last."""
+    """Header values by lower-case name; a repeated header keeps its last value."""
     content: bytes
 
 

@@ -80,7 +80,7 @@ class HttpTransport:
 
 
 def failure_of(entry: Any) -> EnvironmentFailure | None:
-    """What a batch's entry says went wrong, when it is a WireError."""
+    """Return the error of a batch's entry, when it is a WireError."""
     if not isinstance(entry, dict) or "code" not in entry:
         return None
     try:

@@ -71,7 +71,7 @@ class WebSocketTransport:
         self._largest = 2**20
         self._outbox: list[_PendingRequest] = []
         self._sent: dict[int, _PendingRequest | list[_PendingRequest]] = {}
-        """By id; a list is a step_many."""
+        """Requests by id; a list is a step_many."""
         self._last_id = 0
         self._flushing = False
         self._fruitless = 0
@@ -360,7 +360,7 @@ class WebSocketTransport:
         self._watch = self._loop.call_later(self._watch_s, self._look)
 
     def _waiting(self) -> list[_PendingRequest]:
-        """What was sent and is unanswered."""
+        """Return the requests that are sent and not answered."""
         asks: Iterator[_PendingRequest] = (
             ask for asked in self._sent.values() for ask in (asked if isinstance(asked, list) else (asked,))
         )
@@ -377,7 +377,7 @@ def _settle(ask: _PendingRequest, answer: Any) -> None:
 
 
 def _batches(asks: list[_PendingRequest], largest: int) -> Iterator[list[_PendingRequest]]:
-    """In order, at most BATCH and about `largest` bytes each."""
+    """Yield batches in order, at most BATCH and about `largest` bytes each."""
     batch: list[_PendingRequest] = []
     size = 0
     for ask in asks:

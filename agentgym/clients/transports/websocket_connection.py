@@ -20,7 +20,7 @@ MAX_MESSAGE = 256 * 2**20
 
 
 class HandshakeRejected(ConnectionError):
-    """What answered does not open a WebSocket there."""
+    """The server does not open a WebSocket at this URL."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -42,9 +42,9 @@ class WebSocket(asyncio.Protocol):
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._parts: list[bytes] = []
         self.heard = time.monotonic()
-        """When anything last came."""
+        """Time of the last frame received."""
         self.pinged: float | None = None
-        """When a ping was sent, while nothing has come since."""
+        """Time of a ping that is unanswered."""
 
     @classmethod
     async def open(

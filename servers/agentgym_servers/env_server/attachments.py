@@ -10,7 +10,10 @@ from agentgym_servers.web.backend import EnvBackend, done
 
 
 class Attachments:
-    """Which (world, session id) have a socket. Their leases are renewed, as OpenEnv's sessions outlive any pause."""
+    """The (environment, session id) pairs that have a socket.
+
+    Their leases are renewed, as OpenEnv's sessions outlive any pause.
+    """
 
     def __init__(self, verbs: EnvBackend, lease_s: float) -> None:
         self._verbs, self._every_s = verbs, lease_s / 3
@@ -27,7 +30,7 @@ class Attachments:
             self._renewing = asyncio.ensure_future(self._renew())
 
     def close_later(self, world: str, session_id: str) -> None:
-        """Whoever detaches it shall close it."""
+        """Close the session when it is detached."""
         self._closing.add((world, session_id))
 
     def remove(self, world: str, session_id: str) -> bool:

@@ -31,7 +31,7 @@ from agentgym_servers.web.responses import reply_error, reply_json
 
 HEADER = "Mcp-Session-Id"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of the protocol, newest first; they do not differ in what is served here."""
+"""Versions of the protocol, newest first; they do not differ in what is served here."""
 
 
 class Streamable:
@@ -85,7 +85,10 @@ class Streamable:
         return reply_json(await rpc.raw(raw), headers=headers)
 
     async def _call(self, params: dict[str, Any], own: str | None) -> dict[str, Any]:
-        """As OpenEnv's, in the names of MCP. A call that the world does not take is an error for the model to see."""
+        """Call a tool, with the field names of MCP.
+
+        A call that the world does not take is an error for the model to see.
+        """
         result = await self._openenv.tools_call(params, own)
         content = [{key: value for key, value in part.items() if value is not None} for part in result["content"]]
         told = result["structured_content"]

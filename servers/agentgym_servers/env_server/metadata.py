@@ -1,4 +1,4 @@
-"""What a server says of a world: /metadata and /schema, made from its EnvSpec."""
+"""/metadata and /schema of an environment, made from its EnvSpec."""
 
 from __future__ import annotations
 

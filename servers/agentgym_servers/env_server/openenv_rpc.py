@@ -30,11 +30,11 @@ from agentgym_servers.web.parsing import NotJson, read
 PARSE, INVALID, UNKNOWN_METHOD, PARAMS, INTERNAL, SERVER = -32700, -32600, -32601, -32602, -32603, -32000
 
 RpcMethod = Callable[[dict[str, Any], str | None], Awaitable[Any]]
-"""Of params and the session that the request came with; raises Refused or EnvironmentFailure."""
+"""Function of the params and the session that the request came with; raises Refused or EnvironmentFailure."""
 
 
 class JsonRpcError(Exception):
-    """Why a request has an error for an answer."""
+    """The error that answers a request."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -183,7 +183,7 @@ class Rpc:
 
 
 def capacity(verbs: EnvBackend, world: str) -> dict[str, Any]:
-    """What OpenEnv's servers say beside "no room"."""
+    """Return the text of OpenEnv's servers for "no room"."""
     health = verbs.health(world)
     return {"active_sessions": health["sessions"], "max_sessions": health["max_sessions"]}
 

@@ -29,7 +29,7 @@ from agentgym_servers.web.backend import BackendReply, EnvBackend, consume_excep
 from agentgym_servers.web.parsing import NotJson, details, read
 
 OURS = b',"metadata":null,"terminated":'
-"""Where the fields of our own begin in a StepReply as our worlds write it."""
+"""The start of our own fields in a StepReply as our environments write it."""
 RESERVED = ("session_id", "episode_id", "queue_s")
 """Reset options that do not go to the world."""
 
@@ -225,7 +225,7 @@ class OpenEnvSocket(SequentialHandler):
         return None
 
     def _told(self, error: Exception) -> _Failed:
-        """What OpenEnv calls it."""
+        """Return OpenEnv's form of it."""
         match error:
             case _Failed():
                 return error

@@ -77,7 +77,7 @@ def add_routes(
 
 
 def _described(verb: str) -> dict[str, Any]:
-    """What /openapi.json says of a verb."""
+    """Return the description of a verb for /openapi.json."""
     if verb not in VERBS:
         return {"response_model": None}
     body, reply = VERBS[verb]
@@ -92,7 +92,7 @@ class _Handlers:
         self.verbs, self.max_body_bytes, self.lease_s = verbs, max_body_bytes, lease_s
         self.attachments = Attachments(verbs, lease_s)
         self._metadata: dict[str, tuple[EnvSpec, bytes]] = {}
-        """By world: every client asks for it."""
+        """Metadata by environment: every client asks for it."""
 
     def plain(self, verb: str) -> Call:
         """A verb whose body is read, passed on and answered."""

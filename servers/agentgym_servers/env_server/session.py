@@ -19,7 +19,7 @@ from agentgym_servers.env_server.workers.worker import Worker
 from agentgym_servers.web.metrics import Latencies, Metrics
 
 MAX_PAST_EPISODES = 64
-"""Past episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
+"""Number of ended episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class _Asked(NamedTuple):
     request_id: str | None
 
     def again(self, index: int | None, request_id: str | None) -> bool:
-        """Whether this is the step that a request without doubt means: by its index, or else by its request id."""
+        """Return whether a request without doubt means this step: by its index, or else by its request id."""
         return index == self.index if index is not None else request_id is not None and request_id == self.request_id
 
 
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
 class _Episode:
     id: str
     arguments: Any
-    """What it was begun with: a reset asked again must match."""
+    """Arguments of its reset: a reset asked again must match."""
     reply: bytes = b""
     steps: int = 0
     done: bool = False
@@ -56,7 +56,7 @@ class _Episode:
 
 
 class SessionOwner(Protocol):
-    """What a session uses of the table that holds it."""
+    """The part of the session table that a session uses."""
 
     metrics: Metrics
     clock: Callable[[], float]

@@ -66,10 +66,10 @@ class SessionTable:
         self.stuck: dict[str, str] = {}
         """Ended sessions whose world has not returned yet, id -> world: they keep their place until it does."""
         self.waiting: OrderedDict[Hashable, _Waiter] = OrderedDict()
-        """Who waits for a place, first come first, by (world, episode id) where there is one."""
+        """Requests that wait for a place, first come first, by (world, episode id) where there is one."""
         self._pool = pool
         self._freed: deque[float] = deque(maxlen=32)
-        """When places became free lately."""
+        """Times when places became free recently."""
         metrics.gauge("agentgym_sessions", "Live sessions.", lambda: self._by_world(self.live.values()))
         metrics.gauge("agentgym_queue_length", "Waiting for room.", lambda: self._by_world(self.waiting.values()))
 
@@ -104,7 +104,10 @@ class SessionTable:
         return waiter.session
 
     def worker(self, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
-        """Where a session's world runs. `lost` is told when it is gone while nobody calls it."""
+        """Return the worker in which a session's environment runs.
+
+        `lost` is told when it is gone while nobody calls it.
+        """
         if world.spec.inline or world.source is None:
             return LocalWorker(world)
         return ProcessWorker(self._pool, world, lost)
@@ -116,7 +119,7 @@ class SessionTable:
         return session
 
     def look(self, world: ServedEnv, session_id: str) -> ServerSession:
-        """As `find`, without renewing the lease."""
+        """Return the session, as `find` does, without renewing the lease."""
         session = self.live.get(session_id)
         if session is not None and self._expired(session):
             self._expire(session)

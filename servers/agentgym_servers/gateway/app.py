@@ -128,7 +128,7 @@ def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
         return reply_dump({"status": "healthy"})
 
     async def status(_: Request) -> Response:
-        """What the page shows."""
+        """Return the data of the page."""
         return reply_dump(
             {
                 "version": __version__,

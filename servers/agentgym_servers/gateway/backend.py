@@ -25,7 +25,7 @@ MARGIN_S = 30.0
 """A replica may take so much longer than the world's own deadline."""
 LOOKUP_S = 5.0
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
-"""What our servers call a session."""
+"""The form of a session id of our servers."""
 
 
 @dataclass
@@ -204,7 +204,7 @@ class GatewayBackend:
     async def _again(
         self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
     ) -> bytes:
-        """After the first request for this episode: its replica knows whether this one is the same."""
+        """Repeat a request for this episode after the first: its replica knows whether this one is the same."""
         await asyncio.wait([first])
         return await self._place(world, verb, body)
 
@@ -246,5 +246,5 @@ class GatewayBackend:
 
 
 def _json(body: BaseModel) -> bytes:
-    """As it was sent, but for the wait for room: that is the gateway's."""
+    """Return the request's JSON without the wait for room: that is the gateway's."""
     return body.model_dump_json(exclude_unset=True, exclude={"queue_s"}).encode()

@@ -1,4 +1,4 @@
-"""What the gateway remembers, in SQLite or PostgreSQL: the registered worlds, the API keys, its own id.
+"""The gateway's database, in SQLite or PostgreSQL: the registered worlds, the API keys, its own id.
 
 A world's row is written when the world has passed its check and is live, and deleted before it is drained, so that
 whatever runs without a row is left over from a crash. Every method blocks: call it from a thread.
@@ -178,7 +178,7 @@ class Registry:
             connection.execute(sql.insert(_keys).values(values))
 
     def revoke_key(self, key_id: str) -> bool:
-        """Whether there was such a key, not yet revoked."""
+        """Revoke a key. Return whether there was such a key, not yet revoked."""
         change = sql.update(_keys).where(_keys.c.id == key_id, _keys.c.revoked.is_(None)).values(revoked=time.time())
         with self._talking("cannot be written") as connection:
             return connection.execute(change).rowcount > 0

@@ -1,4 +1,4 @@
-"""Why the gateway refuses to register, to list or to remove a world. They travel as `WireError`s."""
+"""Errors of registering, listing or removing an environment. They travel as `WireError`s."""
 
 from __future__ import annotations
 

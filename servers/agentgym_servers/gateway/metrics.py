@@ -1,4 +1,4 @@
-"""What went through the gateway: for Prometheus since its start, for the page lately."""
+"""Traffic of the gateway: since its start for Prometheus, of the last minute for the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Meters:
 
 @dataclass
 class Traffic:
-    """Of one world."""
+    """Traffic of one environment."""
 
     world: str
     meters: Meters

@@ -22,7 +22,7 @@ from agentgym_servers.web.responses import TooLarge, body_of, reply_error
 
 TIMEOUT_S = 300.0
 MAX_FRAME = 100 * 2**20
-"""What OpenEnv's own client takes."""
+"""The largest frame that OpenEnv's own client takes."""
 _PATH = re.compile(rb"/envs/([^/]+)(/.*)", re.DOTALL)
 
 
@@ -106,7 +106,7 @@ async def _both_ways(client: WebSocket, server: websockets.ClientConnection) -> 
 
 
 async def check_foreign(replica: Replica) -> list[str]:
-    """What is wrong with a server of OpenEnv's protocol, in sentences."""
+    """Return the faults of a server of OpenEnv's protocol, in sentences."""
     broken = []
     try:
         reply = await replica.link.request("GET", "/schema", None, TIMEOUT_S)

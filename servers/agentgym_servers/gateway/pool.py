@@ -23,7 +23,7 @@ from agentgym_servers.gateway.replicas import Launcher, Replica, answering
 from agentgym_servers.gateway.schemas import Registration
 
 HEALTH_S = 2.0
-"""Between two looks at every replica."""
+"""Seconds between two health checks of every replica."""
 WAITING_S = 0.25
 """The same while somebody waits for room, which leases that run out may give."""
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 60.0

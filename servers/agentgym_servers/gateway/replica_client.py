@@ -16,11 +16,11 @@ from agentgym.errors import ConfigError, DeadlineExceeded, EnvironmentFailure, U
 from agentgym.protocol import WireError
 
 CONNECT_AGAIN_S = 30.0
-"""After a server refused its socket, requests are used for so long."""
+"""Seconds for which requests are used after a server refused its socket."""
 
 
 class ReplicaClient:
-    """To the server at `url`. Nothing is asked twice: whoever asked the gateway decides that."""
+    """Client of the server at `url`. It never retries: that is the caller's decision."""
 
     def __init__(self, url: str) -> None:
         parsed = httpx.URL(url)
@@ -69,7 +69,10 @@ class ReplicaClient:
         raise failure
 
     async def step(self, body: bytes, timeout_s: float, *, repeatable: bool) -> bytes:
-        """As `ask("/step", ...)`. Steps that are asked for in one turn of the loop travel together."""
+        """Send a step, as `ask("/step", ...)` does.
+
+        Steps that are asked for in one turn of the loop travel together.
+        """
         channel = self._channel or await self._socket(timeout_s)
         if channel is None:
             return await self.ask("/step", body, timeout_s, repeatable=repeatable)

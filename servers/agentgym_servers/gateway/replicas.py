@@ -40,7 +40,7 @@ class Running(Protocol):
     """The gateway started it, so that it may stop it and start another in its place."""
 
     async def ended(self) -> str | None:
-        """How it ended; None while it runs, as far as anybody but itself can tell."""
+        """Return how it ended; None while it runs, as far as anybody but itself can tell."""
         ...
 
     async def stop(self) -> None:
@@ -128,7 +128,7 @@ class ServerProcess:
                 await asyncio.wait_for(self._reader, 1)
 
     def _kill(self) -> None:
-        """With everything it started: it leads a process group."""
+        """Kill the process with everything it started: it leads a process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -174,17 +174,17 @@ class Replica:
     link: ReplicaClient = field(init=False)
     state: ReplicaState = "ready"
     why: str = ""
-    """Why it is not ready."""
+    """The reason why it is not ready."""
     capacity: int | None = None
     """Most sessions; None when it does not say."""
     sessions: int = 0
-    """Of its environment, at the last health check, and those opened and closed since."""
+    """Sessions of its environment, at the last health check, and those opened and closed since."""
     others: int = 0
     """Sessions of other environments at the same server, which take its capacity, too."""
     opening: int = 0
     """Sessions that are being opened now."""
     changes: int = 0
-    """How often `sessions` was changed between looks: a look that overlaps a change does not count."""
+    """Number of changes of `sessions` between checks: a check that overlaps a change does not count."""
     piped: bool = False
     """Its world is not routed: what counts are the sockets that go through here, not what its health says."""
     misses: int = 0
@@ -206,7 +206,7 @@ class Replica:
 
     @property
     def room(self) -> int:
-        """How many more sessions it may take, as far as is known."""
+        """Return how many more sessions it may take, as far as is known."""
         return max(0, (self.capacity or 1 << 30) - self.sessions - self.others - self.opening)
 
     async def look(self) -> None:
@@ -295,7 +295,7 @@ async def answering(running: Running, startup_s: float) -> Replica:
 
 
 async def metadata_of(replica: Replica) -> dict[str, Any]:
-    """What the server says of its world. Raises WorldUnreachable for what is no environment server."""
+    """Return the server's metadata. Raises WorldUnreachable for what is no environment server."""
     try:
         reply = await replica.link.request("GET", "/metadata", None, HEALTH_TIMEOUT_S)
         metadata = json.loads(reply.content)

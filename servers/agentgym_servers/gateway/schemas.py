@@ -13,7 +13,7 @@ MAX_REPLICAS = 256
 
 
 class Replicas(RequestModel):
-    """How many servers of the world may run."""
+    """Number of servers of the environment that may run."""
 
     min: int = Field(default=1, ge=0, le=MAX_REPLICAS)
     max: int = Field(default=1, ge=1, le=MAX_REPLICAS)
@@ -26,13 +26,13 @@ class Replicas(RequestModel):
 
 
 class ContainerLimits(RequestModel):
-    """What one container may use."""
+    """Limits of one container."""
 
     memory_mb: int = Field(default=1024, ge=16)
     cpus: float = Field(default=1.0, gt=0, le=1024)
     pids: int = Field(default=256, ge=8)
     network: bool = False
-    """Whether it may reach anything but the gateway."""
+    """True if it may reach anything but the gateway."""
 
 
 class Registration(RequestModel):
@@ -47,18 +47,18 @@ class Registration(RequestModel):
     """The id of an installed world, or "package.module:Class": served by a child process of the gateway."""
     replicas: Replicas = Replicas()
     limits: ContainerLimits | None = None
-    """Of a container; by default `ContainerLimits()`."""
+    """Limits of a container; by default `ContainerLimits()`."""
     port: int = Field(default=8000, ge=1, le=65535)
     read_only: bool = True
-    """Whether the container's root is read-only; /tmp never is."""
+    """True if the container's root is read-only; /tmp never is."""
     max_sessions: int | None = Field(default=None, ge=1)
-    """Of one replica by entry point; by default the server's own."""
+    """Sessions of one replica by entry point; by default the server's own."""
     idle_s: float = Field(default=300.0, ge=0)
     """A replica beyond `replicas.min` without sessions stops after so long."""
     startup_s: float = Field(default=60.0, gt=0, le=600)
     """A replica that does not answer so long after its start has failed."""
     check_tasks: int = Field(default=3, ge=1, le=1000)
-    """How many tasks of a split the conformance check tries."""
+    """Number of tasks of a split that the conformance check tries."""
     check_s: float = Field(default=300.0, gt=0, le=3600)
     """The check may take so long."""
 

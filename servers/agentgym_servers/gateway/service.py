@@ -105,7 +105,7 @@ class Gateway:
         return self.worlds[name]
 
     async def _finish(self, work: Any) -> Any:
-        """To its end, even when whoever asked goes away; but not past the gateway's."""
+        """Run to completion even if the caller disconnects; cancelled at shutdown."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -43,20 +43,20 @@ RETRY_AFTER_S = 1
 BYTES_A_TOKEN = 64
 """A body may have this many bytes for each token of the context, and 64 KiB: nothing longer could fit."""
 COMPLETION_TOKENS = 16
-"""Of a text completion that does not say, as OpenAI has it."""
+"""Tokens of a text completion whose request sets no maximum, as OpenAI has it."""
 
-RequestT = TypeVar("RequestT", ChatRequest, TextRequest)
+CompletionT = TypeVar("CompletionT", ChatRequest, TextRequest)
 
 
 class Model(Protocol):
-    """What the server asks of a model; `agentgym_trainers.rollout.served_model.ServedModel` is one."""
+    """Interface of a model; `agentgym_trainers.load.ServedModel` is one."""
 
     name: str
     max_length: int
     """Tokens of prompt and reply together."""
     temperature: float
     max_tokens: int | None
-    """Of a chat reply, where the request does not say; None is all the room there is."""
+    """Maximum tokens of a chat response, where the request sets none; None is all the room there is."""
     stop_ids: frozenset[int]
     fingerprint: str
     """Names the weights."""
@@ -188,7 +188,7 @@ class InferenceServer:
         if self._key is not None and not hmac.compare_digest(given, self._key):
             raise ApiError(401, "this server wants its key: Authorization: Bearer KEY", code="invalid_api_key")
 
-    async def _read(self, request: Request, kind: type[RequestT]) -> RequestT:
+    async def _read(self, request: Request, kind: type[CompletionT]) -> CompletionT:
         """The request, refused before it is read whole when no prompt of its length could fit."""
         self.authorise(request)
         told = f"this model's maximum context length is {self.model.max_length} tokens"

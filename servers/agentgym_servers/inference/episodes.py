@@ -27,7 +27,7 @@ from agentgym_servers.inference.schemas import add_post, read_body
 
 EPISODE_HEADER = "X-AgentGym-Episode"
 MAX_BYTES = 2**18
-"""Of what is told of a turn or of an ending."""
+"""Largest body of a turn's report or an episode's result."""
 _NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
@@ -61,7 +61,7 @@ class EpisodeRecording(Protocol):
 
 
 class EpisodeRecorder(Protocol):
-    """What the server asks of recording; `agentgym_trainers.rollout.external.recorder.Recorder` is one. All raise
+    """Interface of a recorder; `agentgym_trainers.rollout.external.recorder.Recorder` is one. All raise
     EpisodeRefused."""
 
     def chat(
@@ -102,7 +102,7 @@ class Recording:
 
 
 class TurnReport(BaseModel):
-    """What the world made of a turn."""
+    """Report of the environment's result of a turn."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -115,7 +115,7 @@ class TurnReport(BaseModel):
 
 
 class EpisodeResult(BaseModel):
-    """How an episode ended."""
+    """Result of an episode."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -23,7 +23,7 @@ class Generation:
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.offsets: list[int] = []
-        """Where in the text each token begins."""
+        """Position in the text at which each token begins."""
         self.on_text: Callable[[], object] = lambda: None
         """Told that `take` may have something new."""
         self._decode, self._stop_ids, self._stop = decode, stop_ids, stop
@@ -35,7 +35,7 @@ class Generation:
         """A stop string was found: the text ends before it."""
 
     def add(self, token: int, logprob: float) -> bool:
-        """Whether the reply ends with this token."""
+        """Add a token. Return whether the response ends with it."""
         self.offsets.append(len(self.text))
         self.ids.append(token)
         self.logprobs.append(logprob)

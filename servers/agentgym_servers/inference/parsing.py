@@ -1,4 +1,4 @@
-"""What travels between an OpenAI client and the inference server: requests, replies' parts and errors.
+"""Messages between an OpenAI client and the inference server: requests, replies' parts and errors.
 
 A field that would change the reply and is not supported is refused, unless it says what is done anyway (`top_p` 1).
 Fields that are not known are ignored, as other servers do.
@@ -104,7 +104,7 @@ class StreamOptions(BaseModel):
 
 
 class _Request(BaseModel):
-    """What both kinds of completion have."""
+    """Fields of both kinds of completion."""
 
     model_config = ConfigDict(extra="ignore")
 

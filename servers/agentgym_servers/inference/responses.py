@@ -30,7 +30,7 @@ class CompletionResponse:
     ) -> None:
         self.prompts, self.replies, self._decode = prompts, replies, decode
         self.recorded: dict[str, Any] | None = None
-        """Which turn of which episode the reply became, where it is recorded."""
+        """The turn and episode that the response became, where it is recorded."""
         prefix, self._whole, self._chunk = self.kind
         self._head = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -68,7 +68,7 @@ class CompletionResponse:
         return None
 
     def growth(self, index: int, reply: Generation) -> Chunk | None:
-        """What is new in a reply; None when nothing is to be told yet."""
+        """Return what is new in a response; None when there is nothing to send yet."""
         raise NotImplementedError
 
     def closing(self, index: int, reply: Generation) -> Chunk:

@@ -1,1 +1,1 @@
-"""What the servers share: the back end's interface, parsing, responses, WebSockets, metrics, logs."""
+"""Shared parts of the servers: the back end's interface, parsing, responses, WebSockets, metrics, logs."""

@@ -26,7 +26,7 @@ CANCELLED = EpisodeLost("the call was cancelled; the server is stopping")
 
 
 class EnvBackend(Protocol):
-    """What the front asks of its back. `world` is a name from `names`.
+    """The back end of a server's routes. `world` is a name from `names`.
 
     A verb raises EnvironmentFailure, at once or out of the future. It must not await anything before it has applied
     what was asked: calls that arrive in order take effect in order.
@@ -103,7 +103,7 @@ def entry_of(verbs: EnvBackend, world: str, step: StepRequest) -> BackendReply:
 
 
 def entry_bytes(entry: BackendReply) -> bytes:
-    """What stands for a step in the results: null while it runs."""
+    """Return the entry of a step in the results: null while it runs."""
     if isinstance(entry, bytes):
         return entry
     if not entry.done():

@@ -1,4 +1,4 @@
-"""Whether a request comes from a web page of another site: such a page must not drive a server that has no keys."""
+"""Detection of requests from a web page of another site: such a page must not drive a server that has no keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentgym_servers.web.responses import send_error
 
 
 async def reject_cross_origin(scope: Any, receive: Any, send: Any) -> bool:
-    """Whether a request was a foreign page's, and has been refused."""
+    """Refuse a request of a foreign page. Return whether it was one."""
     origin = foreign(scope)
     if origin is None:
         return False

@@ -11,7 +11,7 @@ URL = "http://127.0.0.1:8000/health"
 
 
 def check(url: str = URL, *, timeout_s: float = 4.0) -> str:
-    """What is wrong with the server, or nothing."""
+    """Return what is wrong with the server, or nothing."""
     try:
         with urlopen(url, timeout=timeout_s) as reply:
             status = json.load(reply)["status"]

@@ -1,4 +1,4 @@
-"""What a server writes to standard error: one event a line, as text or as JSON."""
+"""Logs of a server on standard error: one event a line, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def note(logger: logging.Logger, event: str, level: int = logging.INFO, **fields
 
 
 def brief(session_id: str) -> str:
-    """As much of a session's id as a log may show: whoever knows the whole id may use the session."""
+    """Return as much of a session's id as a log may show: whoever knows the whole id may use the session."""
     return session_id[:8]
 
 

@@ -88,7 +88,7 @@ def validation_error(error: ValidationError | NotJson) -> bytes:
 
 
 def _sentence(entry: dict[str, Any]) -> str:
-    """What is wrong, and where unless it is the body as a whole."""
+    """Return what is wrong, and where, unless it is the whole body."""
     if entry["loc"] == ("body",):
         return entry["msg"]
     return f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}"
@@ -109,7 +109,7 @@ def details(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def _message(entry: ErrorDetails) -> str:
-    """What is wrong with one field, without pydantic's names of our classes."""
+    """Return what is wrong with one field, without pydantic's names of our classes."""
     if entry["type"] in ("model_type", "model_attributes_type"):
         return ACTION_EXPECTED if entry["loc"][-1:] == ("action",) else "it should be a JSON object"
     return entry["msg"].removeprefix("Value error, ")

@@ -35,7 +35,7 @@ async def body_of(request: Request, largest: int) -> bytes:
 
 
 EXPECTED_ERRORS = (EnvironmentFailure, ValidationError, NotJson, TooLarge)
-"""What handlers raise to refuse a request."""
+"""Errors that handlers raise to refuse a request."""
 
 
 def error_response(error: Exception) -> tuple[int, bytes, dict[str, str]]:
@@ -77,7 +77,7 @@ def reply_error(status: int, code: str, message: str, **more: Any) -> Response:
 
 
 def add_error_replies(app: FastAPI) -> None:
-    """What no handler of ours answers: unknown paths and methods, and our bugs."""
+    """Add replies for what no handler answers: unknown paths and methods, and our bugs."""
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
 

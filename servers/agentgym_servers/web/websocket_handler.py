@@ -34,12 +34,12 @@ class WebSocketSender(Protocol):
         ...
 
     def hold(self, on: bool) -> None:
-        """Whether the client's further frames wait unread; those already read are still handed over."""
+        """Set whether the client's further frames wait unread; those already read are still handed over."""
         ...
 
 
 class WebSocketHandler(Protocol):
-    """What happens on one socket. Everything is called from the event loop, nothing may block."""
+    """Handler of one socket. Everything is called from the event loop, nothing may block."""
 
     def begin(self, link: WebSocketSender) -> None:
         """The socket is open."""

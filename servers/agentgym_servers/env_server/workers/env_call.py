@@ -90,7 +90,7 @@ def _from_factory(name: str, make: Factory) -> ServedEnv:
 
 
 class StepResult(NamedTuple):
-    """What a world answered to reset or step."""
+    """The result of an environment's reset or step."""
 
     body: bytes
     """The JSON object of a StepReply, without what the session adds."""
@@ -143,7 +143,10 @@ def describe(error: BaseException) -> str:
 
 
 def _checked(world: ServedEnv, method: str, result: Any) -> Any:
-    """What expert, hint, snapshot or restore returned. Raises EnvironmentCrashed unless its contract allows it."""
+    """Return the result of expert, hint, snapshot or restore.
+
+    Raises EnvironmentCrashed unless its contract allows it.
+    """
     try:
         if method == "expert":
             good = WireAction.of(result).value() == result and json.dumps(result) is not None

@@ -1,4 +1,4 @@
-"""What a server and its worker processes say to each other: frames of a small JSON list and raw bytes.
+"""Messages between a server and its worker processes: frames of a small JSON list and raw bytes.
 
 To a worker: `[call, session, method, arguments]`, the bytes being a snapshot for `restore` (its seed is an argument).
 Session 0 is the process itself: `start`, `ping`. Back, once a call: `[call, "answer", done]` with the body of a reply,
@@ -69,7 +69,7 @@ def pack_result(call: int, result: Any) -> bytes:
 
 
 def unpack_result(kind: Any, detail: Any, body: bytes) -> Any:
-    """What `pack_result` packed. Raises ValueError for anything else."""
+    """Unpack what `pack_result` packed. Raises ValueError for anything else."""
     if kind == "answer" and isinstance(detail, bool):
         return StepResult(body, detail)
     if kind == "value":

@@ -19,7 +19,7 @@ from agentgym_servers.web.logs import note
 from agentgym_servers.web.metrics import Metrics
 
 TICK_S = 0.5
-"""How often processes are looked at."""
+"""Seconds between checks of the processes."""
 SILENT_S = 3.0
 """A process in which a call is overdue and that answers no ping for so long is killed with all its sessions."""
 CLOSE_S = 30.0
@@ -27,7 +27,7 @@ CLOSE_S = 30.0
 IDLE_S = 300.0
 """A process without sessions ends after so long."""
 STOP_S = 2.0
-"""What worlds get for closing when the server stops."""
+"""Seconds for environments to close when the server stops."""
 MAX_BACKOFF_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ProcessWorker:
         self._process: WorkerProcess | None = None
         self._answer: asyncio.Future[Any] | None = None
         self._deadline_s: float | None = None
-        """Of the call that runs now, the closing included."""
+        """Deadline of the call that runs now, closing included."""
         self._timer: asyncio.TimerHandle | None = None
         self._freed: OnClosed | None = None
 
@@ -148,11 +148,12 @@ class _WorkerGroup:
 
 
 class WorkerPool:
-    """At most `workers` healthy processes for each world, started when they are needed, each holding many sessions.
+    """Pool of at most `workers` healthy processes for each environment, started when they are needed, each holding many
+    sessions.
 
-    A world's sessions go to the process with the fewest. A process in which a call has missed its deadline takes no
-    new ones; it is killed when nothing else runs in it, or when it answers no pings. Worlds share no process, so what
-    one does is never another's loss. Belongs to one event loop.
+    A world's sessions go to the process with the fewest. A process in which a call has missed its deadline takes no new
+    ones; it is killed when nothing else runs in it, or when it answers no pings. Worlds share no process, so what one
+    does is never another's loss. Belongs to one event loop.
     """
 
     def __init__(self, workers: int | None, memory_mb: int, metrics: Metrics) -> None:

@@ -118,7 +118,7 @@ class WorkerProcess(asyncio.Protocol):
             self.ask(0, "ping", None, self._pong)
 
     def silent_s(self) -> float:
-        """For how long it has owed a sign of life."""
+        """Return the seconds since it should have answered."""
         return 0.0 if self.ponged else time.monotonic() - self.pinged_at
 
     def memory(self) -> int:
@@ -137,7 +137,7 @@ class WorkerProcess(asyncio.Protocol):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def died(self) -> bool:
-        """Whether it has ended by itself. Leaves it unreaped, so that its process group's number stays taken."""
+        """Return whether it has ended by itself. Leaves it unreaped, so that its process group's number stays taken."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has none before Python 3.13
             return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -207,7 +207,7 @@ class WorkerProcess(asyncio.Protocol):
 
 
 class _Output(asyncio.Protocol):
-    """What a process prints goes to the server's log, by lines, and not faster than the log can take."""
+    """The output of a process goes to the server's log, by lines, and not faster than the log can take."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self._process, self._line = process, b""

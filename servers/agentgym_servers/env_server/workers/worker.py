@@ -1,4 +1,4 @@
-"""Where a world is called: the one seam between a session and the world's code."""
+"""Workers, which call an environment: the one seam between a session and the world's code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OnClosed = Callable[[], None]
 
 
 def noop() -> None:
-    """For those who need not know."""
+    """Do nothing."""
 
 
 class Worker(Protocol):
@@ -30,7 +30,7 @@ class Worker(Protocol):
         ...
 
     async def call(self, method: str, *arguments: Any, deadline_s: float) -> Any:
-        """As `call_now`, wherever the world runs. Raises DeadlineExceeded after `deadline_s`: the worker is lost.
+        """Call the environment, wherever it runs. Raises DeadlineExceeded after `deadline_s`: the worker is lost.
 
         Raises EpisodeLost at once when the worker is closed meanwhile.
         """

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one world, many sessions of it, a thread each. Started by `process.py`.
+"""The program of a worker process: one environment, many sessions of it, a thread each. Started by `process.py`.
 
 A session's calls all come from its own thread, as browsers and databases ask. The main thread only reads calls, so it
 answers a ping whatever the worlds do, unless one of them holds the interpreter's lock.
@@ -87,7 +87,8 @@ class WorkerMain:
         return None
 
     def _limit_memory(self) -> None:
-        """What the process may allocate, beside the stacks: beyond it, the world that asks gets a MemoryError."""
+        """Limit what the process may allocate, apart from the stacks: beyond it, the world that asks gets a
+        MemoryError."""
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = self._memory + STACK * threading.active_count()
         with contextlib.suppress(ValueError):  # whoever started us allows less
