@@ -77,6 +77,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
         "agentgym_environments/diagnostics/wordle/answers5.txt",
         "agentgym_environments/diagnostics/wordle/LICENSE.scowl",
         "agentgym_trainers/recipes/quickstart.toml",
+        "agentgym_trainers/setups/keydoor.toml",
     ):
         assert needed in names
 

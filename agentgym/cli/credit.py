@@ -36,7 +36,7 @@ def credit() -> None:
 
 
 @credit.command(short_help="Measure every credit assigner against branching.")
-@click.argument("world_and_overrides", nargs=-1, metavar="[WORLD] [section.key=value]...")
+@click.argument("world_and_overrides", nargs=-1, metavar="[ENV] [section.key=value]...")
 @click.option("--policy", type=click.Path(path_type=Path, file_okay=False), help="A checkpoint, as it is.")
 @click.option("--recipe", help="Warm a policy up by this recipe; its world, unless one is given.")
 @click.option("--assigner", "only", multiple=True, help="Only this one; may be given several times.")
@@ -48,7 +48,7 @@ def credit() -> None:
 )
 @click.option("--gradient/--no-gradient", default=True, show_default=True, help="Measure the gradient too.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: runs/credit-bench-WORLD]")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: runs/credit-bench-ENV]")
 def bench(
     world_and_overrides: tuple[str, ...],
     policy: Path | None,
@@ -65,7 +65,7 @@ def bench(
     """Find out how much every turn of some episodes really mattered, by playing on from every visited state many times;
     then measure every assigner on the same episodes.
 
-    WORLD must have snapshots. Without a policy or a recipe, a tiny model is warmed up on it. Asked again, the warm-up
+    ENV must have snapshots. Without a policy or a recipe, a tiny model is warmed up on it. Asked again, the warm-up
     in --out is used again. docs/credit-bench.md says what the columns mean.
     """
     if min(groups, group_size, continuations, learn_groups) < 2:

@@ -135,7 +135,7 @@ async def _evaluate(
     from agentgym.rollouts.openai_policy import OpenAIPolicy
 
     if what == "human":
-        raise UsageError("a person plays one episode at a time: agentgym play WORLD")
+        raise UsageError("a person plays one episode at a time: agentgym play ENV")
     policy, identity, harness = named_policy(what, grammar, concurrency=concurrency, **options)
     of_whom = f"{_folder_name(options['model'])}--{_folder_name(what)}" if "://" in what else _folder_name(what)
     out = out or Path("runs") / "eval" / _folder_name(suite.name) / of_whom

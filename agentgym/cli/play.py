@@ -12,7 +12,7 @@ from agentgym.errors import AgentGymError, UsageError
 
 
 @click.command(short_help="Play an episode at the terminal, or watch a policy play it.")
-@click.argument("world")
+@click.argument("world", metavar="ENV")
 @click.option("--split", help="[default: the world's first]")
 @click.option("--task", default=0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
@@ -26,9 +26,9 @@ from agentgym.errors import AgentGymError, UsageError
     help="How a reply holds its action.  [default: the policy's, or auto: the world's own]",
 )
 def play(world: str, grammar: Any, **options: Any) -> None:
-    """Play one episode of a WORLD at the terminal, or watch a policy play it.
+    """Play one episode of an ENV at the terminal, or watch a policy play it.
 
-    WORLD is an id, "package.module:Class" or a URL.
+    ENV is an id, "package.module:Class" or a URL.
     """
     asyncio.run(_play(world, grammar, **options))
 

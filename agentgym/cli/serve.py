@@ -11,7 +11,7 @@ from agentgym.cli.terminal import note_if_open
 
 
 @click.command(short_help="Serve worlds over HTTP.")
-@click.argument("worlds", nargs=-1, required=True)
+@click.argument("worlds", nargs=-1, required=True, metavar="ENV...")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1024, show_default=True)
@@ -52,7 +52,7 @@ def serve(
     mode: Any,
     log_format: Any,
 ) -> None:
-    """Serve WORLDS over HTTP until interrupted: ids or "package.module:Class".
+    """Serve each ENV over HTTP until interrupted: ids or "package.module:Class".
 
     Each is at /envs/NAME, the first one also at /.
     """

@@ -484,7 +484,7 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval random expert", "evaluate one policy at a time, not 2; to compare: agentgym eval compare A B"),
         ("eval compare one", "compare takes two evaluations' folders: agentgym eval compare A B"),
         ("eval compare one two", "one holds no evaluation: there is no attempts.jsonl"),
-        ("eval human", "a person plays one episode at a time: agentgym play WORLD"),
+        ("eval human", "a person plays one episode at a time: agentgym play ENV"),
         ("eval http://127.0.0.1:9/v1", "name the model that http://127.0.0.1:9/v1 should run: --model NAME"),
         ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
         ("eval random --suite text --env keydoor", "give --suite or --env, not both"),
