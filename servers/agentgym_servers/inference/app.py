@@ -49,7 +49,7 @@ CompletionT = TypeVar("CompletionT", ChatRequest, TextRequest)
 
 
 class Model(Protocol):
-    """Interface of a model; `agentgym_trainers.load.ServedModel` is one."""
+    """Interface of a model; `agentgym_trainers.rollout.served_model.ServedModel` is one."""
 
     name: str
     max_length: int
