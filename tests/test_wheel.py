@@ -22,12 +22,12 @@ PACKAGES = {
 PLAY = """
 import asyncio, sys
 import agentgym, agentgym_environments, agentgym_servers, agentgym_trainers
-from agentgym import load
+from agentgym import registry
 from agentgym.rollouts.policy import ExpertPolicy
 
 for package in (agentgym, agentgym_environments, agentgym_servers, agentgym_trainers):
     assert package.__file__.startswith(sys.argv[1]), package.__file__
-print(*load.names())
+print(*registry.names())
 episode = agentgym.Episode("wordle", "test", 3)
 session = agentgym.LocalSession(agentgym.make("wordle"))
 played = agentgym.rollout(session, ExpertPolicy().actor(episode), agentgym.Harness(), episode, agentgym.Limits())
