@@ -431,7 +431,7 @@ def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
 @real
 def test_a_worker_that_is_killed_takes_its_desktop_along(tmp_path):
     program = (
-        "import sys; from agentgym import load; env = load.make('gui-editor'); env.reset(seed=0); "
+        "import sys; from agentgym import registry; env = registry.make('gui-editor'); env.reset(seed=0); "
         "print(env.desktop.home.parent, flush=True); sys.stdin.read()"
     )
     worker = subprocess.Popen(
