@@ -166,8 +166,8 @@ def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:
 def memory(python: str, ours: int, theirs: int) -> tuple[float, float]:
     """Megabytes a session: `ours` in one process, and `theirs` in a process each, all open at once."""
     code = (
-        "import sys\nfrom agentgym import load\n"
-        "worlds = [load.make('miniwob') for _ in range(int(sys.argv[1]))]\n"
+        "import sys\nfrom agentgym import registry\n"
+        "worlds = [registry.make('miniwob') for _ in range(int(sys.argv[1]))]\n"
         "for number, world in enumerate(worlds): world.reset(seed=0, options={'task': number})\n"
         "print('open', flush=True)\nsys.stdin.read()\n[world.close() for world in worlds]"
     )

@@ -298,8 +298,8 @@ def test_scienceworld_offers_possible_actions_of_its_spec():
 def test_an_engine_ends_with_its_process():
     """Even one that is killed leaves no Java behind."""
     code = """
-from agentgym import load
-print(load.make("scienceworld").engine.process.pid, flush=True)
+from agentgym import registry
+print(registry.make("scienceworld").engine.process.pid, flush=True)
 import os; os.kill(os.getpid(), 9)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

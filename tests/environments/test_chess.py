@@ -218,8 +218,8 @@ def test_a_dead_engine_restarts_and_a_wrong_program_is_an_error():
 
 KILLED = """
 import sys, time
-from agentgym import load
-env = load.make("chess-endgames")
+from agentgym import registry
+env = registry.make("chess-endgames")
 env.reset(seed=0)
 env.expert()
 print(env.engine.process.pid, flush=True)
@@ -243,7 +243,7 @@ def test_a_missing_engine_is_reported_with_the_command():
     with pytest.raises(MissingDependency, match="apt-get install stockfish"):
         registry.make("chess", engine="no-such-engine")
     code = (
-        "import sys; sys.modules['chess'] = None\nfrom agentgym import load\nload.get_spec('chess')\nload.make('chess')"
+        "import sys; sys.modules['chess'] = None\nfrom agentgym import registry\nload.get_spec('chess')\nload.make('chess')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip().endswith("the chess worlds need python-chess: pip install 'turngym[chess]'")
