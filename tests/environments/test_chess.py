@@ -243,7 +243,8 @@ def test_a_missing_engine_is_reported_with_the_command():
     with pytest.raises(MissingDependency, match="apt-get install stockfish"):
         registry.make("chess", engine="no-such-engine")
     code = (
-        "import sys; sys.modules['chess'] = None\nfrom agentgym import registry\nload.get_spec('chess')\nload.make('chess')"
+        "import sys; sys.modules['chess'] = None\nfrom agentgym import registry\n"
+        "registry.get_spec('chess')\nregistry.make('chess')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.strip().endswith("the chess worlds need python-chess: pip install 'turngym[chess]'")
