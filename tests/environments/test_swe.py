@@ -346,5 +346,7 @@ def test_generated_tasks_are_loaded_and_solved(tmp_path, monkeypatch):
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"make some with `python -m agentgym_environments\.swe\.make PACKAGE --out "):
+    with pytest.raises(
+        ConfigError, match=r"make some with `python -m agentgym_environments\.synthetic\.swe\.make PACKAGE"
+    ):
         registry.make("swe", tasks=str(tmp_path))
