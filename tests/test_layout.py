@@ -64,9 +64,6 @@ OF_THE_SYSTEM = {DESKTOP / f"{name}.py" for name in ("accessibility", "desk")}
 """Run under the system's own Python, which has libraries that no virtual environment can have."""
 
 
-WITHOUT_CIRCLES = ("agentgym", "agentgym_servers")
-"""Packages without a circle of imports of any kind."""
-
 PLAIN_WORDS = ("agentgym", "agentgym_servers")
 """Packages whose docstrings begin with their subject or a verb, and whose public classes have unlike names."""
 
@@ -238,13 +235,18 @@ def import_graph(package: str) -> dict[str, set[str]]:
 
 def test_no_circle_of_imports_of_any_kind():
     offenders = []
-    for package in WITHOUT_CIRCLES:
+    for package in PACKAGES:
         graph = dict(import_graph(package))
         while free := [module for module, names in graph.items() if not names & graph.keys()]:
             for module in free:
                 del graph[module]
         offenders += [f"{module} is in a circle or imports one" for module in graph]
     report(offenders)
+
+
+def test_roots_of_packages_have_at_most_ten_modules():
+    roots = {name: [m for m in folder.glob("*.py") if not m.stem.startswith("__")] for name, folder in PACKAGES.items()}
+    report([f"{name} has {len(modules)} modules at its root" for name, modules in roots.items() if len(modules) > 10])
 
 
 def test_folders_of_the_servers_import_one_way():

@@ -140,8 +140,8 @@ def _check_provided(who: str, need: str, config: Config) -> None:
                 f"{config.rollout.group_size}"
             )
     else:
-        givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
-        if not any(name in config.signals for name in givers):
+        if not any(need in SIGNALS[name].provides for name in config.signals):
+            givers = [name for name, kind in SIGNALS.items() if need in kind.provides]
             tables = " or ".join(f"[signals.{name}]" for name in givers) or "a signal of your own"
             raise ValueError(f"{who} reads {need}, which nothing provides: add {tables}")
 
