@@ -42,7 +42,7 @@ _registered: dict[str, str] = {}
 
 
 class Installed(NamedTuple):
-    """What an installed id stands for."""
+    """Installed environment: what an id stands for."""
 
     target: str
     """"package.module:Class"."""
@@ -188,7 +188,7 @@ def _described(path: Path, known: Mapping[str, Installed]) -> dict[str, Installe
 
 
 def _folders(package: str) -> list[Path]:
-    """Where a package's files are; nothing for one that is not there. Imports at most the packages around it."""
+    """Find a package's folder; None where there is none. Imports at most the packages around it."""
     try:
         found = importlib.util.find_spec(package) if package else None
     except ModuleNotFoundError:

@@ -30,7 +30,7 @@ def _recipes() -> list[tuple[str, str]]:
 
 
 class Choice(NamedTuple):
-    """What the command line chooses: a method, and where it runs."""
+    """Choice of the command line: a method, and where it runs."""
 
     recipe: str
     overrides: tuple[str, ...] = ()

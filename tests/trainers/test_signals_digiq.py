@@ -102,7 +102,7 @@ def test_the_chosen_action_is_the_greedy_one() -> None:
     signal, _ = signal_of(lambda call, prompt: [int(coin.integers(FIRST, STOP))], candidates=8)
     scene = oracle_scene()
     remember(signal, scene)
-    batch, rows = asyncio.run(signal.actor(scene))
+    batch, rows = asyncio.run(signal.training_batch(scene))
     state_N = np.array([row.ids[row.action_at[0] - 1] for row in rows])
     said_N = np.array([row.ids[-1] for row in rows])
     assert {SA, SB, SC} <= set(state_N.tolist())
@@ -117,7 +117,7 @@ def test_one_candidate_is_filtered_imitation_of_the_buffer() -> None:
     signal, engine = signal_of([[SECOND]], candidates=1)
     scene = oracle_scene()
     remember(signal, scene)
-    batch, rows = asyncio.run(signal.actor(scene))
+    batch, rows = asyncio.run(signal.training_batch(scene))
     drawn = signal.replay.sample(40, np.random.default_rng(0))
     assert [row.ids.tolist() for row in rows] == [[*t.state, *t.action] for t in drawn]
     assert engine.calls == []
@@ -130,7 +130,7 @@ def test_nothing_above_the_threshold_is_no_loss(kit) -> None:
     signal, _ = signal_of([[SECOND]] * 3, candidates=4)
     scene = oracle_scene()
     remember(signal, scene)
-    batch, rows = asyncio.run(signal.actor(scene))
+    batch, rows = asyncio.run(signal.training_batch(scene))
     credit = DIGIQ(batch, threshold=0.6)
     assert not credit.advantage_A.any()
     model = kit.build()
@@ -162,7 +162,7 @@ def test_what_is_no_action_is_never_imitated() -> None:
         with torch.no_grad():
             signal.critic.heads.q_heads[0][0].weight[0, 64 + 8 * (SC + 1) + 2] = 9.0  # what STOP is worth at sC
         remember(signal, scene)
-        found, rows = asyncio.run(signal.actor(scene))
+        found, rows = asyncio.run(signal.training_batch(scene))
         assert (rows[0].ids[-1] == FIRST) == (rows[0].ids.tolist() == [SC, FIRST])
         imitated = DIGIQ(found, threshold=0.05).advantage_A
         assert imitated.any() == (not refused)
@@ -187,7 +187,7 @@ def test_until_the_critic_is_warm_nothing_is_imitated() -> None:
     signal, engine = signal_of([[FIRST]], warmup=6)
     scene = oracle_scene(step=5)
     remember(signal, scene)
-    batch, _ = asyncio.run(signal.actor(scene))
+    batch, _ = asyncio.run(signal.training_batch(scene))
     assert not DIGIQ(batch).advantage_A.any()
     assert batch.turn_A is scene.batch.turn_A
     assert engine.calls == []

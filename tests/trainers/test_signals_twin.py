@@ -393,7 +393,7 @@ def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
     scene = toy_scene()
     asyncio.run(signal.fit(scene))
     engine.calls.clear()
-    batch, rows = asyncio.run(signal.actor(scene))
+    batch, rows = asyncio.run(signal.training_batch(scene))
     known = {tuple(t.state.tolist()) for t in transitions_of(scene.batch, scene.rows, 0.95)}
     assert len(rows) == len(batch.group_M) == len(batch.traj_N) == 5
     for m, (row, (_, prompt, completion)) in enumerate(zip(rows, engine.calls, strict=True)):
@@ -428,7 +428,7 @@ def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:
         scene = toy_scene(step)
         asyncio.run(signal.fit(scene))
         asked = len(engine.calls)
-        batch, rows = asyncio.run(signal.actor(scene))
+        batch, rows = asyncio.run(signal.training_batch(scene))
         columns = asyncio.run(signal.annotate(scene))
         assert (np.abs(columns["q_N"]).max() > 0) == warm
         assert (np.abs(Q_MINUS_V(batch).advantage_A).max() > 0) == warm
@@ -439,7 +439,7 @@ def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:
     signal, engine = scripted([[5, 7]], actor="rollout")
     scene = toy_scene()
     asyncio.run(signal.fit(scene))
-    batch, _ = asyncio.run(signal.actor(scene))
+    batch, _ = asyncio.run(signal.training_batch(scene))
     assert batch.turn_A is scene.batch.turn_A
     np.testing.assert_array_equal(batch.x["q_N"], asyncio.run(signal.annotate(scene))["q_N"])
 
@@ -457,7 +457,7 @@ def test_only_resampled_actions_move_the_actor(kit, played) -> None:
         engine = InProcessEngine(actor, max_sequences=8, max_length=640)
         signal = TwinSignal(TwinOptions(warmup=0, actor_states=12), critic, engine, Sampling(1.0, 4), wave=8)
         signal.replay.add(buffer)
-        batch, rows = asyncio.run(signal.actor(scene_of(toy_batch([[0]]), [])))
+        batch, rows = asyncio.run(signal.training_batch(scene_of(toy_batch([[0]]), [])))
         engine.shutdown()
         fresh_steps.append(step_of(copy.deepcopy(model), batch, rows))
         drawn = signal.replay.sample(12, np.random.default_rng(0))
