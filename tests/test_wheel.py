@@ -28,7 +28,7 @@ from agentgym.rollouts.policy import ExpertPolicy
 for package in (agentgym, agentgym_environments, agentgym_servers, agentgym_trainers):
     assert package.__file__.startswith(sys.argv[1]), package.__file__
 print(*registry.list_envs())
-episode = agentgym.Episode("wordle", "test", 3)
+episode = agentgym.EpisodeSpec("wordle", "test", 3)
 session = agentgym.LocalSession(agentgym.make("wordle"))
 played = agentgym.rollout(session, ExpertPolicy().actor(episode), agentgym.PromptFormat(), episode, agentgym.Limits())
 print(asyncio.run(played).success)
