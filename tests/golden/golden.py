@@ -50,12 +50,19 @@ def training(recipe: str, out: Path) -> list[dict[str, object]]:
     ]
 
 
-def bench(out: Path) -> list[dict[str, object]]:
+def bench(out: Path) -> list[object]:
     """The table of `agentgym credit bench` on the oracle MDP."""
     small = ("--groups", "4", "--group-size", "4", "--learn-groups", "4", "--continuations", "12")
     command("credit", "bench", "oracle", *small, "--out", str(out / "bench"))
     table = json.loads((out / "bench" / "bench.json").read_text())
-    return [{key: value for key, value in table.items() if not key.endswith("seconds")}]
+    return [without_seconds(table)]
+
+
+def without_seconds(tree: object) -> object:
+    """A JSON tree without its times."""
+    if isinstance(tree, dict):
+        return {key: without_seconds(value) for key, value in tree.items() if not key.endswith("seconds")}
+    return [without_seconds(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def command(*arguments: str) -> None:
