@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+import agentgym_trainers
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.sections import Config, CreditOptions
 from agentgym_trainers.credit import ASSIGNERS
@@ -62,6 +63,13 @@ def test_the_wiring_names_every_option_once(name):
     assert sorted(told) == sorted(option for option in options if "." in option)
     absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "scale", "schedules"}
     assert {option for option in options if "." not in option} <= absent
+
+
+def test_the_wiring_names_files_that_exist():
+    package = Path(agentgym_trainers.__file__).parent
+    for reader, option, _ in wiring(resolve("gigpo")):
+        for name in reader.partition(" (")[0].split(", "):
+            assert (package / name).exists() or (package.parents[1] / name).exists(), f"{option}: {name}"
 
 
 def test_choosing_another_part_drops_the_first_ones_options():

@@ -3,7 +3,7 @@
     loss = Σ_A w_A · loss_A,   w = token_weights(whole optimiser batch, mode)
 
 The weights hold every denominator, so micro-batches simply add up. An objective whose unit is larger than a token sees
-the whole optimiser batch at once; the learner takes its exact gradient in two passes (twopass.py).
+the whole optimiser batch at once; the learner takes its exact gradient in two passes (`learner.whole_batch_gradient`).
 
 An objective's options are the keyword-only parameters of its function. To add one, write the function and add it here.
 """

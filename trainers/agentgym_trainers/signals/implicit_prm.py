@@ -7,8 +7,8 @@
     loss = "pair"     iStar, OPRL (Liu et al. 2025, 2509.19199): −log σ(s⁺ − s⁻) over every success × failure of a
                       group, s = Σ_t β Σ_{j∈t} q_j; ref = the policy that acted, which moves on.
 
-Both couple whole trajectories; the gradient is exact whatever the micro-batches are (twopass.py). Released iStar
-detaches the scores before the loss, so that its φ never moves.
+Both couple whole trajectories; the gradient is exact whatever the micro-batches are (`learner.whole_batch_gradient`).
+Released iStar detaches the scores before the loss, so that its φ never moves.
 """
 
 from __future__ import annotations
