@@ -56,7 +56,7 @@ def gateway(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
             headers = {"Authorization": f"Bearer {secret}"}
             body = {"name": "echo", "url": f"{world}/envs/echo", "check_tasks": 1}
             assert httpx.post(f"{url}/environments", json=body, headers=headers, timeout=60).status_code == 201
-            yield url, secret, [secret, secret.rsplit("_", 1)[-1], key.digest]
+            yield url, secret, [secret, secret.split("_", 2)[2], key.digest]
 
 
 @pytest.fixture(scope="module")
