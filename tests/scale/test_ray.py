@@ -28,7 +28,7 @@ from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.distributed.build import PublishingEngine
+from agentgym_trainers.distributed.build import BroadcastingEngine
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.train import Trainer, TrainStepResult
@@ -117,7 +117,7 @@ def test_two_learners_and_two_workers_do_what_one_process_does(nodes, tokenizer,
     async def both() -> None:
         alone = trainer_of(config(), tokenizer, tmp_path / "alone")
         spread = trainer_of(config(scale=SCALE), tokenizer, tmp_path / "spread")
-        assert isinstance(spread.engine, PublishingEngine)
+        assert isinstance(spread.engine, BroadcastingEngine)
         try:
             placed = ray.util.placement_group_table(spread.engine.cluster._group)["bundles_to_node_id"]
             assert len(placed) == 4
@@ -149,7 +149,7 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
 
     async def play() -> None:
         trainer = trainer_of(config(scale=SCALE), tokenizer, tmp_path)
-        assert isinstance(trainer.engine, PublishingEngine)
+        assert isinstance(trainer.engine, BroadcastingEngine)
         crew = trainer.engine.crew
         try:
             await trainer.publish()
