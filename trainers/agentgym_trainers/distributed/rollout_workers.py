@@ -240,7 +240,7 @@ class RolloutWorkerPool:
             if number not in self.starting:
                 self.starting[number] = asyncio.ensure_future(self._back(number))
         raise PolicyFailure(
-            f"{MAX_WORKER_FAILURES} rollout workers were lost over the same {len(episodes)} episodes; the last one: {why}. "
+            f"{MAX_WORKER_FAILURES} rollout workers were lost over the same {len(episodes)} episodes; the last: {why}. "
             "Give workers more memory, or fewer episodes at once (rollout.concurrency), and resume"
         )
 

@@ -239,9 +239,8 @@ class Learner(TrainStep):
             return outputs.index, outputs.logprob
 
         gradient_A, loss, seen = whole_batch_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
-        first = self.processes.rank == 0  # every process saw the whole: it is told once
         metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
-        return replace(task, gradient_A=gradient_A), metrics if first else {}
+        return replace(task, gradient_A=gradient_A), metrics if self.processes.rank == 0 else {}
 
     def _loss(self, outputs: ForwardOutput, task: LossInputs) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
@@ -390,8 +389,7 @@ class Learner(TrainStep):
 def _targets(batch: Batch, credit: Credit) -> tuple[np.ndarray, np.ndarray] | None:
     """The critic's (target, weight) at each action token: every token's, or only a turn's first."""
     if "value_A" in credit.targets:
-        a = len(batch.turn_A)
-        return credit.targets["value_A"], np.full(a, 1 / max(a, 1))
+        return credit.targets["value_A"], np.full(len(batch.turn_A), 1 / max(len(batch.turn_A), 1))
     if "value_N" in credit.targets:
         target_A = credit.targets["value_N"][batch.turn_A]
         return target_A, np.where(batch.first_A, losses.turn_weights(batch)[batch.turn_A], 0.0)
