@@ -85,7 +85,7 @@ def measured(model: Any, lora: bool, dtype: Dtype, recompute: bool) -> tuple[int
     """Bytes of weights, of gradients and moments, of activations; seconds a step."""
     model = copy.deepcopy(model)
     if lora:
-        adapters.add(cast(model, dtype), LoraOptions(), seed=0)
+        adapters.add_lora(cast(model, dtype), LoraOptions(), seed=0)
     if recompute:
         use_recompute(model)
     learner, (batch, rows, credit) = Learner(model, OptimOptions(), dtype=dtype), make_batch()

@@ -27,7 +27,7 @@ import torch
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import forward, tiny
 from agentgym_trainers.nn.prefix_tree import Chunk, Tree, tree_of
@@ -127,7 +127,7 @@ def main() -> int:
     )  # fmt: skip
     tokenizer = tiny.make_tokenizer(["go north"], shape.vocab_size, shape.max_length)
     model = tiny.make_model(shape, tokenizer, 0).to(args.device)
-    head = ValueHead(model, ValueOptions(trunk="shared")).to(args.device) if args.critic else None
+    head = Critic(model, ValueOptions(trunk="shared")).to(args.device) if args.critic else None
     count = sum(p.numel() for p in model.parameters())
     print(f"{count / 1e6:.1f} million parameters, groups of {GROUP}, {torch.get_num_threads()} threads, {args.device}")
     met = True

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
-from agentgym_trainers.signals.base import Parts, Scene, Signal, SignalKind
+from agentgym_trainers.signals.base import Signal, SignalContext, SignalDependencies, SignalKind
 
 
 class TaskMeanOptions(BaseModel):
@@ -22,15 +22,15 @@ class TaskMeanOptions(BaseModel):
 
 
 class TaskMean(Signal):
-    def __init__(self, options: TaskMeanOptions, parts: Parts) -> None:
+    def __init__(self, options: TaskMeanOptions, parts: SignalDependencies) -> None:
         self.options = options
         self.returns: dict[int, list[float]] = defaultdict(list)
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         means = {task: float(np.mean(returns)) for task, returns in self.returns.items()}
         return {"inst_value_M": np.array([means.get(t.task, self.options.initial) for t in scene.trajectories])}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         for trajectory, total in zip(scene.trajectories, scene.batch.return_M.tolist(), strict=True):
             self.returns[trajectory.task].append(total)
         return {"tasks": float(len(self.returns))}

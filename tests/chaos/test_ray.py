@@ -30,8 +30,8 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 STEPS, STALENESS = 8, 2
-KINDS = ("trainer", "LearnerRank", "RolloutWorker", "RolloutWorker", "world")
-FIRST, FIRST_ASYNCHRONOUS = ["RolloutWorker", "world", "LearnerRank"], ["RolloutWorker", "world", "trainer"]
+KINDS = ("trainer", "LearnerWorker", "RolloutWorker", "RolloutWorker", "world")
+FIRST, FIRST_ASYNCHRONOUS = ["RolloutWorker", "world", "LearnerWorker"], ["RolloutWorker", "world", "trainer"]
 """Whom to kill in the first training of each kind."""
 DEAD = (
     r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
@@ -174,7 +174,7 @@ def carried_through(
             break
 
     def left() -> list[int]:
-        return [*nodes.actors("LearnerRank"), *nodes.actors("RolloutWorker"), *nodes.worlds()]
+        return [*nodes.actors("LearnerWorker"), *nodes.actors("RolloutWorker"), *nodes.worlds()]
 
     wait_for(lambda: not left(), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in left()]}")
 

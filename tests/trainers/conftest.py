@@ -43,7 +43,7 @@ from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 from agentgym_trainers.run import run
-from agentgym_trainers.signals.base import Parts, Scene
+from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 ARCHITECTURES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16, "num_key_value_heads": 2}),
@@ -127,7 +127,7 @@ def play(
 
 def told(
     tokenizer: Any, *, world: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
-) -> Scene:
+) -> SignalContext:
     """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
     `model`'s, else 0."""
     spec, template = registry.get_spec(world), ChatTemplate(tokenizer)
@@ -144,13 +144,13 @@ def told(
     if model is not None:
         logprobs = Learner(model, OptimOptions()).logprobs(batch, rows)
         batch = replace(batch, logprob_A=logprobs.astype(np.float32))
-    return Scene(batch, rows, trajectories, 0, np.random.default_rng(0))
+    return SignalContext(batch, rows, trajectories, 0, np.random.default_rng(0))
 
 
-def parts(model: Any, *, tokens: int = 10**6, temperature: float = 1.0) -> Parts:
+def parts(model: Any, *, tokens: int = 10**6, temperature: float = 1.0) -> SignalDependencies:
     """What signals without an engine are built from."""
     absent: Any = None
-    return Parts(
+    return SignalDependencies(
         model=model, reference=model, engine=absent, template=absent, sampling=Sampling(temperature, 1, ()),
         runner=absent, open_session=absent, spec=absent, folder=absent, seed=0, tokens_per_micro_batch=tokens,
     )  # fmt: skip

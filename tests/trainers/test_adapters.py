@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from agentgym.errors import CheckpointError, ConfigError
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import checkpoint, lora
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
@@ -33,7 +33,7 @@ def adapted(kit: Any, name: str = "qwen2-gqa", options: LoraOptions = SMALL, **c
     """(a model with adapters, the same without)"""
     model = kit.build(name, **changes)
     plain = copy.deepcopy(model)
-    lora.add(model, options, seed=0)
+    lora.add_lora(model, options, seed=0)
     return model, plain
 
 
@@ -85,8 +85,8 @@ def test_the_gradient_does_not_depend_on_micro_batches(kit, trunk) -> None:
     found = []
     for tokens in (10**6, 60, 1):
         model = kit.build("qwen3").double()
-        value = ValueHead(model, ValueOptions(trunk=trunk)).double() if trunk else None
-        lora.add(model, SMALL, seed=0)
+        value = Critic(model, ValueOptions(trunk=trunk)).double() if trunk else None
+        lora.add_lora(model, SMALL, seed=0)
         use_recompute(model)
         batch, rows = kit.episodes()
         learner = Learner(model, OptimOptions(lr=1e-2, tokens_per_micro_batch=tokens), value=value)
@@ -107,7 +107,7 @@ def test_only_layers_that_are_named_have_adapters(kit) -> None:
 @pytest.mark.parametrize(("target", "says"), [("nowhere", "not found"), ("embed_tokens", "is no linear layer")])
 def test_what_cannot_have_an_adapter_is_refused(kit, target, says) -> None:
     with pytest.raises(ConfigError, match=f"model.lora.targets: .*{says}"):
-        lora.add(kit.build(), LoraOptions(targets=(target,)), seed=0)
+        lora.add_lora(kit.build(), LoraOptions(targets=(target,)), seed=0)
 
 
 def test_adapters_of_another_rank_are_refused(kit) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agentgym_trainers.credit_bench import columns
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Scene, Signal, SignalKind
+from agentgym_trainers.signals.base import Signal, SignalContext, SignalKind
 from agentgym_trainers.testing import random_batch
 
 
@@ -25,7 +25,7 @@ def test_a_bug_in_a_signal_stays_a_bug(monkeypatch) -> None:
     monkeypatch.setitem(SIGNALS, "role", kind)
     bench: Any = SimpleNamespace(parts=None, passes=1, scenes=[], told={})
     rng = np.random.default_rng(0)
-    scene = Scene(random_batch(rng), [], [], 0, rng)
+    scene = SignalContext(random_batch(rng), [], [], 0, rng)
     options = SIGNALS["role"].options()
     with pytest.raises(KeyError, match="missing"):
         asyncio.run(columns.Columns._signal(bench, "role", options, scene, "role"))  # pyright: ignore

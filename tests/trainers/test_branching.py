@@ -27,7 +27,7 @@ from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.rollout.monte_carlo import Branched, branch, estimate, require_snapshots, retrace
+from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, estimate, require_snapshots, retrace
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.annotate import annotate, fit_signals
@@ -89,7 +89,7 @@ def expected(trajectories: Sequence[Trajectory]) -> tuple[np.ndarray, np.ndarray
     return np.array([VALUE[t.state_key] for t in turns]), signs * [ADVANTAGE[t.state_key] for t in turns]
 
 
-def exactly(run: Runner, **options: Any) -> tuple[Branched, list[Trajectory]]:
+def exactly(run: Runner, **options: Any) -> tuple[BranchedValues, list[Trajectory]]:
     trajectories = oracle_episodes(run)
     found = asyncio.run(branch(run, Bits(), trajectories, continuations=16, chances=CHANCES, **options))
     return found, trajectories
@@ -310,7 +310,7 @@ def test_a_turn_taken_again_keeps_its_tokens(tokenizer):
 def test_a_turn_without_an_estimate_has_no_advantage():
     """Lost before the turn or after it: the columns stay finite but for the error, and A = r + V' − V is 0."""
     nan = np.nan
-    found = Branched(
+    found = BranchedValues(
         np.array([0.5, nan, 0.25, 0.75]), np.array([0.1, nan, 0.1, 0.1]), np.array([nan, 0.25, 0.75, 0.0]),
         np.array([nan, 0.1, 0.1, 0.0]), *np.zeros((2, 4)), played=0, lost=1, turns=0, chance=False,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.monte_carlo import mc_branch
 from agentgym_trainers.credit.oreo import oreo
-from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibrated
+from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, replay_baseline
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.self_play import rae
@@ -142,7 +142,7 @@ ROWS = {
     "outcome": (alone(), outcome, 1 * EXACT, 0.1260),
     "filtered": (alone(), filtered, 1 * EXACT, 0.1260),
     "a_lol: (1 − V) R": (alone(), a_lol, 0.8125 * EXACT, 0.0832),
-    "recalibrated: (1 − V) R": (alone(), recalibrated, 0.8125 * EXACT, 0.0832),
+    "recalibrated: (1 − V) R": (alone(), replay_baseline, 0.8125 * EXACT, 0.0832),
     "oreo: its objective does it all": (alone(), oreo, 0 * EXACT, 0.0),
 }
 

@@ -12,7 +12,7 @@ from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.monte_carlo import mc_branch
 from agentgym_trainers.credit.oreo import oreo
-from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, recalibrated
+from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, replay_baseline
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.self_play import rae
@@ -287,7 +287,7 @@ def test_a_lol_and_recalibrated_drop_what_is_worse() -> None:
     median = np.median([0.2, 0.5, 0.8])
     batch = toy_batch([[0, 1], [0.4]], inst_value_M=(0.25, 0.5), baseline_M=(median, median))
     assert a_lol(batch).advantage_A.tolist() == [0.75, 0.75, 0]
-    assert recalibrated(batch).advantage_A == pytest.approx((0.5, 0.5, 0))
+    assert replay_baseline(batch).advantage_A == pytest.approx((0.5, 0.5, 0))
 
 
 def test_filtered() -> None:

@@ -144,7 +144,7 @@ def test_an_episode_that_outgrows_the_context_is_cut(kit, chatty, tokenizer) -> 
 def test_any_walk_through_prompts(kit, lockstep, worth, monkeypatch) -> None:
     """Prompts that extend, repeat, shorten, diverge from or have nothing of what is cached, and often begin alike; and
     now and then new weights, which are the old ones."""
-    monkeypatch.setattr(kv_cache, "WORTH", worth)
+    monkeypatch.setattr(kv_cache, "PREFIX_ATTENTION_MIN", worth)
     model = kit.build()
     engine = engine_of(model, 3, 128, lockstep)
 
@@ -205,7 +205,7 @@ SYSTEM = tokens(9, 30)
     ids=["equal", "first is longer", "first is shorter", "same beginning", "nothing shared"],
 )
 def test_first_prompts_share_their_beginning(kit, lockstep, prompts, computed, monkeypatch) -> None:
-    monkeypatch.setattr(kv_cache, "WORTH", 1)
+    monkeypatch.setattr(kv_cache, "PREFIX_ATTENTION_MIN", 1)
     model = kit.build()
     engine = engine_of(model, lockstep=lockstep)
 

@@ -24,7 +24,7 @@ from agentgym_trainers.monitoring.guards import PROBES, GuardOptions, Guards
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.signals import judge as judging
-from agentgym_trainers.signals.base import Scene
+from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.signals.judge import Judge, JudgeOptions, agreement, calibration, majority, read, use_judge_key
 from agentgym_trainers.testing import toy_batch
 from agentgym_trainers.train import Trainer
@@ -93,9 +93,9 @@ def episode(actions: Sequence[str | None], *, success: bool = True, **info: Any)
     return Trajectory("w", "train", 0, 0, 0, turns, StopReason.TERMINATED, final_observation="the end")
 
 
-def scene(*trajectories: Trajectory) -> Scene:
+def scene(*trajectories: Trajectory) -> SignalContext:
     batch = toy_batch([np.zeros(len(t.turns)) for t in trajectories])
-    return Scene(batch, [], list(trajectories), 0, np.random.default_rng(0))
+    return SignalContext(batch, [], list(trajectories), 0, np.random.default_rng(0))
 
 
 def judge_at(url: str, **options: Any) -> Judge:

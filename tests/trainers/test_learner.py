@@ -13,7 +13,7 @@ import torch
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import kl, ppo_clip, token_weights
 
@@ -46,10 +46,10 @@ def alike(rows: list[Row]) -> list[Row]:
     ]
 
 
-def value_head(model: Any, trunk: str | None, seed: int = 3) -> ValueHead | None:
+def value_head(model: Any, trunk: str | None, seed: int = 3) -> Critic | None:
     if trunk is None:
         return None
-    head = ValueHead(model, ValueOptions(trunk=trunk, coefficient=0.7)).to(model.dtype)
+    head = Critic(model, ValueOptions(trunk=trunk, coefficient=0.7)).to(model.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         torch.nn.init.normal_(head.head.weight)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentgym_trainers.config.sections import LossOptions
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
 from agentgym_trainers.losses import OBJECTIVES, token_weights
 from agentgym_trainers.testing import random_batch, reorder, toy_batch
 
@@ -255,7 +255,7 @@ def test_two_passes_over_any_split_equal_one(name, size) -> None:
             loss_A, _ = OBJECTIVES[name].function(forward(part)[1], old[part], advantage[part], **options)
             (weights[part] * loss_A).sum().backward()
     else:
-        two_pass(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
+        backward_whole_batch(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
     torch.testing.assert_close(theta.grad, whole.grad, rtol=1e-9, atol=1e-12)
 
 

@@ -19,13 +19,13 @@ from agentgym_trainers import losses
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
 from agentgym_trainers.losses import Objective
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
 
@@ -40,7 +40,7 @@ def spread_of_sums(
     return torch.logsumexp(sums, 0), {"sums_max": sums.detach().max(), "sums": sums.detach().mean()}
 
 
-def learn(setting: dict[str, Any], processes: Processes) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+def learn(setting: dict[str, Any], processes: DataParallel) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
     """The weights and metrics after two updates."""
     losses.OBJECTIVES["spread"] = Objective(spread_of_sums, unit="trajectory")
     model, value = copy.deepcopy(setting["model"]), copy.deepcopy(setting["value"])
@@ -57,7 +57,7 @@ def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     setting = torch.load(f"{folder}/setting.pt", weights_only=False)
-    torch.save(learn(setting, Processes.of()), f"{folder}/{rank}.pt")
+    torch.save(learn(setting, DataParallel.of()), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -67,11 +67,11 @@ def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trunk: Any
     batch, rows = kit.episodes(trajectories=trajectories)
     credit = kit.credit_of(batch)
     model = kit.build("qwen2-gqa").double()
-    value = ValueHead(model, ValueOptions(trunk=trunk, lr=1e-2)).double()
+    value = Critic(model, ValueOptions(trunk=trunk, lr=1e-2)).double()
     setting = dict(model=model, value=value, batch=batch, rows=rows, credit=credit, objective=objective)
     torch.save(setting, tmp_path / "setting.pt")
     mp.start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="fork")
-    alone, told = learn(setting, ALONE)
+    alone, told = learn(setting, SINGLE_PROCESS)
     moved = max((alone[name] - p).abs().max().item() for name, p in model.state_dict().items())
     assert moved > 1e-3
     for rank in range(2):
@@ -94,7 +94,7 @@ def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, 
     model = chatty()
     scene = kit.told(tokenizer, world="keydoor", groups=2, size=4, noise=0.4, model=model)
 
-    def fitted(processes: Processes) -> tuple[Any, dict[str, float]]:
+    def fitted(processes: DataParallel) -> tuple[Any, dict[str, float]]:
         signal = SIGNALS[kind](replace(kit.parts(model, tokens=400), processes=processes))
         metrics = asyncio.run(signal.fit(scene))
         return signal.state_dict(), metrics
@@ -102,11 +102,11 @@ def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, 
     def one_of_two(rank: int) -> None:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=rank, world_size=2)
-        torch.save(fitted(Processes.of()), tmp_path / f"{rank}.pt")
+        torch.save(fitted(DataParallel.of()), tmp_path / f"{rank}.pt")
         dist.destroy_process_group()
 
     mp.start_processes(one_of_two, nprocs=2, start_method="fork")
-    state, told = fitted(ALONE)
+    state, told = fitted(SINGLE_PROCESS)
     assert told["grad_norm"] > 0
     for rank in range(2):
         theirs, metrics = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
@@ -136,7 +136,7 @@ def test_two_passes_are_one(kit) -> None:
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     for budget in (10**6, 40, 1):
         model.zero_grad()
-        loss, _ = two_pass(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
+        loss, _ = backward_whole_batch(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
         assert loss == pytest.approx(whole.item())
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.grad, expected[name], atol=1e-6, rtol=1e-5)

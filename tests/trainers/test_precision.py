@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn import lora as adapters
@@ -38,7 +38,7 @@ def model_of(kit: Any, *, lora: bool) -> Any:
     model = kit.build("qwen3", initializer_range=0.05)
     if lora:
         pytest.importorskip("peft", reason=NO_PEFT)
-        adapters.add(model, LoraOptions(rank=4), seed=0)
+        adapters.add_lora(model, LoraOptions(rank=4), seed=0)
         torch.manual_seed(0)
         for name, parameter in model.named_parameters():
             if ".lora_B" in name:
@@ -60,7 +60,7 @@ def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute, tr
     found: dict[tuple[Any, int], Any] = {}
     dtype: Any
     for dtype, tokens in (("float32", 10**6), ("bfloat16", 10**6), ("bfloat16", 60)):
-        value = ValueHead(kit.build("qwen3", initializer_range=0.05), ValueOptions(trunk=trunk))
+        value = Critic(kit.build("qwen3", initializer_range=0.05), ValueOptions(trunk=trunk))
         torch.manual_seed(0)
         torch.nn.init.normal_(value.head.weight, std=0.1)
         model = model_of(kit, lora=lora)
@@ -80,7 +80,7 @@ def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute, tr
 
 def test_what_is_kept_is_float32(kit) -> None:
     model, batch_rows = kit.build("qwen3"), kit.episodes()
-    value = ValueHead(model, ValueOptions(trunk="own"))
+    value = Critic(model, ValueOptions(trunk="own"))
     learner = Learner(model, OptimOptions(lr=1e-4), value=value, reference=copy.deepcopy(model), dtype="bfloat16")
     batch = learner.annotate(*batch_rows, prox=True)
     # What the two say differs by nothing, though both are rounded.
@@ -104,7 +104,7 @@ def test_adapters_of_a_rounded_model_are_not(kit) -> None:
     """The weights beneath are kept in bfloat16; what is learned, and what leaves, is float32."""
     pytest.importorskip("peft", reason=NO_PEFT)
     model = cast(kit.build(), "bfloat16")
-    adapters.add(model, LoraOptions(rank=4), seed=0)
+    adapters.add_lora(model, LoraOptions(rank=4), seed=0)
     assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
     batch, rows = kit.episodes()
     learner = Learner(model, OptimOptions(lr=1e-2), dtype="bfloat16")

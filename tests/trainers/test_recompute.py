@@ -11,7 +11,7 @@ import torch
 from agentgym.errors import CheckpointError
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 
@@ -39,7 +39,7 @@ def learned(
     kit: Any, model: Any, *, trunk: Any = None, tokens: int = 10**6
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
     batch, rows = kit.episodes()
-    value = ValueHead(model, ValueOptions(trunk=trunk)).double() if trunk else None
+    value = Critic(model, ValueOptions(trunk=trunk)).double() if trunk else None
     learner = Gradients(model, OptimOptions(tokens_per_micro_batch=tokens), value=value)
     metrics = learner.update(batch, rows, kit.credit_of(batch), LOSS)
     return learner.gradient, metrics

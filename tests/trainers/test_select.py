@@ -29,7 +29,7 @@ from agentgym_trainers.data.filters import (
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Scene, Signal, SignalKind
+from agentgym_trainers.signals.base import Signal, SignalContext, SignalKind
 from agentgym_trainers.testing import reorder, toy_batch
 from agentgym_trainers.train import Trainer
 
@@ -221,10 +221,10 @@ class Told(Signal):
     def __init__(self, options: Any = None, parts: Any = None) -> None:
         self.learned: list[int] = []
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         return {"inst_value_M": np.zeros(len(scene.batch.group_M))}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         self.learned.append(len(scene.trajectories))
         return {}
 

@@ -20,14 +20,14 @@ from agentgym_trainers import losses
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.learner import fsdp
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import Objective
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn import lora as adapters
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 from agentgym_trainers.nn.lora import LoraOptions
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 NO_PEFT = "peft is not installed: pip install 'turngym[train]'"
 
@@ -54,10 +54,10 @@ def exact(model: Any) -> Any:
     return model
 
 
-def learner_of(setting: dict[str, Any], processes: Processes) -> Learner:
+def learner_of(setting: dict[str, Any], processes: DataParallel) -> Learner:
     model, value, reference = (copy.deepcopy(setting[part]) for part in ("model", "value", "reference"))
     if setting.get("lora"):
-        adapters.add(model, LoraOptions(rank=4), seed=0)
+        adapters.add_lora(model, LoraOptions(rank=4), seed=0)
         reference = model
     if setting.get("recompute"):
         use_recompute(model)
@@ -87,14 +87,14 @@ def taught(learner: Learner, setting: dict[str, Any], steps: int = 3) -> list[di
     return seen
 
 
-def over_two(folder: Path, work: Callable[[Processes], Any]) -> list[Any]:
+def over_two(folder: Path, work: Callable[[DataParallel], Any]) -> list[Any]:
     """What `work` returns in each of two processes."""
     folder = Path(tempfile.mkdtemp(dir=folder))  # where they meet, anew: what was left there would be believed
 
     def one(rank: int) -> None:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-        torch.save(work(Processes.of()), folder / f"{rank}.pt")
+        torch.save(work(DataParallel.of()), folder / f"{rank}.pt")
         dist.destroy_process_group()
 
     mp.start_processes(one, nprocs=2, start_method="fork")
@@ -107,7 +107,7 @@ def setting_of(kit: Any, *, objective: str = "ppo_clip", trunk: str = "own", tra
     if "dtype" not in more:
         models = [exact(model) for model in models]
     options: Any = {"trunk": trunk, "head": "hl_gauss" if trunk == "shared" else "scalar"}
-    value = ValueHead(models[0], ValueOptions(lr=1e-2, **options)).to(models[0].dtype)
+    value = Critic(models[0], ValueOptions(lr=1e-2, **options)).to(models[0].dtype)
     return dict(
         model=models[0], reference=models[1], value=value, batch=batch, rows=rows, credit=kit.credit_of(batch),
         objective=objective, **more,
@@ -137,12 +137,12 @@ def test_two_halves_equal_one(kit, tmp_path: Path, objective, trunk, trajectorie
         kit, objective=objective, trunk=trunk, trajectories=trajectories, lora=lora, recompute=recompute
     )
 
-    def work(processes: Processes) -> Any:
+    def work(processes: DataParallel) -> Any:
         learner = learner_of(setting, processes)
         told = taught(learner, setting)
         return learner.weights(), learner.state_dict(), told, len(learner._mine(setting["rows"]))
 
-    alone = learner_of(setting, ALONE)
+    alone = learner_of(setting, SINGLE_PROCESS)
     before = copy.deepcopy(alone.weights())
     told = taught(alone, setting)
     (weights, state, metrics, forwards), (none, _, others, as_often) = over_two(tmp_path, work)
@@ -161,14 +161,14 @@ def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path
     """The checkpoint of sliced weights is the checkpoint of whole ones."""
     setting = setting_of(kit)
 
-    def begun(processes: Processes) -> None:
+    def begun(processes: DataParallel) -> None:
         learner = learner_of(setting, processes)
         taught(learner, setting)
         weights, state = learner.weights(), learner.state_dict()
         if processes.rank == 0:
             checkpoint.save(tmp_path / "step-000001", learner.model, tokenizer, {"step": 1, **state}, weights)
 
-    def continued(processes: Processes) -> Any:
+    def continued(processes: DataParallel) -> Any:
         model, _ = checkpoint.load_model(tmp_path / "step-000001")
         told = copy.deepcopy(setting["model"])
         told.load_state_dict(model.double().state_dict())
@@ -177,11 +177,11 @@ def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path
         taught(learner, setting)
         return dict(learner.weights()), learner.state_dict()
 
-    unbroken = learner_of(setting, ALONE)
+    unbroken = learner_of(setting, SINGLE_PROCESS)
     taught(unbroken, setting)
     taught(unbroken, setting)
     over_two(tmp_path, begun)
-    for weights, state in (continued(ALONE), over_two(tmp_path, continued)[0]):
+    for weights, state in (continued(SINGLE_PROCESS), over_two(tmp_path, continued)[0]):
         # The checkpoint's weights are read in float32.
         assert_same(weights, dict(unbroken.weights()), 1e-4)
         assert_same(state["value"], dict(unbroken.state_dict()["value"]), 1e-4)
@@ -191,11 +191,11 @@ def test_bfloat16_slices_learn_as_bfloat16_does(kit, tmp_path: Path) -> None:
     """Layers are gathered in bfloat16; what is kept stays float32."""
     setting = setting_of(kit, dtype="bfloat16", lr=1e-3)
 
-    def work(processes: Processes) -> Any:
+    def work(processes: DataParallel) -> Any:
         learner = learner_of(setting, processes)
         return taught(learner, setting, steps=1), dict(learner.weights())
 
-    told, weights = work(ALONE)
+    told, weights = work(SINGLE_PROCESS)
     (metrics, sliced), _ = over_two(tmp_path, work)
     assert {tensor.dtype for tensor in sliced.values()} == {torch.float32}
     for seen, expected in zip(metrics, told, strict=True):

@@ -23,7 +23,7 @@ from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.archer.critic import TwinCritic
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal, validity
 from agentgym_trainers.signals.archer.transitions import transitions_of
-from agentgym_trainers.signals.base import Scene
+from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_VALUE,
@@ -81,7 +81,7 @@ def signal_of(
     return DigiQSignal(chosen, exact_critic(chosen, second_head), engine, sampling, 8, valid), engine
 
 
-def oracle_scene(step: int = 5) -> Scene:
+def oracle_scene(step: int = 5) -> SignalContext:
     """Every trajectory of the uniform policy, as often as in 16."""
     trajectories = oracle_population()
     batch = oracle_batch(trajectories)
@@ -89,10 +89,10 @@ def oracle_scene(step: int = 5) -> Scene:
     for m, t in enumerate(trajectories):
         ids = np.column_stack([t.states, np.array(t.actions) + FIRST]).reshape(-1)
         rows.append(Row(ids, np.array([1, 3, 5]), 3 * m + np.arange(3), m, False))
-    return Scene(batch, rows, (), step, np.random.default_rng(0))
+    return SignalContext(batch, rows, (), step, np.random.default_rng(0))
 
 
-def remember(signal: DigiQSignal, scene: Scene) -> None:
+def remember(signal: DigiQSignal, scene: SignalContext) -> None:
     signal.replay.add(transitions_of(scene.batch, scene.rows, 1.0))
 
 
@@ -157,7 +157,7 @@ def test_what_is_no_action_is_never_imitated() -> None:
     row = Row(state, np.array([1]), np.array([0]), 0, False)
     for refused in (True, False):
         batch = toy_batch([[1.0]]).with_columns(valid_N=np.array([0.0 if refused else 1.0]))
-        scene = Scene(batch, [row], (), 5, np.random.default_rng(0))
+        scene = SignalContext(batch, [row], (), 5, np.random.default_rng(0))
         signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda state, said: said[-1] != STOP)
         with torch.no_grad():
             signal.critic.heads.q_heads[0][0].weight[0, 64 + 8 * (SC + 1) + 2] = 9.0  # what STOP is worth at sC
@@ -175,7 +175,7 @@ def test_equal_candidates_are_judged_once_and_buffer_wins_ties() -> None:
     seen: list[int] = []
     hook = signal.critic.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     row = Row(np.array([SD, SECOND]), np.array([1]), np.array([0]), 0, False)
-    scene = Scene(toy_batch([[0.0]]), [row], (), 5, np.random.default_rng(0))
+    scene = SignalContext(toy_batch([[0.0]]), [row], (), 5, np.random.default_rng(0))
     remember(signal, scene)
     best = asyncio.run(signal.choose(signal.replay.sample(1, scene.rng), scene.rng))
     hook.remove()

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.signals.base import Scene
+from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.signals.fitting import outcomes
 from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue, first_prompts
 
@@ -21,16 +21,16 @@ HEADS = pytest.mark.parametrize(
 )
 
 
-def fit(signal: InstructionValue, scene: Scene) -> dict[str, float]:
+def fit(signal: InstructionValue, scene: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(scene))
 
 
-def said_M(signal: InstructionValue, scene: Scene) -> np.ndarray:
+def said_M(signal: InstructionValue, scene: SignalContext) -> np.ndarray:
     return asyncio.run(signal.annotate(scene))["inst_value_M"]
 
 
 @pytest.fixture(scope="module")
-def scene(kit, tokenizer) -> Scene:
+def scene(kit, tokenizer) -> SignalContext:
     """Four tasks, three attempts at each: tasks 0 and 2 always succeed, 1 never, 3 once."""
     scene = kit.told(tokenizer, world="keydoor", groups=4, size=3, noise=0.4)
     changed = []

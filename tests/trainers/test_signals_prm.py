@@ -15,8 +15,8 @@ from torch import Tensor
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import pack, token_logprobs
-from agentgym_trainers.signals.base import Scene
-from agentgym_trainers.signals.fitting import Optimiser
+from agentgym_trainers.signals.base import SignalContext
+from agentgym_trainers.signals.fitting import SignalOptimizer
 from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions, outcome_loss, pair_loss, success_pairs
 from agentgym_trainers.testing import t4, toy_batch
 
@@ -25,7 +25,7 @@ AGGREGATES = pytest.mark.parametrize("aggregate", ["sum", "mean"])
 TEMPERATURE = 1.3
 
 
-class Keeps(Optimiser):
+class Keeps(SignalOptimizer):
     """Keeps the gradient of a step instead of taking it."""
 
     def step(self) -> float:
@@ -34,15 +34,15 @@ class Keeps(Optimiser):
         return 1.0
 
 
-def fit(signal: Any, scene: Scene) -> dict[str, float]:
+def fit(signal: Any, scene: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(scene))
 
 
-def annotate(signal: Any, scene: Scene) -> Scene:
+def annotate(signal: Any, scene: SignalContext) -> SignalContext:
     return replace(scene, batch=scene.batch.with_columns(**asyncio.run(signal.annotate(scene))))
 
 
-def with_outcomes(scene: Scene, success_M: Any) -> Scene:
+def with_outcomes(scene: SignalContext, success_M: Any) -> SignalContext:
     """The same episodes, had they come out like this."""
     changed = []
     for trajectory, success in zip(scene.trajectories, success_M, strict=True):
@@ -52,16 +52,16 @@ def with_outcomes(scene: Scene, success_M: Any) -> Scene:
     return replace(scene, trajectories=changed, batch=replace(scene.batch, reward_N=reward_N))
 
 
-def success_of(scene: Scene) -> np.ndarray:
+def success_of(scene: SignalContext) -> np.ndarray:
     return np.array([float(t.success) for t in scene.trajectories])
 
 
-def sums_M(scene: Scene) -> np.ndarray:
+def sums_M(scene: SignalContext) -> np.ndarray:
     return np.bincount(scene.batch.traj_A, scene.batch.x["prm_A"])
 
 
 @pytest.fixture(scope="module")
-def scene(kit, chatty, tokenizer) -> Scene:
+def scene(kit, chatty, tokenizer) -> SignalContext:
     """Three groups of three with both outcomes in two of them."""
     scene = kit.told(tokenizer, groups=3, size=3, model=chatty())
     return with_outcomes(scene, [1, 0, 0, 1, 1, 0, 0, 0, 0])

@@ -16,8 +16,8 @@ from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym_environments.diagnostics.oracle.env import ADVANTAGE
 from agentgym_trainers.data.token_segments import segment_sum
 from agentgym_trainers.nn import checkpoint, tiny
-from agentgym_trainers.signals.base import Scene
-from agentgym_trainers.signals.fitting import Optimiser, outcomes
+from agentgym_trainers.signals.base import SignalContext
+from agentgym_trainers.signals.fitting import SignalOptimizer, outcomes
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions, progress_loss
 from agentgym_trainers.testing import ORACLE_VALUE, oracle_batch, oracle_trajectories, toy_batch
 
@@ -25,7 +25,7 @@ DIVIDE = pytest.mark.parametrize("divide", [False, True])
 TRUNKS = pytest.mark.parametrize("trunk", ["own", "frozen"])
 
 
-class Keeps(Optimiser):
+class Keeps(SignalOptimizer):
     """Keeps the gradient of a step instead of taking it."""
 
     def step(self) -> float:
@@ -34,16 +34,16 @@ class Keeps(Optimiser):
         return 1.0
 
 
-def fit(signal: Any, scene: Scene) -> dict[str, float]:
+def fit(signal: Any, scene: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(scene))
 
 
-def said_N(signal: Any, scene: Scene) -> np.ndarray:
+def said_N(signal: Any, scene: SignalContext) -> np.ndarray:
     return asyncio.run(signal.annotate(scene))["progress_c_N"]
 
 
 @pytest.fixture(scope="module")
-def scene(kit, tokenizer) -> Scene:
+def scene(kit, tokenizer) -> SignalContext:
     """Attempts of unequal lengths; some succeed."""
     scene = kit.told(tokenizer, world="keydoor", groups=4, size=2, noise=0.4)
     assert len(set(np.bincount(scene.batch.traj_N))) > 1

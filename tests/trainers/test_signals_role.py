@@ -10,23 +10,23 @@ import pytest
 
 from agentgym.rollouts.trajectory import StopReason, Trajectory
 from agentgym_trainers.nn import checkpoint
-from agentgym_trainers.signals.base import Scene
+from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions, running_baseline
 from agentgym_trainers.testing import toy_batch
 
 
-def games(rewards: list[list[float]], roles: list[int], worlds: Any = "poker") -> Scene:
+def games(rewards: list[list[float]], roles: list[int], worlds: Any = "poker") -> SignalContext:
     batch = toy_batch(rewards, role_N=roles)
     worlds = [worlds] * len(rewards) if isinstance(worlds, str) else worlds
     played = [Trajectory(world, "train", 0, 0, i, (), StopReason.TERMINATED) for i, world in enumerate(worlds)]
-    return Scene(batch, [], played, 0, np.random.default_rng(0))
+    return SignalContext(batch, [], played, 0, np.random.default_rng(0))
 
 
-def annotate(signal: RoleBaseline, scene: Scene) -> np.ndarray:
+def annotate(signal: RoleBaseline, scene: SignalContext) -> np.ndarray:
     return asyncio.run(signal.annotate(scene))["role_baseline_N"]
 
 
-def fit(signal: RoleBaseline, scene: Scene) -> dict[str, float]:
+def fit(signal: RoleBaseline, scene: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(scene))
 
 

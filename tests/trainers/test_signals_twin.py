@@ -20,8 +20,8 @@ from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.signals.archer.critic import (
+    CriticExamples,
     CriticOptions,
-    Examples,
     Heads,
     TwinCritic,
     action_read,
@@ -34,7 +34,7 @@ from agentgym_trainers.signals.archer.critic import (
 from agentgym_trainers.signals.archer.encoder import Encoder, features, reading_rows
 from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal, fresh, turns_batch
 from agentgym_trainers.signals.archer.transitions import Transition, transitions_of
-from agentgym_trainers.signals.base import Scene
+from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
     ORACLE_GRADIENT,
@@ -92,7 +92,7 @@ def tabular(gamma: float, tau: float = 0.3, **options: Any) -> TwinCritic:
     return TwinCritic(Table(), chosen, 10**6, lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.65))
 
 
-def converge(critic: TwinCritic, examples: Examples, steps: int = 300) -> None:
+def converge(critic: TwinCritic, examples: CriticExamples, steps: int = 300) -> None:
     seen = critic.see(examples)
     for _ in range(steps):
         critic.update(examples, seen)
@@ -108,9 +108,9 @@ def oracle(p_first: np.ndarray | None = None) -> tuple[Batch, list[Transition]]:
     return batch, transitions_of(batch, rows, 1.0)
 
 
-def both_actions(turns: list[Transition]) -> Examples:
+def both_actions(turns: list[Transition]) -> CriticExamples:
     """Every turn twice, V regressed on each action once: the mean over a uniform policy's fresh actions."""
-    return Examples([*turns, *turns], [said(t, action) for action in (0, 1) for t in turns])
+    return CriticExamples([*turns, *turns], [said(t, action) for action in (0, 1) for t in turns])
 
 
 def expected_advantage(batch: Batch) -> np.ndarray:
@@ -139,7 +139,7 @@ def test_v_is_of_the_present_policy_not_of_the_buffer() -> None:
     np.testing.assert_allclose(q_N - v_N, expected_advantage(batch), atol=1e-6)
 
     wrong = tabular(gamma=1.0)
-    converge(wrong, Examples(turns, [action_read(t) for t in turns]))
+    converge(wrong, CriticExamples(turns, [action_read(t) for t in turns]))
     q_N, v_N = wrong.values(turns)
     value = dict(zip(batch.anchor_N.tolist(), v_N.tolist(), strict=True))
     # Of the old policy: 3/4 at sC; 9/16 at sA; 3/4 · 1/2 · 3/4 at sB; 3/4 · 9/16 + 1/4 · 9/32 at s0.
@@ -152,7 +152,7 @@ def test_a_chain_without_choices_has_no_advantage() -> None:
     batch = toy_batch([[0, 0, 1]])
     turns = transitions_of(batch, toy_rows([(0, 1, 2)], [(0, 0, 0)]), 0.95)
     critic = tabular(gamma=0.95)
-    converge(critic, Examples(turns, [said(t, 0) for t in turns]))
+    converge(critic, CriticExamples(turns, [said(t, 0) for t in turns]))
     q_N, v_N = critic.values(turns)
     np.testing.assert_allclose(v_N, (0.9025, 0.95, 1), atol=1e-6)
     np.testing.assert_allclose(q_N - v_N, 0, atol=1e-6)
@@ -166,14 +166,14 @@ def test_a_cut_bootstraps_and_an_end_does_not() -> None:
     rows[1] = replace(rows[1], ids=np.append(rows[1].ids, 1), bootstrap=True)  # cut before state 1
     turns = transitions_of(batch, rows, 0.9)
     critic = tabular(gamma=0.9)
-    converge(critic, Examples(turns, [said(t, 0) for t in turns]))
+    converge(critic, CriticExamples(turns, [said(t, 0) for t in turns]))
     q_N, _ = critic.values(turns)
     np.testing.assert_allclose(q_N, (0.9, 1, 0.9, 0), atol=1e-6)
 
     # The released code calls a cut an end.
     wrong = tabular(gamma=0.9)
     ended = [replace(t, done=t.done or t.truncated) for t in turns]
-    converge(wrong, Examples(ended, [said(t, 0) for t in ended]))
+    converge(wrong, CriticExamples(ended, [said(t, 0) for t in ended]))
     assert wrong.values(turns)[0] == pytest.approx((0.9, 1, 0, 0), abs=1e-6)
 
 
@@ -223,7 +223,7 @@ def test_the_expectile_of_a_buffer() -> None:
     """Offline: V of a state whose buffered actions have Q = 1 and 0, equally often, is κ."""
     turns = transitions_of(toy_batch([[1], [0]]), toy_rows([(0,), (0,)], [(0,), (1,)]), 1.0)
     critic = tabular(gamma=1.0, expectile=0.8)
-    converge(critic, Examples(turns, [action_read(t) for t in turns]), 400)
+    converge(critic, CriticExamples(turns, [action_read(t) for t in turns]), 400)
     assert critic.values(turns)[1] == pytest.approx([0.8] * 2, abs=1e-6)
 
 
@@ -273,8 +273,8 @@ def real_critic(model: Any, kind: str, *, budget: int = 10**6, sgd: float | None
         return TwinCritic(Encoder(copy.deepcopy(model.base_model)), chosen, budget, make)
 
 
-def with_themselves(turns: list[Transition]) -> Examples:
-    return Examples(turns, [action_read(t) for t in turns])
+def with_themselves(turns: list[Transition]) -> CriticExamples:
+    return CriticExamples(turns, [action_read(t) for t in turns])
 
 
 def test_features_are_hidden_states(kit, played) -> None:
@@ -355,7 +355,7 @@ def test_shards_add_up(played, kind) -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
     part = real_critic(model, kind, sgd=0.1)
     for _ in range(3):
-        part.update(Examples(turns[:3], examples.acted[:3]))  # as if each shard were divided by its own size
+        part.update(CriticExamples(turns[:3], examples.acted[:3]))  # as if each shard were divided by its own size
     assert any(not torch.allclose(p, q, atol=1e-4) for p, q in zip(whole.parameters, part.parameters, strict=True))
 
 
@@ -369,8 +369,8 @@ def test_a_gradient_that_is_not_finite_steps_nothing(played) -> None:
     torch.testing.assert_close(critic.state_dict(), before, rtol=0, atol=0)
 
 
-def scene_of(batch: Batch, rows: list[Row], step: int = 9, seed: int = 0) -> Scene:
-    return Scene(batch, rows, (), step, np.random.default_rng(seed))
+def scene_of(batch: Batch, rows: list[Row], step: int = 9, seed: int = 0) -> SignalContext:
+    return SignalContext(batch, rows, (), step, np.random.default_rng(seed))
 
 
 def scripted(replies: Any, **options: Any) -> tuple[TwinSignal, ScriptedEngine]:
@@ -382,7 +382,7 @@ def scripted(replies: Any, **options: Any) -> tuple[TwinSignal, ScriptedEngine]:
     return TwinSignal(chosen, critic, engine, sampling, wave=4), engine
 
 
-def toy_scene(step: int = 9) -> Scene:
+def toy_scene(step: int = 9) -> SignalContext:
     batch = toy_batch([[0.5, 0.2, 1], [0.3, -0.4, 0.6]])
     return scene_of(batch, toy_rows([(S0, SA, SC), (S0, SB, 4)], [(0, 0, 0), (1, 1, 0)]), step)
 

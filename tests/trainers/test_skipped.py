@@ -17,7 +17,7 @@ from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.learner.nonfinite import keep_skipped, where
+from agentgym_trainers.learner.nonfinite import dump_nonfinite_batch, first_nonfinite
 from agentgym_trainers.monitoring.metrics import MetricsLog
 
 from .test_train import config, trainer_of
@@ -56,7 +56,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoil
     for now, then in zip(model.parameters(), before, strict=True):
         assert torch.equal(now, then)
         assert now.grad is None
-    sentence = keep_skipped(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
+    sentence = dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
     assert sentence.startswith(
         "step 7: loss or gradient is not finite, so nothing was learned from an optimiser batch of "
     )
@@ -68,14 +68,14 @@ def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoil
     assert len(kept["rows"]) == len(rows)
     assert set(kept["parameters"]) <= {name for name, _ in model.named_parameters()}
     assert kept["parameters"] or spoiled == "logprob_A"  # a ratio that is clamped has no gradient
-    keep_skipped(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
+    dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
     assert len(list((tmp_path / "skipped").iterdir())) == 2
 
 
 def test_a_gradient_alone_that_is_not_finite_is_named(kit) -> None:
     batch, _ = kit.episodes()
     named = [f"layer.{i}" for i in range(5)]
-    said = where(batch, kit.credit_of(batch), {"loss/policy": 0.5}, named)
+    said = first_nonfinite(batch, kit.credit_of(batch), {"loss/policy": 0.5}, named)
     assert said == "the loss is finite, the gradient of layer.0, layer.1, layer.2 and 2 more is not"
 
 
@@ -84,7 +84,7 @@ def test_the_first_number_on_the_way_is_blamed(kit) -> None:
     batch, _ = kit.episodes()
     batch, credit = spoil("reward_N", batch, kit.credit_of(batch), None)
     credit = replace(credit, advantage_A=np.full(len(credit.advantage_A), np.nan))
-    assert where(batch, credit, {}, []).startswith("reward_N is inf at turn 0 of attempt 1 of the batch")
+    assert first_nonfinite(batch, credit, {}, []).startswith("reward_N is inf at turn 0 of attempt 1 of the batch")
 
 
 def test_a_run_goes_on_after_a_batch_that_was_skipped(chatty, tokenizer, tmp_path, caplog, monkeypatch) -> None:

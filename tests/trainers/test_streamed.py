@@ -23,10 +23,10 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.credit.assign import mask_stale_tokens
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.monitoring.metrics import MetricsLog
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, Watch
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WaitTracker
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.journal import Journal
-from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
+from agentgym_trainers.rollout.sources.asynchronous import AsynchronousSource
 from agentgym_trainers.train import Trainer
 from agentgym_trainers.validate import validate_config
 
@@ -273,7 +273,7 @@ def test_what_does_not_go_together_is_refused(rollout, other, sentence) -> None:
 
 def test_the_watch_tells_the_longest_waits_first() -> None:
     now = [0.0]
-    watch = Watch(lambda: now[0])
+    watch = WaitTracker(lambda: now[0])
     assert watch.told() == "  nobody: no episode is under way"
     watch.now_for("a", WORLD)
     now[0] = 2.0
@@ -289,4 +289,4 @@ def test_the_watch_tells_the_longest_waits_first() -> None:
 
 
 def test_a_source_that_was_never_asked_closes() -> None:
-    asyncio.run(StreamedSource().close())
+    asyncio.run(AsynchronousSource().close())

@@ -15,7 +15,7 @@ from agentgym.rollouts.trajectory import StopReason
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row, collate
-from agentgym_trainers.learner.critic import Readout, ReadoutOptions, ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, Readout, ReadoutOptions, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses.value import hl_gauss_loss, hl_gauss_targets, padded_edges, two_class_loss
 from agentgym_trainers.monitoring.metrics import credit_metrics
@@ -25,7 +25,7 @@ HEADS = pytest.mark.parametrize("head", ["scalar", "two_class", "hl_gauss"])
 TRUNKS = pytest.mark.parametrize("trunk", ["own", "detached", "shared"])
 
 
-class Positions(ValueHead):
+class Positions(Critic):
     """Says which token it reads, and where: V = 1000 · position + token."""
 
     def forward(self, inputs: dict[str, Any], policy_hidden_TH: torch.Tensor | None, at: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def test_where_values_are_read(kit, chatty, tokenizer, tokens, window) -> None:
 def test_an_episode_that_ended_has_no_bootstrap(kit, chatty, tokenizer) -> None:
     model = chatty()
     trajectories = kit.play(model, tokenizer, world="oracle", max_turns=50)
-    value = ValueHead(model, ValueOptions())
+    value = Critic(model, ValueOptions())
     torch.nn.init.ones_(value.head.weight)
     batch, rows, _ = collate(kit.in_pairs(trajectories))
     learner = Learner(model, OptimOptions(), value=value)
@@ -72,7 +72,7 @@ def test_an_episode_that_ended_has_no_bootstrap(kit, chatty, tokenizer) -> None:
 @TRUNKS
 def test_values_are_of_the_final_hidden_state(kit, trunk) -> None:
     model = kit.build()
-    head = ValueHead(model, ValueOptions(trunk=trunk))
+    head = Critic(model, ValueOptions(trunk=trunk))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         torch.nn.init.normal_(head.head.weight)
@@ -97,7 +97,7 @@ def test_values_are_of_the_final_hidden_state(kit, trunk) -> None:
 def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
-    critic = ValueHead(model, ValueOptions(trunk=trunk, head=head, lr=0.01))
+    critic = Critic(model, ValueOptions(trunk=trunk, head=head, lr=0.01))
     with torch.no_grad():
         critic.head.weight += torch.linspace(-1, 1, critic.head.weight.numel()).view_as(critic.head.weight)
     learner = Learner(model, OptimOptions(lr=0.01), value=critic)
@@ -124,7 +124,7 @@ def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
 
 def test_an_own_trunk_is_a_copy(kit) -> None:
     model = kit.build()
-    head = ValueHead(model, ValueOptions(trunk="own"))
+    head = Critic(model, ValueOptions(trunk="own"))
     ours, theirs = dict(head.trunk.named_parameters()), dict(model.base_model.named_parameters())
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(p, theirs[name]) and p is not theirs[name] for name, p in ours.items())
@@ -208,7 +208,7 @@ def test_the_best_a_head_can_say_is_the_mean(head) -> None:
 )
 @TRUNKS
 def test_a_new_critic_says_a_constant(kit, trunk, options, first) -> None:
-    head = ValueHead(kit.build(), ValueOptions(trunk=trunk, **options))
+    head = Critic(kit.build(), ValueOptions(trunk=trunk, **options))
     assert head.read(head.head(torch.randn(4, 32))).tolist() == pytest.approx([first] * 4, abs=1e-5)
 
 
@@ -245,7 +245,7 @@ def test_explained_variance_by_turn() -> None:
 def test_the_critic_learns_alone_in_its_extra_epochs(kit, chatty, tokenizer) -> None:
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
-    head = ValueHead(model, ValueOptions(trunk="own", lr=0.01, extra_epochs=1))
+    head = Critic(model, ValueOptions(trunk="own", lr=0.01, extra_epochs=1))
     learner = Learner(model, OptimOptions(lr=0.01, weight_decay=0.1), value=head)
     policy = copy.deepcopy(model.state_dict())
     credit = Credit(np.ones(len(batch.turn_A)), {"value_N": np.ones(len(batch.traj_N))})

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentgym_trainers.engines.vllm.client import Gone
+from agentgym_trainers.engines.vllm.client import ServerUnavailable
 from agentgym_trainers.engines.vllm.local import VllmLocal
 
 
@@ -31,5 +31,5 @@ def test_a_bug_is_not_called_a_dead_engine() -> None:
 
 
 def test_a_dead_engine_is_gone() -> None:
-    with pytest.raises(Gone, match="vLLM has died at a reply: a bug of ours"):
+    with pytest.raises(ServerUnavailable, match="vLLM has died at a reply: a bug of ours"):
         within(errored_after=True)

@@ -12,16 +12,16 @@ from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.filtering import Selection
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
-from agentgym_trainers.distributed.build import spread
+from agentgym_trainers.distributed.build import build_distributed
 from agentgym_trainers.engines.build import build_engine, sampling_params
-from agentgym_trainers.learner.build import learner_of
+from agentgym_trainers.learner.build import build_learner
 from agentgym_trainers.monitoring.guards import Guards
 from agentgym_trainers.rollout.sources import SOURCES
-from agentgym_trainers.rollout.sources.asynchronous import StreamedSource
+from agentgym_trainers.rollout.sources.asynchronous import AsynchronousSource
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Parts
+from agentgym_trainers.signals.base import SignalDependencies
 from agentgym_trainers.train import Trainer
 from agentgym_trainers.validate import validate_config
 
@@ -45,20 +45,20 @@ def build(
     if config.scale is None:
         engine = build_engine(config, folder, model, tokenizer)
     else:
-        engine, runner, learner = spread(config, folder, runner, model, reference, tokenizer)
+        engine, runner, learner = build_distributed(config, folder, runner, model, reference, tokenizer)
     curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
     template = ChatTemplate(tokenizer)
     sampling = sampling_params(config, template)
-    parts = Parts(
+    parts = SignalDependencies(
         model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
         config.optim.tokens_per_micro_batch,
     )  # fmt: skip
     signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
-    source = StreamedSource() if rollout.staleness else SOURCES[config.source.kind].build(config.source)
+    source = AsynchronousSource() if rollout.staleness else SOURCES[config.source.kind].build(config.source)
     guards = Guards(config.guards, signals)
     selection = Selection(config.select) if config.select is not None else None
     buffer = ReplayBuffer(config.replay) if config.replay is not None else None
-    learner = learner or learner_of(
+    learner = learner or build_learner(
         config, model, reference
     )  # last: it may give the model adapters, which no copy should have
     return Trainer(

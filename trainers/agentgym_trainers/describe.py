@@ -35,7 +35,7 @@ REDUCERS: dict[Reducer, str] = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class RecipeComponent:
     """One part of a recipe."""
 
     axis: str
@@ -50,65 +50,69 @@ class Piece:
         return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in told.items())
 
 
-def pieces(config: Config) -> list[Piece]:
+def pieces(config: Config) -> list[RecipeComponent]:
     """The recipe's parts, axis by axis. An axis that it leaves alone has none."""
     return [*_before_credit(config), *_from_credit(config)]
 
 
-def _before_credit(config: Config) -> Iterator[Piece]:
+def _before_credit(config: Config) -> Iterator[RecipeComponent]:
     source, select = config.source, config.select
-    yield Piece("source", source.kind, SOURCES[source.kind].description, _own(source, "kind"))
+    yield RecipeComponent("source", source.kind, SOURCES[source.kind].description, _own(source, "kind"))
     if select is not None:
-        yield Piece("select", select.kind, SELECTORS[select.kind].description, select.options)
+        yield RecipeComponent("select", select.kind, SELECTORS[select.kind].description, select.options)
     if config.value is not None:
-        yield Piece("signals", "value", _first_line(config.value), _own(config.value))
+        yield RecipeComponent("signals", "value", _first_line(config.value), _own(config.value))
     for name, options in config.signals.items():
-        yield Piece("signals", name, SIGNALS[name].description, _own(options))
+        yield RecipeComponent("signals", name, SIGNALS[name].description, _own(options))
     for name, options in config.shaping.items():
-        yield Piece("shaping", name, SHAPERS[name].description, options)
+        yield RecipeComponent("shaping", name, SHAPERS[name].description, options)
 
 
-def _from_credit(config: Config) -> Iterator[Piece]:
+def _from_credit(config: Config) -> Iterator[RecipeComponent]:
     credit, loss = config.credit, config.loss
-    yield Piece("credit", credit.assigner, ASSIGNERS[credit.assigner].description, credit.options)
+    yield RecipeComponent("credit", credit.assigner, ASSIGNERS[credit.assigner].description, credit.options)
     if credit.normalise != "none":
         rows = "trajectories" if credit.normalise == "trajectory" else f"{credit.normalise}s"
-        yield Piece(
+        yield RecipeComponent(
             "credit", f"normalise {credit.normalise}", f"Advantages centred and scaled over the batch's {rows}."
         )
     if (correct := config.correct) is not None:
-        yield Piece("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
-    yield Piece("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)
+        yield RecipeComponent("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
+    yield RecipeComponent("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)
     if loss.entropy:
-        yield Piece("regularisers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
+        yield RecipeComponent("regularisers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
     if loss.kl:
         told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
-        yield Piece("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
+        yield RecipeComponent("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
     if (band := loss.band) is not None:
-        yield Piece("regularisers", "entropy_band", _first_line(band), _own(band))
+        yield RecipeComponent("regularisers", "entropy_band", _first_line(band), _own(band))
     length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
-    yield Piece("reducer", loss.reducer, REDUCERS[loss.reducer], length)
+    yield RecipeComponent("reducer", loss.reducer, REDUCERS[loss.reducer], length)
     if config.replay is not None:
         again = config.replay.loss.objective
-        yield Piece(
+        yield RecipeComponent(
             "replay", again, _first_line(config.replay), _own(config.replay, "loss") | config.replay.loss.options
         )
     for path, schedule in config.schedules.items():
-        yield Piece("schedules", path, _first_line(schedule), _own(schedule))
+        yield RecipeComponent("schedules", path, _first_line(schedule), _own(schedule))
     yield from _guards(config)
 
 
-def _guards(config: Config) -> Iterator[Piece]:
+def _guards(config: Config) -> Iterator[RecipeComponent]:
     guards = config.guards
     if "judge" in config.signals:
         told = {"false_positives": guards.false_positives, "probe_every": guards.probe_every}
-        yield Piece("guards", "probes", "A judge that calls answers without content good stops the run.", told)
+        yield RecipeComponent(
+            "guards", "probes", "A judge that calls answers without content good stops the run.", told
+        )
     if config.signals:
         told = {"zero_gradient": guards.zero_gradient}
-        yield Piece("guards", "zero_gradient", "Finds a signal's loss that reaches none of its parameters.", told)
+        yield RecipeComponent(
+            "guards", "zero_gradient", "Finds a signal's loss that reaches none of its parameters.", told
+        )
     if guards.max_kl is not None:
         told = {"max_kl": guards.max_kl}
-        yield Piece("guards", "max_kl", "Ends a step's epochs once the policy has moved too far.", told)
+        yield RecipeComponent("guards", "max_kl", "Ends a step's epochs once the policy has moved too far.", told)
 
 
 def _own(options: BaseModel, *without: str) -> dict[str, Any]:

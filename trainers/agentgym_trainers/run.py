@@ -76,11 +76,16 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
     check_start(config)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    with a_full_disk_told(folder), locked(folder), withdrawn_if_refused(folder), progress or Phases() as progress:
+    with (
+        disk_full_as_checkpoint_error(folder),
+        locked(folder),
+        withdrawn_if_refused(folder),
+        progress or Phases() as progress,
+    ):
         check_folder(config, folder, resume)  # nobody else can write there from here on
         async with open_world(config, progress) as (world, server):
             write_config(config, folder)
-            held_out = HeldOut(config, folder, server, progress)
+            held_out = HeldOutEvaluation(config, folder, server, progress)
             start = await warm_start(config, folder, world, progress)
             trainer, log = await start_training(config, folder, world, start)
             try:
@@ -97,7 +102,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
 
 
 @contextmanager
-def a_full_disk_told(folder: Path) -> Iterator[None]:
+def disk_full_as_checkpoint_error(folder: Path) -> Iterator[None]:
     """Raises CheckpointError where the disk had no room for what a run writes into its folder."""
     try:
         yield
@@ -271,7 +276,7 @@ async def reinforce(trainer: Trainer, log: MetricsLog, progress: Progress) -> No
     await trainer.run(log, on_step)
 
 
-class HeldOut:
+class HeldOutEvaluation:
     """Evaluation before and after, on the same held-out tasks and seeds."""
 
     def __init__(self, config: Config, folder: Path, server: str | None, progress: Progress) -> None:

@@ -23,7 +23,7 @@ from agentgym_trainers.data.filtering import Selection
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
 from agentgym_trainers.data.reward_shaping import shape_rewards
 from agentgym_trainers.data.sequences import Row, collate
-from agentgym_trainers.distributed.learner_group import Learners
+from agentgym_trainers.distributed.learner_group import LearnerGroup
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.engines.build import sampling_params
 from agentgym_trainers.learner.learner import Learner
@@ -37,7 +37,7 @@ from agentgym_trainers.rollout.sources.base import Source
 from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.annotate import annotate, fit_signals, resample_actions
-from agentgym_trainers.signals.base import Scene, Signal
+from agentgym_trainers.signals.base import Signal, SignalContext
 
 OnStep = Callable[[int, dict[str, float]], None]
 
@@ -60,7 +60,7 @@ class Trainer:
     folder: Path
     spec: EnvSpec
     runner: Runner
-    learner: Learner | Learners
+    learner: Learner | LearnerGroup
     engine: Engine
     tokenizer: Any
     curriculum: UniformTasks
@@ -168,10 +168,12 @@ class Trainer:
         trajectories = await self.runner.run(self.policy(self.config.run.seed, self.step), episodes)
         return [Group(tuple(trajectories[i : i + size])) for i in range(0, len(trajectories), size)]
 
-    def make_context(self, groups: list[Group]) -> Scene:
+    def make_context(self, groups: list[Group]) -> SignalContext:
         """The step's batch and sequences: failures are dropped, never scored."""
         batch, rows, trajectories = collate(groups)
-        return Scene(batch, rows, trajectories, self.step, np.random.default_rng([self.config.run.seed, self.step, 2]))
+        return SignalContext(
+            batch, rows, trajectories, self.step, np.random.default_rng([self.config.run.seed, self.step, 2])
+        )
 
     def record(self, log: MetricsLog, metrics: dict[str, float], result: TrainStepResult | None) -> None:
         """Write the finished step's metrics, and its trajectories and a checkpoint where one is due."""

@@ -6,7 +6,7 @@ from agentgym.errors import ConfigError
 from agentgym_trainers.config.schedules import steps_to_validate
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.filters import needs_model_columns
-from agentgym_trainers.data.sequences import told_columns
+from agentgym_trainers.data.sequences import trajectory_columns
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.rollout.sources import SOURCES
@@ -117,7 +117,7 @@ def _check_asynchronous(config: Config) -> None:
 
 VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
 """Columns of the critic."""
-ALWAYS = frozenset({*told_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
+ALWAYS = frozenset({*trajectory_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
 """Columns that no table has to ask for: recorded, or computed because a part needs them."""
 OF_THE_WORLD = frozenset({"anchors", "snapshots"})
 """Needs that only the world can meet: `world.check_world`."""

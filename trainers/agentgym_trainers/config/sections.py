@@ -28,15 +28,15 @@ from agentgym_trainers.nn.lora import LoraOptions
 from agentgym_trainers.nn.precision import Dtype
 from agentgym_trainers.nn.tiny import TinyModel
 from agentgym_trainers.rollout.sources import SOURCES
-from agentgym_trainers.rollout.sources.online import Online
+from agentgym_trainers.rollout.sources.online import OnlineOptions
 from agentgym_trainers.signals import SIGNALS
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class RunOptions(Part):
+class RunOptions(Section):
     """Length and bookkeeping of the run."""
 
     seed: int = Field(default=0, ge=0)
@@ -51,7 +51,7 @@ class RunOptions(Part):
     """Torch's threads; None leaves them alone. 1 is fastest for tiny models beside a busy server."""
 
 
-class ModelOptions(Part):
+class ModelOptions(Section):
     """Where the policy comes from."""
 
     path: str | None = None
@@ -68,7 +68,7 @@ class ModelOptions(Part):
     """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
 
 
-class EnvOptions(Part):
+class EnvOptions(Section):
     """What is trained on."""
 
     name: str
@@ -82,7 +82,7 @@ class EnvOptions(Part):
     episode_s: float = Field(default=600.0, gt=0)
 
 
-class RolloutOptions(Part):
+class RolloutOptions(Section):
     """How a step's episodes are collected."""
 
     groups: int = Field(default=16, gt=0)
@@ -103,7 +103,7 @@ class RolloutOptions(Part):
     slowest world."""
 
 
-class Chosen(Part):
+class ComponentOptions(Section):
     """A part that is chosen by name. Further keys are the options of its own: its function's keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -117,7 +117,7 @@ class Chosen(Part):
         return dict(self.model_extra or {})
 
 
-class CreditOptions(Chosen):
+class CreditOptions(ComponentOptions):
     """Which turn deserves the credit. Further keys are the assigner's own options."""
 
     assigner: str
@@ -131,7 +131,7 @@ class CreditOptions(Chosen):
         return self
 
 
-class SelectOptions(Chosen):
+class SelectOptions(ComponentOptions):
     """Which trajectories are learned from. Further keys are the selector's own options."""
 
     kind: str
@@ -144,7 +144,7 @@ class SelectOptions(Chosen):
         return self
 
 
-class LossOptions(Chosen):
+class LossOptions(ComponentOptions):
     """What each token's advantage becomes. Further keys are the objective's own options."""
 
     objective: str = "ppo_clip"
@@ -173,7 +173,7 @@ class ReplayOptions(BufferOptions):
     loss: LossOptions = Field(default_factory=lambda: LossOptions(objective="ppo_clip"))
 
 
-class OptimOptions(Part):
+class OptimOptions(Section):
     """AdamW, and how a step's episodes become optimiser batches."""
 
     lr: float = Field(default=1e-5, gt=0)
@@ -186,7 +186,7 @@ class OptimOptions(Part):
     tokens_per_micro_batch: int = Field(default=16384, gt=0)
 
 
-class SFTOptions(Part):
+class SFTOptions(Section):
     """Supervised warm-up on the world's scripted expert."""
 
     demonstrations: int = Field(default=1000, gt=0)
@@ -201,7 +201,7 @@ class SFTOptions(Part):
     check_every: int = Field(default=25, gt=0)
 
 
-class EvalOptions(Part):
+class EvalOptions(Section):
     """Held-out evaluation before and after RL."""
 
     split: str = "test"
@@ -210,7 +210,7 @@ class EvalOptions(Part):
     attempts: int = Field(default=4, gt=0)
 
 
-class Config(Part):
+class Config(Section):
     """Everything that decides a run."""
 
     name: str
@@ -222,7 +222,7 @@ class Config(Part):
     harness: PromptFormat = PromptFormat()
     rollout: RolloutOptions = RolloutOptions()
     engine: SerializeAsAny[KindOptions] = InProcess()
-    source: SerializeAsAny[KindOptions] = Online()
+    source: SerializeAsAny[KindOptions] = OnlineOptions()
     select: SelectOptions | None = None
     signals: dict[str, SerializeAsAny[BaseModel]] = {}
     """Learned signals by kind, asked in this order."""

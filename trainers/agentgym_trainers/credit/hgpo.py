@@ -9,7 +9,7 @@ import numpy as np
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import named, position, reverse_scan, standardise
 
-NOTHING = 1e-9
+EPS = 1e-9
 """Of the largest return: an advantage below it is rounding, and its level says nothing."""
 
 
@@ -33,7 +33,7 @@ def hgpo(
     γ = 1 (else a later visit has a larger G). A lone visit or an unnamed state: 0.
     """
     to_go_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
-    least = NOTHING * np.abs(to_go_N).max(initial=0.0)
+    least = EPS * np.abs(to_go_N).max(initial=0.0)
     position_N, scale = position(batch.traj_N), norm == "std"
     visit_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     total_N, weight_N = np.zeros(len(to_go_N)), np.zeros(len(to_go_N))
@@ -42,6 +42,6 @@ def hgpo(
             before_N = np.where(position_N >= level, np.roll(batch.anchor_N, level), -1)
             visit_N = named(visit_N, before_N)
         level_N = standardise(to_go_N, visit_N, scale=scale, ddof=0)
-        share_N = np.where(np.abs(level_N) > (NOTHING if scale else least), (level + 1.0) ** alpha, 0.0)
+        share_N = np.where(np.abs(level_N) > (EPS if scale else least), (level + 1.0) ** alpha, 0.0)
         total_N, weight_N = total_N + share_N * level_N, weight_N + share_N
     return Credit((total_N / np.where(weight_N > 0, weight_N, 1.0))[batch.turn_A])

@@ -55,7 +55,7 @@ def a_lol(batch: Batch) -> Credit:
     return Credit(np.maximum(batch.return_M - batch.x["inst_value_M"], 0.0)[batch.traj_A])
 
 
-def recalibrated(batch: Batch) -> Credit:
+def replay_baseline(batch: Batch) -> Credit:
     """A replayed success against what is usual by now: what no longer beats it is dropped.
 
     A_i = max(R_i − baseline_i, 0).

@@ -15,16 +15,16 @@ from agentgym_trainers.credit_bench.contestants import Contestant
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import reverse_scan
 from agentgym_trainers.data.sequences import Row, select
-from agentgym_trainers.learner.critic import ValueHead, ValueOptions
+from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn.forward import micro_batches, pack
-from agentgym_trainers.rollout.monte_carlo import Branched
+from agentgym_trainers.rollout.monte_carlo import BranchedValues
 from agentgym_trainers.signals import SIGNALS
-from agentgym_trainers.signals.base import Parts, Scene
+from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 from agentgym_trainers.signals.mc_value import columns_of
 from agentgym_trainers.train import Trainer
 
-LATER = 10**6
+AFTER_WARMUP_STEP = 10**6
 """A step at which every signal's warm-up is over."""
 POOL = 128
 """Replayed turns that a critic with a buffer draws a step, at most; a training run has more time."""
@@ -37,8 +37,8 @@ class Columns:
     """Signals and critics by what they are, each trained once, whoever asks for it."""
 
     trainer: Trainer
-    parts: Parts
-    scenes: Sequence[Scene]
+    parts: SignalDependencies
+    scenes: Sequence[SignalContext]
     """To train on."""
     passes: int
     on_step: Callable[[str], None] = lambda what: None
@@ -47,7 +47,7 @@ class Columns:
     _given: dict[str, tuple[list[Batch], Batch]] = field(default_factory=dict)
     _critics: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
-    async def of(self, contestant: Contestant, scene: Scene, branched: Branched) -> Batch:
+    async def of(self, contestant: Contestant, scene: SignalContext, branched: BranchedValues) -> Batch:
         """The measured batch with what the contestant needs. Raises AgentGymError where a signal cannot say."""
         batch = scene.batch.with_columns(**columns_of(branched, scene.batch.reward_N))
         trained = [s.batch for s in self.scenes]
@@ -69,7 +69,7 @@ class Columns:
             batch = batch.with_columns(**self._critics[key])
         return batch
 
-    async def _signal(self, kind: str, options: Any, scene: Scene, name: str) -> tuple[list[Batch], Batch]:
+    async def _signal(self, kind: str, options: Any, scene: SignalContext, name: str) -> tuple[list[Batch], Batch]:
         """Train a signal; the training batches and the measured one with its columns."""
         began = process_time()
         if "pool" in type(options).model_fields:
@@ -84,17 +84,19 @@ class Columns:
                 here = replace(training, step=number * len(self.scenes) + step)
                 here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
                 self.told[name] = await signal.fit(here)
-        trained = [s.batch.with_columns(**await signal.annotate(replace(s, step=LATER))) for s in self.scenes]
-        measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=LATER)))
+        trained = [
+            s.batch.with_columns(**await signal.annotate(replace(s, step=AFTER_WARMUP_STEP))) for s in self.scenes
+        ]
+        measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=AFTER_WARMUP_STEP)))
         self.told[name]["seconds"] = process_time() - began
         return trained, measured
 
-    def _critic(self, batches: Sequence[Batch], scene: Scene, name: str) -> dict[str, np.ndarray]:
+    def _critic(self, batches: Sequence[Batch], scene: SignalContext, name: str) -> dict[str, np.ndarray]:
         """A value head on a trunk of its own, fitted before every token to what was still to come."""
         began, rng = process_time(), np.random.default_rng([self.parts.seed, 5])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.parts.seed)
-            value = ValueHead(self.parts.reference, ValueOptions())
+            value = Critic(self.parts.reference, ValueOptions())
         learner = Learner(
             self.parts.model, self.trainer.config.optim, temperature=self.parts.sampling.temperature, value=value
         )
@@ -112,7 +114,7 @@ class Columns:
         seen = learner.annotate(scene.batch, scene.rows)
         return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
 
-    def _fit(self, value: ValueHead, optimiser: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
+    def _fit(self, value: Critic, optimiser: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
         """One step on some trajectories; the mean loss of a token."""
         total = 0.0
         for part in micro_batches(rows, self.parts.tokens_per_micro_batch):
@@ -127,7 +129,7 @@ class Columns:
         return total
 
 
-def values_of(branched: Branched, batch: Batch) -> dict[str, np.ndarray]:
+def values_of(branched: BranchedValues, batch: Batch) -> dict[str, np.ndarray]:
     """A critic's columns from measured values: within a turn V stays what it was before it; after a cut it is 0, as
     for continuations, which end there too."""
     value_N = columns_of(branched, batch.reward_N)["mc_value_N"]

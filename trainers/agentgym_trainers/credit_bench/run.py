@@ -39,8 +39,8 @@ from agentgym_trainers.credit_bench.scores import (
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.monitoring.metrics import success_rate
 from agentgym_trainers.rollout.environment import open_world
-from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snapshots
-from agentgym_trainers.signals.base import Parts, Scene
+from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, require_snapshots
+from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 from agentgym_trainers.train import Trainer
 
 
@@ -88,7 +88,7 @@ class Result:
     group_N: np.ndarray
     traj_N: np.ndarray
     truth: Truth
-    branched: Branched
+    branched: BranchedValues
     """The truth as it was found."""
     scored: list[Scored] = field(default_factory=list)
     """The best first."""
@@ -207,7 +207,7 @@ async def _measure(
     return result
 
 
-async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> Scene:
+async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> SignalContext:
     """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
     env, split = trainer.spec.id, trainer.config.env.split
     tasks = trainer.curriculum.propose(groups)
@@ -217,18 +217,25 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
     if not trajectories:
         raise PolicyFailure(f"every episode failed: {played[0].error}")
     whole = replace(batch, group_M=np.unique(batch.group_M, return_inverse=True)[1])  # without groups that failed
-    return Scene(whole, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
+    return SignalContext(whole, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
 
 
-def with_policy(trainer: Trainer, scene: Scene) -> Scene:
+def with_policy(trainer: Trainer, scene: SignalContext) -> SignalContext:
     """With what the policy itself says of its tokens; it is its own reference, for it has not moved."""
     batch = trainer.learner.annotate(scene.batch, scene.rows, prox=True)
     return replace(scene, batch=batch.with_columns(**{"ref_logprob_A": batch.x["prox_logprob_A"]} | batch.x))
 
 
 async def _branch(
-    trainer: Trainer, scene: Scene, continuations: int, seed: int, progress: Progress, what: str, *, actions: bool
-) -> Branched:
+    trainer: Trainer,
+    scene: SignalContext,
+    continuations: int,
+    seed: int,
+    progress: Progress,
+    what: str,
+    *,
+    actions: bool,
+) -> BranchedValues:
     bar = progress.add_task(f"{what}: {continuations} continuations of every state", total=len(scene.trajectories))
     return await branch(
         trainer.runner, trainer.policy(seed, 17), scene.trajectories, continuations=continuations, seed=seed,
@@ -246,7 +253,7 @@ async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) 
         scenes.append(with_policy(trainer, played))
         progress.update(bar, completed=number + many)
     policy = trainer.policy(options.seed, 19)
-    parts = Parts(
+    parts = SignalDependencies(
         model=trainer.learner.model, reference=trainer.learner.model, engine=trainer.engine, template=policy.template,
         sampling=policy.sampling, runner=trainer.runner, open_session=trainer.runner.open_session, spec=trainer.spec,
         folder=trainer.folder, seed=options.seed, tokens_per_micro_batch=trainer.config.optim.tokens_per_micro_batch,
@@ -259,7 +266,7 @@ async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) 
     )  # fmt: skip
 
 
-def _sketch(trainer: Trainer, scene: Scene, options: BenchOptions, progress: Progress) -> np.ndarray | None:
+def _sketch(trainer: Trainer, scene: SignalContext, options: BenchOptions, progress: Progress) -> np.ndarray | None:
     if not options.width:
         return None
     bar = progress.add_task("gradients of every token", total=len(scene.rows))
@@ -270,7 +277,7 @@ def _sketch(trainer: Trainer, scene: Scene, options: BenchOptions, progress: Pro
 
 
 def _figures(
-    scene: Scene, credit: Any, result: Result, sketch_AK: np.ndarray | None, weights_BU: np.ndarray
+    scene: SignalContext, credit: Any, result: Result, sketch_AK: np.ndarray | None, weights_BU: np.ndarray
 ) -> dict[str, Figure]:
     """All figures of one contestant."""
     batch, truth = scene.batch, result.truth

@@ -11,7 +11,7 @@ import numpy as np
 from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.segments import segment_mean, segment_std
-from agentgym_trainers.data.sequences import told_columns
+from agentgym_trainers.data.sequences import trajectory_columns
 
 
 def mixed_outcomes(batch: Batch) -> np.ndarray:
@@ -110,4 +110,4 @@ SELECTORS = Registry(
 
 def needs_model_columns(kind: str) -> bool:
     """Whether the selector reads more than what trajectories tell."""
-    return not SELECTORS[kind].needs <= {"groups", "past", *told_columns([])}
+    return not SELECTORS[kind].needs <= {"groups", "past", *trajectory_columns([])}

@@ -45,7 +45,7 @@ class BufferOptions(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ReplayEntry:
     """One attempt in the buffer."""
 
     trajectory: Trajectory
@@ -57,7 +57,7 @@ class Kept:
 class ReplayBuffer:
     def __init__(self, options: BufferOptions) -> None:
         self.options = options
-        self.kept: list[Kept] = []
+        self.kept: list[ReplayEntry] = []
         self.means: deque[float] = deque(maxlen=options.history)
 
     @property
@@ -77,7 +77,7 @@ class ReplayBuffer:
         advantage_M = segment_mean(credit.advantage_A, batch.traj_A)
         good = [trajectories[m] for m in np.flatnonzero(advantage_M > 0).tolist()]
         self.kept = [item for item in self.kept if step - item.step <= self.options.max_age]
-        self.kept += [Kept(t, total_return(t), step) for t in good if not is_demonstration(t)]
+        self.kept += [ReplayEntry(t, total_return(t), step) for t in good if not is_demonstration(t)]
 
     def draw(self, rng: np.random.Generator, options: BufferOptions | None = None) -> list[Trajectory]:
         """An update's attempts, and the buffer emptied; none where there are too few, or they would weigh nothing.
@@ -98,7 +98,9 @@ class ReplayBuffer:
         return {"kept": kept, "means": list(self.means)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = [Kept(Trajectory.from_json(json.loads(line)), total, step) for line, total, step in state["kept"]]
+        self.kept = [
+            ReplayEntry(Trajectory.from_json(json.loads(line)), total, step) for line, total, step in state["kept"]
+        ]
         self.means = deque(state["means"], maxlen=self.options.history)
 
 

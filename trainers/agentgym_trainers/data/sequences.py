@@ -72,11 +72,13 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
         logprob_A=np.concatenate(logprob_A) if logprob_A else np.zeros(0, np.float32),
     )
     trajectories = [trajectory for _, trajectory in members]
-    told = told_columns(trajectories) | {"version_A": np.concatenate(versions) if versions else np.zeros(0, np.int32)}
+    told = trajectory_columns(trajectories) | {
+        "version_A": np.concatenate(versions) if versions else np.zeros(0, np.int32)
+    }
     return batch.with_columns(**told), rows, trajectories
 
 
-def told_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
     """What `Batch.x` has of every trajectory and turn, whatever the recipe."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     executed = [turn.action is not None and turn.info.get("valid_action") is not False for turn in turns]

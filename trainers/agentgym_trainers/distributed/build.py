@@ -13,19 +13,19 @@ from torch import Tensor
 from agentgym.clients.client import key_in_use
 from agentgym.rollouts.runner import Runner
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.distributed.learner_group import Learners
+from agentgym_trainers.distributed.learner_group import LearnerGroup
 from agentgym_trainers.distributed.ray_cluster import Cluster
-from agentgym_trainers.distributed.rollout_workers import Crew, CrewRunner
-from agentgym_trainers.distributed.vllm_servers import started
+from agentgym_trainers.distributed.rollout_workers import RemoteRunner, RolloutWorkerPool
+from agentgym_trainers.distributed.vllm_servers import start_vllm_servers
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.base import Conversation
 from agentgym_trainers.engines.build import build_engine
 
 
-class PublishingEngine:
+class BroadcastingEngine:
     """The controller's engine, for what is played here (evaluation); a refresh reaches the crew's, too."""
 
-    def __init__(self, engine: Any, crew: Crew, cluster: Cluster, shared: bool) -> None:
+    def __init__(self, engine: Any, crew: RolloutWorkerPool, cluster: Cluster, shared: bool) -> None:
         """`shared`: the crew samples from the servers of `engine`, and must ask nothing while their weights change."""
         self.engine, self.crew, self.cluster = engine, crew, cluster
         self.max_length, self.version = engine.max_length, engine.version
@@ -48,22 +48,22 @@ class PublishingEngine:
             self.cluster.close()
 
 
-def spread(
+def build_distributed(
     config: Config, folder: Path, runner: Runner, model: Any, reference: Any, tokenizer: Any
-) -> tuple[PublishingEngine, CrewRunner, Learners]:
+) -> tuple[BroadcastingEngine, RemoteRunner, LearnerGroup]:
     """Of a run with [scale]. Closing the engine ends it all. Raises UsageError where the cluster has no room."""
     assert config.scale is not None
     cluster = Cluster(config.scale)
     try:
         if config.scale.servers:
-            urls = started(cluster, config, folder, model, tokenizer)
+            urls = start_vllm_servers(cluster, config, folder, model, tokenizer)
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
-        crew = Crew(cluster, config, model, tokenizer, key_in_use())
+        crew = RolloutWorkerPool(cluster, config, model, tokenizer, key_in_use())
         shared = ENGINES[config.engine.kind].servers
-        learners = Learners(cluster, config, model, reference)
-        engine = PublishingEngine(build_engine(config, folder, model, tokenizer), crew, cluster, shared)
+        learners = LearnerGroup(cluster, config, model, reference)
+        engine = BroadcastingEngine(build_engine(config, folder, model, tokenizer), crew, cluster, shared)
     except BaseException:
         cluster.close()
         raise
     plain = {part.name: getattr(runner, part.name) for part in fields(Runner)}
-    return engine, CrewRunner(**plain, crew=crew), learners
+    return engine, RemoteRunner(**plain, crew=crew), learners

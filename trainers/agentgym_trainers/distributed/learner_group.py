@@ -26,16 +26,16 @@ from agentgym_trainers.config.sections import Config, LossOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.distributed.ray_cluster import Cluster
-from agentgym_trainers.learner.build import learner_of
+from agentgym_trainers.learner.build import build_learner
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.nn.device import device_of
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 CAUSE_S = 10.0
 """After a process failed, for the others to tell whether one of them was lost, which it then failed for."""
 
 
-class LearnerRank:
+class LearnerWorker:
     """One of the processes: a Ray actor."""
 
     def __init__(self, config: Config, rank: int, size: int) -> None:
@@ -54,7 +54,7 @@ class LearnerRank:
 
     def join(self, address: str, models: tuple[Any, Any]) -> None:
         """Meet the others, and make the learner of (policy, policy as RL began). Every process is given the same."""
-        processes = ALONE
+        processes = SINGLE_PROCESS
         device = device_of(self.config.model.device)
         if self.size > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # columns are summed on the CPU
@@ -62,10 +62,10 @@ class LearnerRank:
             dist.init_process_group(
                 backend, init_method=address, rank=self.rank, world_size=self.size, timeout=deadline
             )
-            processes = Processes.of()
+            processes = DataParallel.of()
         model, reference = copy.deepcopy(models)
         reference = reference.to(device)
-        self.learner = learner_of(self.config, model.to(device), reference, processes)
+        self.learner = build_learner(self.config, model.to(device), reference, processes)
 
     def call(self, method: str, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """What the learner's method returns, on the CPU; of the other ranks nothing."""
@@ -77,14 +77,14 @@ class LearnerRank:
         return self.learner.not_finite
 
 
-class Learners(TrainStep):
+class LearnerGroup(TrainStep):
     """As a `Learner` to the loop. `model` is the controller's own: it has the names and shapes of what is learned."""
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, reference: Any) -> None:
         self._ray, self._deadline_s = cluster.ray, cluster.options.deadline_s
         self.model, self.not_finite = model, []
         size = cluster.options.learners
-        self._ranks = [cluster.place("learner", LearnerRank, config, rank, size) for rank in range(size)]
+        self._ranks = [cluster.place("learner", LearnerWorker, config, rank, size) for rank in range(size)]
         address = self._answers([self._ranks[0].address.remote()])[0]
         models = self._ray.put((model, reference))
         self._answers([rank.join.remote(address, models) for rank in self._ranks])

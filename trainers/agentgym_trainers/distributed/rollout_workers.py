@@ -34,12 +34,12 @@ from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.engines.build import build_engine, inference_copy, sampling_params
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WatchedPolicy, name_of
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, TrackedPolicy, name_of
 from agentgym_trainers.rollout.environment import open_world
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
-LOSSES = 3
+MAX_WORKER_FAILURES = 3
 """Workers that a share of episodes may lose, one after the other."""
 START_S = 300.0
 """Beyond the episodes' own deadlines: to start a worker again, its world, and to fetch the weights."""
@@ -143,7 +143,7 @@ class RolloutWorker:
         return self._world.session()
 
 
-class Crew:
+class RolloutWorkerPool:
     """The workers of a run, as the controller knows them."""
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, tokenizer: Any, key: str | None) -> None:
@@ -219,7 +219,7 @@ class Crew:
         from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
         why = ""
-        for _ in range(LOSSES):
+        for _ in range(MAX_WORKER_FAILURES):
             number = await self._pick()
             self._playing[number] += len(episodes)
             waves = ceil(self._playing[number] / job.concurrency)
@@ -240,8 +240,8 @@ class Crew:
             if number not in self.starting:
                 self.starting[number] = asyncio.ensure_future(self._back(number))
         raise PolicyFailure(
-            f"{LOSSES} rollout workers were lost over the same {len(episodes)} episodes; the last one: {why}. Give "
-            "workers more memory, or fewer episodes at once (rollout.concurrency), and resume"
+            f"{MAX_WORKER_FAILURES} rollout workers were lost over the same {len(episodes)} episodes; the last: {why}. "
+            "Give workers more memory, or fewer episodes at once (rollout.concurrency), and resume"
         )
 
     async def _pick(self) -> int:
@@ -270,15 +270,15 @@ class Crew:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrewRunner(Runner):
+class RemoteRunner(Runner):
     """A Runner whose episodes are played by a crew, with the token policy of the run."""
 
-    crew: Crew
+    crew: RolloutWorkerPool
 
     async def run(
         self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
     ) -> list[Trajectory]:
-        watched = policy if isinstance(policy, WatchedPolicy) else None
+        watched = policy if isinstance(policy, TrackedPolicy) else None
         policy = policy if watched is None else watched.policy
         if not isinstance(policy, TokenPolicy) or pasts is not None:
             return await Runner.run(self, watched or policy, episodes, pasts)

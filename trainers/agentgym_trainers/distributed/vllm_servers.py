@@ -33,7 +33,7 @@ class ServerHost:
         return await self.server.start()
 
 
-def started(cluster: Cluster, config: Config, folder: Path, model: Any, tokenizer: Any) -> tuple[str, ...]:
+def start_vllm_servers(cluster: Cluster, config: Config, folder: Path, model: Any, tokenizer: Any) -> tuple[str, ...]:
     """URLs of the run's servers, once all answer. Raises UsageError with the end of a log where one does not start."""
     options = config.engine
     assert isinstance(options, Vllm)

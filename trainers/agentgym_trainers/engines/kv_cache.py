@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-WORTH = 2048
+PREFIX_ATTENTION_MIN = 2048
 """Positions, of all rows, from which on it is faster to attend to a common prefix by itself."""
 
 
@@ -92,7 +92,7 @@ class _Block:
         self.slots = slice(low, high) if dense else cache.put(slots)
         self.rows = high - low if dense else len(slots)
         self.most, self.prefix, self.shared = int(counts.max()), prefix, int(cache.shared[slots].min())
-        if self.shared * self.rows < WORTH:
+        if self.shared * self.rows < PREFIX_ATTENTION_MIN:
             self.shared = 0
         self.own = slice(self.shared, int((starts + counts).max()))
         row_T, offset_T = np.repeat(row_B, counts), np.concatenate([np.arange(count) for count in counts])

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.learner.critic import ValueHead
+from agentgym_trainers.learner.critic import Critic
 from agentgym_trainers.learner.fsdp import shard
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 from agentgym_trainers.nn.precision import cast
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 
 def placed(config: Config, model: Any) -> Any:
@@ -28,19 +28,19 @@ def prepare(config: Config, model: Any) -> None:
     """Make `model`, in place, into what learns. Copies that are to be without adapters are made before."""
     options = config.model
     if options.lora is not None:
-        lora.add(cast(model, options.dtype), options.lora, config.run.seed)
+        lora.add_lora(cast(model, options.dtype), options.lora, config.run.seed)
     if options.gradient_checkpointing:
         use_recompute(model)
 
 
-def learner_of(config: Config, model: Any, reference: Any, processes: Processes = ALONE) -> Learner:
+def build_learner(config: Config, model: Any, reference: Any, processes: DataParallel = SINGLE_PROCESS) -> Learner:
     """The learner, with what critic and reference the recipe asks for. `reference` is the model as RL began; with
     `model.lora` it is the model itself, whose adapters begin at zero. Several `processes` slice all of them."""
     value = None
     if config.value is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
-            value = ValueHead(reference, config.value)
+            value = Critic(reference, config.value)
         if value.trunk is not None and config.model.gradient_checkpointing:
             use_recompute(value.trunk)
     kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)

@@ -114,7 +114,7 @@ class ValueOptions(ReadoutOptions):
         return self
 
 
-class ValueHead(nn.Module):
+class Critic(nn.Module):
     """A readout, constant at first, on a trunk."""
 
     def __init__(self, model: Any, options: ValueOptions) -> None:

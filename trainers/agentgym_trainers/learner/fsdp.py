@@ -20,15 +20,15 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.nn.precision import Dtype
-from agentgym_trainers.nn.process_group import Processes
+from agentgym_trainers.nn.process_group import DataParallel
 
 _NOWHERE = np.zeros(0, np.int64)
-IDLE = Row(np.zeros(1, np.int64), _NOWHERE, _NOWHERE, -1, False)
+DUMMY_ROW = Row(np.zeros(1, np.int64), _NOWHERE, _NOWHERE, -1, False)
 """A row without action tokens: its loss and its gradient are zero."""
 
 
 def shard(
-    processes: Processes, model: Any, *, value: Any = None, reference: Any = None, dtype: Dtype = "float32"
+    processes: DataParallel, model: Any, *, value: Any = None, reference: Any = None, dtype: Dtype = "float32"
 ) -> None:
     """Slice, in place, what a Learner is given. Call it in every process, with the same weights, before the Learner is
     made; with adapters, after they were added.
@@ -66,30 +66,30 @@ def is_sharded(model: Any) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def evened(parts: Sequence[list[Row]], processes: Processes) -> list[list[Row]]:
+def pad_micro_batches(parts: Sequence[list[Row]], processes: DataParallel) -> list[list[Row]]:
     """This process's micro-batches, and idle ones until it has as many as the one that has most."""
-    return [*parts, *[[IDLE]] * (processes.most(len(parts)) - len(parts))]
+    return [*parts, *[[DUMMY_ROW]] * (processes.most(len(parts)) - len(parts))]
 
 
-def gathered(tree: Any, processes: Processes) -> Any:
+def full_state_dict(tree: Any, processes: DataParallel) -> Any:
     """A state with its slices put together, on the CPU, in the process of rank 0; in others they are None. What is
     whole stays as it is. Call it in every process."""
     if isinstance(tree, DTensor):
         whole = tree.full_tensor()
         return whole.detach().cpu() if processes.rank == 0 else None
     if isinstance(tree, Mapping):
-        return {key: gathered(entry, processes) for key, entry in tree.items()}
+        return {key: full_state_dict(entry, processes) for key, entry in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)(gathered(entry, processes) for entry in tree)
+        return type(tree)(full_state_dict(entry, processes) for entry in tree)
     return tree
 
 
-def sliced(state: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Any]:
+def shard_state_dict(state: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Any]:
     """Of a whole state, what this process keeps, as `like` does. Every process has the whole."""
     return {name: _sliced(tensor, like.get(name)) for name, tensor in state.items()}
 
 
-def sliced_optimizer(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def shard_optimizer_state_dict(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The same of an optimiser's state: what has a parameter's shape is sliced like it."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept = {

@@ -20,9 +20,9 @@ from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner import fsdp
-from agentgym_trainers.learner.critic import ValueHead
+from agentgym_trainers.learner.critic import Critic
 from agentgym_trainers.learner.train_step import TrainStep
-from agentgym_trainers.learner.whole_batch_gradient import column_gradient
+from agentgym_trainers.learner.whole_batch_gradient import whole_batch_gradient
 from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
 from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
@@ -30,24 +30,24 @@ from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.nn.precision import Dtype, autocast
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class ForwardOutput:
     """What the models say of some rows. `index` places each entry among the batch's action tokens."""
 
     index: np.ndarray
     logprob: Tensor
     entropy: Tensor
     value: Tensor | None
-    """The value head's output, to be read by `ValueHead.read`."""
+    """The value head's output, to be read by `Critic.read`."""
     bootstrap: list[tuple[int, Tensor]]
     """(trajectory, output for its final observation)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LossInputs:
     """One optimiser batch, and what of it is the same for all its micro-batches."""
 
     batch: Batch
@@ -80,9 +80,9 @@ class Learner(TrainStep):
         optim: OptimOptions,
         *,
         temperature: float = 1.0,
-        value: ValueHead | None = None,
+        value: Critic | None = None,
         reference: Any = None,
-        processes: Processes = ALONE,
+        processes: DataParallel = SINGLE_PROCESS,
         dtype: Dtype = "float32",
     ) -> None:
         """`temperature` is the engine's: log-probabilities are those of the distribution that was sampled. Every one of
@@ -105,10 +105,10 @@ class Learner(TrainStep):
     def weights(self) -> Mapping[str, Tensor]:
         """The policy's, by name, as an engine samples from them: adapters are merged. Sliced ones are put together in
         the process of rank 0, and the others get none; call it in all."""
-        weights = fsdp.gathered(self.model.state_dict(), self.processes)
+        weights = fsdp.full_state_dict(self.model.state_dict(), self.processes)
         if self.sharded and self.processes.rank:
             return {}
-        return lora.merged(weights, self.model)
+        return lora.merge_lora(weights, self.model)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides how learning goes on, but the model's own weights. Of sliced models, as `weights`."""
@@ -118,14 +118,14 @@ class Learner(TrainStep):
             "adapters": lora.state_of(self.model.state_dict()),
             "past_entropy": self.past_entropy.state_dict(),
         }
-        return fsdp.gathered(state, self.processes)
+        return fsdp.full_state_dict(state, self.processes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises CheckpointError where the state is of other adapters."""
-        self.optimizer.load_state_dict(fsdp.sliced_optimizer(state["optimizer"], self.optimizer))
+        self.optimizer.load_state_dict(fsdp.shard_optimizer_state_dict(state["optimizer"], self.optimizer))
         if self.value is not None:
-            self.value.load_state_dict(fsdp.sliced(state["value"], self.value.state_dict()))
-        lora.load(self.model, fsdp.sliced(state.get("adapters", {}), self.model.state_dict()))
+            self.value.load_state_dict(fsdp.shard_state_dict(state["value"], self.value.state_dict()))
+        lora.load(self.model, fsdp.shard_state_dict(state.get("adapters", {}), self.model.state_dict()))
         self.past_entropy.load_state_dict(state["past_entropy"])
 
     def set_lr(self, lr: float) -> None:
@@ -142,7 +142,7 @@ class Learner(TrainStep):
         if self.value is not None:
             columns |= self._values(batch, rows)
         if self.reference is not None:
-            with lora.off(self.reference):
+            with lora.disable_lora(self.reference):
                 columns["ref_logprob_A"] = self.logprobs(batch, rows, self.reference)
         if prox:
             columns["prox_logprob_A"] = self.logprobs(batch, rows)
@@ -218,13 +218,13 @@ class Learner(TrainStep):
 
     def _task(
         self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
-    ) -> tuple[Task, dict[str, float]]:
+    ) -> tuple[LossInputs, dict[str, float]]:
         """The optimiser batch, and the metrics of an objective that sees it whole."""
         plain_A = losses.token_weights(batch, options.reducer, options.reducer_length)
         weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
         value_parts = _targets(batch, credit) if self.value is not None else None
         objective = OBJECTIVES[options.objective]
-        task = Task(batch, credit, options, weights_A, plain_A, value_parts, None, shares_by_bin(batch))
+        task = LossInputs(batch, credit, options, weights_A, plain_A, value_parts, None, shares_by_bin(batch))
         if objective.unit == "token":
             return task, {}
 
@@ -238,12 +238,11 @@ class Learner(TrainStep):
             outputs = self._forward(part, critic=False)
             return outputs.index, outputs.logprob
 
-        gradient_A, loss, seen = column_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
-        first = self.processes.rank == 0  # every process saw the whole: it is told once
+        gradient_A, loss, seen = whole_batch_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
         metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
-        return replace(task, gradient_A=gradient_A), metrics if first else {}
+        return replace(task, gradient_A=gradient_A), metrics if self.processes.rank == 0 else {}
 
-    def _loss(self, outputs: Outputs, task: Task) -> tuple[Tensor, dict[str, tuple[float, str]]]:
+    def _loss(self, outputs: ForwardOutput, task: LossInputs) -> tuple[Tensor, dict[str, tuple[float, str]]]:
         """The rows' share of the loss, and (metric, how it adds up over shares)."""
         index, logprob, options = outputs.index, outputs.logprob, task.options
         if not len(index):  # their loss is zero, and so is its gradient, which is there all the same
@@ -289,7 +288,7 @@ class Learner(TrainStep):
             loss = loss + self.value.options.coefficient * critic
         return loss, metrics
 
-    def _mismatch(self, outputs: Outputs, task: Task) -> dict[str, tuple[float, str]]:
+    def _mismatch(self, outputs: ForwardOutput, task: LossInputs) -> dict[str, tuple[float, str]]:
         """How far learner and engine are apart at tokens of the newest weights, and entropy by turn.
 
         "prob_error" is the mean of exp|ℓ − ℓ_engine|, "mismatch_kl" k3 of KL(engine ‖ learner): 1 and 0 where both
@@ -355,15 +354,17 @@ class Learner(TrainStep):
     def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""
         parts = list(micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch))
-        return fsdp.evened(parts, self.processes) if self.sharded else parts
+        return fsdp.pad_micro_batches(parts, self.processes) if self.sharded else parts
 
-    def _forward(self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True) -> Outputs:
+    def _forward(
+        self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True
+    ) -> ForwardOutput:
         """One packed forward. Logits are computed at the positions that predict action tokens, nowhere else."""
         model = model or self.model
         with autocast(model, self.dtype):
             return self._forwarded(rows, model, critic, logits)
 
-    def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> Outputs:
+    def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> ForwardOutput:
         packed = pack(rows, model.device)
         value = self.value if critic else None
         logprob = entropy = torch.zeros(len(packed.at), device=model.device)
@@ -382,14 +383,13 @@ class Learner(TrainStep):
             both = value(packed.inputs, hidden, torch.cat([packed.at, final]))
             values = both[: len(packed.at)]
             bootstrap = [(m, both[len(packed.at) + i]) for i, (m, _) in enumerate(cut)]
-        return Outputs(packed.index, logprob, entropy, values, bootstrap)
+        return ForwardOutput(packed.index, logprob, entropy, values, bootstrap)
 
 
 def _targets(batch: Batch, credit: Credit) -> tuple[np.ndarray, np.ndarray] | None:
     """The critic's (target, weight) at each action token: every token's, or only a turn's first."""
     if "value_A" in credit.targets:
-        a = len(batch.turn_A)
-        return credit.targets["value_A"], np.full(a, 1 / max(a, 1))
+        return credit.targets["value_A"], np.full(len(batch.turn_A), 1 / max(len(batch.turn_A), 1))
     if "value_N" in credit.targets:
         target_A = credit.targets["value_N"][batch.turn_A]
         return target_A, np.where(batch.first_A, losses.turn_weights(batch)[batch.turn_A], 0.0)

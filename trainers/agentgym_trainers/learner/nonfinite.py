@@ -17,7 +17,7 @@ READ = ("ref_logprob_A", "prox_logprob_A", "value_A", "value_N", "bootstrap_M")
 """Columns that a loss reads; others may hold NaN for "nobody said"."""
 
 
-def keep_skipped(
+def dump_nonfinite_batch(
     folder: Path, step: int, batch: Batch, rows: Sequence[Row], credit: Credit, told: Mapping[str, float],
     parameters: Sequence[str],
 ) -> str:  # fmt: skip
@@ -30,11 +30,11 @@ def keep_skipped(
     torch.save({**_tensors(given), "metrics": dict(told), "parameters": list(parameters)}, path)
     return (
         f"step {step}: loss or gradient is not finite, so nothing was learned from an optimiser batch of "
-        f"{len(batch.group_M)} attempts: {where(batch, credit, told, parameters)}. The batch is in {path}"
+        f"{len(batch.group_M)} attempts: {first_nonfinite(batch, credit, told, parameters)}. The batch is in {path}"
     )
 
 
-def where(batch: Batch, credit: Credit, told: Mapping[str, float], parameters: Sequence[str]) -> str:
+def first_nonfinite(batch: Batch, credit: Credit, told: Mapping[str, float], parameters: Sequence[str]) -> str:
     """The first number that is not finite, on the way from rewards to the gradient."""
     columns: dict[str, np.ndarray | None] = {
         "reward_N": batch.reward_N,

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers.config.sections import ReplayOptions
-from agentgym_trainers.credit.outcome import recalibrated
+from agentgym_trainers.credit.outcome import replay_baseline
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
 from agentgym_trainers.data.sequences import collate
@@ -34,6 +34,6 @@ def replay_update(
         return metrics
     again, rows, _ = collate([Group((trajectory,)) for trajectory in drawn])
     again = learner.annotate(again, rows).with_columns(baseline_M=np.full(len(drawn), buffer.median))
-    weighted = replace(recalibrated(again), weight_A=np.full(len(again.turn_A), options.weight))
+    weighted = replace(replay_baseline(again), weight_A=np.full(len(again.turn_A), options.weight))
     update = learner.update(again, rows, weighted, options.loss)
     return metrics | {"replay/drawn": float(len(drawn)), **{f"replay/{name}": x for name, x in update.items()}}

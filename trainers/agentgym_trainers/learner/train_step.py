@@ -13,7 +13,7 @@ import numpy as np
 from agentgym_trainers.config.sections import Config, LossOptions
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row, select
-from agentgym_trainers.learner.nonfinite import keep_skipped
+from agentgym_trainers.learner.nonfinite import dump_nonfinite_batch
 from agentgym_trainers.losses import OBJECTIVES
 
 
@@ -60,7 +60,7 @@ class TrainStep:
             part = select(batch, rows, credit, keep_M)
             metrics = self.update(*part, config.loss)
             if metrics.get("optim/skipped"):
-                message = keep_skipped(folder, step + 1, *part, metrics, self.not_finite)
+                message = dump_nonfinite_batch(folder, step + 1, *part, metrics, self.not_finite)
                 logging.getLogger(__name__).warning("%s", message)
             for name, value in metrics.items():
                 seen.setdefault(name, []).append(value)

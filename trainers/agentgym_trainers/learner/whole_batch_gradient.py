@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 T = TypeVar("T")
 
 
-def column_gradient(
+def whole_batch_gradient(
     forward: Callable[[T], tuple[np.ndarray, Tensor]],
     parts: Sequence[T],
     size: int,
     loss_of: Callable[[Tensor], tuple[Tensor, Any]],
-    processes: Processes = ALONE,
+    processes: DataParallel = SINGLE_PROCESS,
 ) -> tuple[Tensor, float, Any]:
     """Steps 1 and 2: (g float64[size], the loss, what else `loss_of` returned).
 
@@ -48,15 +48,15 @@ def column_gradient(
     return gradient, loss.item(), rest
 
 
-def two_pass(
+def backward_whole_batch(
     forward: Callable[[T], tuple[np.ndarray, Tensor]],
     parts: Sequence[T],
     size: int,
     loss_of: Callable[[Tensor], tuple[Tensor, Any]],
-    processes: Processes = ALONE,
+    processes: DataParallel = SINGLE_PROCESS,
 ) -> tuple[float, Any]:
     """All three steps: gradients are added to the parameters' `.grad`. Returns (the loss, the rest)."""
-    gradient, loss, rest = column_gradient(forward, parts, size, loss_of, processes)
+    gradient, loss, rest = whole_batch_gradient(forward, parts, size, loss_of, processes)
     for part in parts:
         index, x = forward(part)
         (gradient[torch.from_numpy(index)].to(x) * x).sum().backward()

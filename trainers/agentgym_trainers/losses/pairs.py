@@ -15,7 +15,7 @@ from agentgym_trainers.data.token_segments import as_tensor, nothing, segment_su
 
 Which = Literal["all", "best_worst"]
 Weigh = Literal["one", "gap", "steps"]
-EQUAL = 1e-9
+EPS = 1e-9
 """Returns no further apart are the same sum in another order."""
 
 
@@ -116,7 +116,7 @@ def preference_pairs(batch: Batch, which: Which = "all", gap: float = 0.0) -> tu
             first, second = np.array([members[return_M[members].argmax()]]), members[[return_M[members].argmin()]]
         else:
             first, second = np.repeat(members, len(members)), np.tile(members, len(members))
-        kept = return_M[first] - return_M[second] > gap + EQUAL
+        kept = return_M[first] - return_M[second] > gap + EPS
         better.append(first[kept])
         worse.append(second[kept])
     none = np.zeros(0, np.int64)

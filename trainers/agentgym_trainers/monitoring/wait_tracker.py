@@ -13,7 +13,7 @@ ENGINE, WORLD, WORKER = "the engine", "the world", "its rollout worker"
 
 
 @dataclass
-class Watch:
+class WaitTracker:
     """What the episodes of a run wait for. `clock` in seconds."""
 
     clock: Callable[[], float] = time.monotonic
@@ -45,11 +45,11 @@ def name_of(episode: EpisodeSpec) -> str:
 
 
 @dataclass(frozen=True)
-class WatchedPolicy:
+class TrackedPolicy:
     """A policy that is watched: its episodes wait for the engine while it acts, else for the world."""
 
     policy: Policy
-    watch: Watch
+    watch: WaitTracker
 
     def actor(self, episode: EpisodeSpec) -> Actor:
         who = name_of(episode)
@@ -60,7 +60,7 @@ class WatchedPolicy:
 @dataclass(frozen=True)
 class _Watched:
     actor: Actor
-    watch: Watch
+    watch: WaitTracker
     who: str
 
     async def act(self, ask: TurnContext) -> ModelResponse:

@@ -32,7 +32,7 @@ class LoraOptions(BaseModel):
     """Linear layers by the ends of their names ("q_proj"); None: all but the output layer."""
 
 
-def add(model: Any, options: LoraOptions, seed: int) -> None:
+def add_lora(model: Any, options: LoraOptions, seed: int) -> None:
     """Give `model`, in place, adapters that change nothing yet, and freeze the rest. They are at least float32.
 
     Raises ConfigError where peft is not installed, or no linear layer has such a name.
@@ -66,7 +66,7 @@ def layers(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def off(model: Any) -> Iterator[None]:
+def disable_lora(model: Any) -> Iterator[None]:
     """The model without its adapters, if it has any."""
     found = layers(model).values()
     for layer in found:
@@ -91,7 +91,7 @@ def load(model: Any, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict(state, strict=False)
 
 
-def merged(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
+def merge_lora(weights: Mapping[str, Tensor], model: Any) -> dict[str, Tensor]:
     """`weights` of a model with adapters, as those of the model without: W + alpha/rank · B A, at least float32."""
     scaling = {name: layer.scaling["default"] for name, layer in layers(model).items()}
     found = {}

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Processes:
+class DataParallel:
     """A process group of torch.distributed, or one process alone."""
 
     rank: int = 0
@@ -27,7 +27,7 @@ class Processes:
     group: dist.ProcessGroup | None = None
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup | None = None) -> Processes:
+    def of(cls, group: dist.ProcessGroup | None = None) -> DataParallel:
         """Of an initialised group (None: the default one)."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
@@ -71,4 +71,4 @@ class Processes:
         }
 
 
-ALONE = Processes()
+SINGLE_PROCESS = DataParallel()

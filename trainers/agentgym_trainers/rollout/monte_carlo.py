@@ -58,7 +58,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Branched:
+class BranchedValues:
     """Estimates of every turn of some trajectories, in order. NaN where no continuation was left."""
 
     value_N: np.ndarray
@@ -112,7 +112,7 @@ async def branch(
     chance: bool | None = None,
     chances: Sequence[int] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Branched:
+) -> BranchedValues:
     """Estimate V, and with `action_values` Q, at every turn of recorded episodes.
 
     A state that the same history reached in several episodes is estimated once. `seed` makes other continuations.
@@ -142,7 +142,7 @@ async def branch(
     on_progress(len(points), len(points))
     columns = [_columns(t, walk, found, gamma, chance) for t, walk in zip(trajectories, points, strict=True)]
     whole = np.concatenate(columns, axis=1) if columns else np.zeros((6, 0))
-    return Branched(*whole, played=played, lost=lost, turns=turns, chance=bool(chance))
+    return BranchedValues(*whole, played=played, lost=lost, turns=turns, chance=bool(chance))
 
 
 def estimate(returns: Sequence[float]) -> Estimate:
@@ -155,7 +155,7 @@ def estimate(returns: Sequence[float]) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Point:
+class BranchPoint:
     """Before a turn of a recorded episode: all that another rollout needs to go on from there."""
 
     episode: EpisodeSpec
@@ -177,7 +177,9 @@ class Point:
         return (*self.key, tuple(self.said.ids) if self.said else self.turn.reply)
 
 
-async def retrace(runner: Runner, policy: Policy, trajectories: Sequence[Trajectory]) -> tuple[list[list[Point]], int]:
+async def retrace(
+    runner: Runner, policy: Policy, trajectories: Sequence[Trajectory]
+) -> tuple[list[list[BranchPoint]], int]:
     """The points of each trajectory, in order, found by playing it again; and how many episodes could not be.
 
     Where the world fails or does not do again what it did, the points before that moment are given.
@@ -188,7 +190,7 @@ async def retrace(runner: Runner, policy: Policy, trajectories: Sequence[Traject
     return walks, sum(len(walk) < len(t.turns) for walk, t in zip(walks, trajectories, strict=True))
 
 
-async def has_chance(runner: Runner, points: Sequence[Point], seed: int = 0) -> bool:
+async def has_chance(runner: Runner, points: Sequence[BranchPoint], seed: int = 0) -> bool:
     """Whether any of some recorded steps comes out otherwise under another seed of chance."""
     acted = [point for point in points if point.turn.action is not None]
     rng = np.random.default_rng([seed, 3])
@@ -217,7 +219,7 @@ async def has_chance(runner: Runner, points: Sequence[Point], seed: int = 0) -> 
 class _Job:
     """Continuations to play: from a point, or from the point's own turn taken again."""
 
-    point: Point
+    point: BranchPoint
     again: bool
 
     @property
@@ -225,7 +227,7 @@ class _Job:
         return ("Q", *self.point.key_after) if self.again else ("V", *self.point.key)
 
 
-def _jobs(walk: Sequence[Point], found: dict[Key, Estimate], again: bool) -> list[_Job]:
+def _jobs(walk: Sequence[BranchPoint], found: dict[Key, Estimate], again: bool) -> list[_Job]:
     """What is still to be estimated. The last turns come first: the engine keeps the first prompt for the others to
     copy what they share with it, and theirs is the longest."""
     jobs = [_Job(point, kind) for point in reversed(walk) for kind in ([True, False] if again else [False])]
@@ -239,7 +241,7 @@ def _collected(trajectory: Trajectory, since: int, gamma: float) -> float:
 
 
 def _columns(
-    trajectory: Trajectory, walk: Sequence[Point], found: dict[Key, Estimate], gamma: float, chance: bool | None
+    trajectory: Trajectory, walk: Sequence[BranchPoint], found: dict[Key, Estimate], gamma: float, chance: bool | None
 ) -> np.ndarray:
     """float64[6, n]: value, its error, after, its error, action, its error, of the turns of one trajectory."""
     columns = np.full((6, len(trajectory.turns)), np.nan)
@@ -264,17 +266,17 @@ class _Retracing:
 
     policy: Policy
     trajectories: Sequence[Trajectory]
-    walks: dict[int, list[list[Point]]] = field(default_factory=dict)
+    walks: dict[int, list[list[BranchPoint]]] = field(default_factory=dict)
     """By number of trajectory; a walk that infrastructure broke off is followed by another."""
 
     def actor(self, episode: EpisodeSpec) -> _Retracer:
-        points: list[Point] = []
+        points: list[BranchPoint] = []
         self.walks.setdefault(episode.attempt, []).append(points)
         return _Retracer(self.trajectories[episode.attempt], self.policy, points)
 
 
 class _Retracer(TextActor):
-    def __init__(self, trajectory: Trajectory, policy: Policy, points: list[Point]) -> None:
+    def __init__(self, trajectory: Trajectory, policy: Policy, points: list[BranchPoint]) -> None:
         self._trajectory, self._policy, self._points = trajectory, policy, points
         self._history: list[tuple[Observation, str]] = []
         self._seen: Observation = ""
@@ -293,7 +295,7 @@ class _Retracer(TextActor):
         state = await ask.session.snapshot()
         past = EpisodePrefix(state, ask.step, self._seen, trajectory.turns[: ask.turn], tuple(self._history))
         before, said = self._tokens(ask, turn)
-        self._points.append(Point(EpisodeSpec(*self._key[:4]), past, before, turn, said, self._key))
+        self._points.append(BranchPoint(EpisodeSpec(*self._key[:4]), past, before, turn, said, self._key))
         self._key = self._points[-1].key_after
         self._history.append((ask.step.observation, turn.reply))
         return ModelResponse(turn.reply, finish=turn.finish)
@@ -347,7 +349,7 @@ class _Again:
     """Says the point's own turn again, then goes on."""
 
     actor: Any
-    point: Point
+    point: BranchPoint
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         if ask.turn > self.point.index:

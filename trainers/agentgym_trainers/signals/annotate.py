@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentgym_trainers.signals.base import Scene, Signal
+from agentgym_trainers.signals.base import Signal, SignalContext
 
 
 async def annotate(
-    scene: Scene, learner: Any, signals: Mapping[str, Signal], *, prox: bool
-) -> tuple[Scene, dict[str, float]]:
+    scene: SignalContext, learner: Any, signals: Mapping[str, Signal], *, prox: bool
+) -> tuple[SignalContext, dict[str, float]]:
     """The scene with the columns of critic, reference, present policy (`prox`) and signals; and the metrics of the
     signals that learn before they annotate."""
     scene = replace(scene, batch=learner.annotate(scene.batch, scene.rows, prox=prox))
@@ -21,7 +21,7 @@ async def annotate(
     return scene, metrics
 
 
-async def fit_signals(scene: Scene, signals: Mapping[str, Signal], *, first: bool) -> dict[str, float]:
+async def fit_signals(scene: SignalContext, signals: Mapping[str, Signal], *, first: bool) -> dict[str, float]:
     """Train the signals that learn before (`first`) or after the batch is annotated."""
     metrics = {}
     for name, signal in signals.items():
@@ -30,7 +30,9 @@ async def fit_signals(scene: Scene, signals: Mapping[str, Signal], *, first: boo
     return metrics
 
 
-async def resample_actions(scene: Scene, learner: Any, signals: Mapping[str, Signal], *, prox: bool) -> Scene:
+async def resample_actions(
+    scene: SignalContext, learner: Any, signals: Mapping[str, Signal], *, prox: bool
+) -> SignalContext:
     """What the policy is trained on: the scene, or actions that a signal draws anew at its states; nobody played
     those, so that they have no trajectories."""
     for signal in signals.values():

@@ -17,12 +17,12 @@ from agentgym_trainers.config.registry import ClassPart
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Engine, Sampling
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
 @dataclass(frozen=True)
-class Scene:
+class SignalContext:
     """One step's episodes, as a signal sees them."""
 
     batch: Batch
@@ -36,7 +36,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SignalDependencies:
     """What a signal may be built from."""
 
     model: Any
@@ -53,7 +53,7 @@ class Parts:
     """The run's."""
     seed: int
     tokens_per_micro_batch: int
-    processes: Processes = ALONE
+    processes: DataParallel = SINGLE_PROCESS
     """Each is given the same scenes, and forwards its share of the rows."""
 
 
@@ -63,15 +63,15 @@ class Signal:
     fit_first: bool = False
     """Whether a step's batch is learned from before it is annotated."""
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """Columns for `Batch.x`."""
         raise NotImplementedError
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Learn from the batch. Metrics by their own names ("loss", "grad_norm", how well calibrated)."""
         return {}
 
-    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]] | None:
+    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]] | None:
         """A batch that replaces what the policy is trained on, with its rows: actions resampled at present or replayed
         states. None: the policy learns from the episodes themselves."""
         return None

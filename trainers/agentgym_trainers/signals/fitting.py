@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
-from agentgym_trainers.nn.process_group import ALONE, Processes
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 Outcome = Literal["success", "return"]
 
@@ -31,10 +31,12 @@ class FitOptions(BaseModel):
     """Fit before the batch is annotated. Unset, credit is what the signal said before it had seen these outcomes."""
 
 
-class Optimiser:
+class SignalOptimizer:
     """AdamW that clips, checks and reports the norm of the gradient."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], options: FitOptions, processes: Processes = ALONE) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], options: FitOptions, processes: DataParallel = SINGLE_PROCESS
+    ) -> None:
         self.parameters, self.max_grad_norm, self.processes = list(parameters), options.max_grad_norm, processes
         self.adamw = torch.optim.AdamW(
             self.parameters, lr=options.lr, betas=(0.9, 0.99), weight_decay=options.weight_decay, foreach=True

@@ -26,14 +26,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
-from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.signals.base import Signal
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, mean_by, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, SignalOptimizer, mean_by, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 Aggregate = Literal["sum", "mean"]
 
@@ -56,7 +56,7 @@ class PRMOptions(FitOptions):
 class ImplicitPRM(Signal):
     """φ, what it is compared with, and φ's optimiser."""
 
-    def __init__(self, options: PRMOptions, parts: Parts) -> None:
+    def __init__(self, options: PRMOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
         self.budget, self.temperature = parts.tokens_per_micro_batch, parts.sampling.temperature
         self.model = copy.deepcopy(parts.reference).eval().requires_grad_(True)
@@ -67,14 +67,14 @@ class ImplicitPRM(Signal):
             if model is not None:
                 use_packed_attention(model)
         self.processes = parts.processes
-        self.optimiser = Optimiser(self.model.parameters(), options, parts.processes)
+        self.optimiser = SignalOptimizer(self.model.parameters(), options, parts.processes)
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """prm_A, and prm_ref_A, which `fit` then need not compute."""
         reference_A = self._reference_A(scene)
         return {"prm_A": self._logprob_A(self.model, scene) - reference_A, "prm_ref_A": reference_A}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Loss and accuracy are those before the first step on this batch. A group without both outcomes makes no pair;
         a batch without any changes nothing, and its loss is NaN."""
         if not scene.trajectories:
@@ -92,7 +92,9 @@ class ImplicitPRM(Signal):
         told: dict[str, float] = {}
         mine = self.processes.share(scene.rows)
         for _ in range(self.options.epochs):
-            loss, seen = two_pass(self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes)
+            loss, seen = backward_whole_batch(
+                self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes
+            )
             norm = self.optimiser.step()
             told = told or {"loss": loss, "grad_norm": norm, **seen}
         return told
@@ -104,13 +106,13 @@ class ImplicitPRM(Signal):
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
 
-    def _reference_A(self, scene: Scene) -> np.ndarray:
+    def _reference_A(self, scene: SignalContext) -> np.ndarray:
         """φ's own beginning; or the policy before this step's update, or else as it acted."""
         if self.reference is not None:
             return self._logprob_A(self.reference, scene)
         return scene.batch.x.get("prox_logprob_A", scene.batch.logprob_A).astype(np.float64)
 
-    def _logprob_A(self, model: Any, scene: Scene) -> np.ndarray:
+    def _logprob_A(self, model: Any, scene: SignalContext) -> np.ndarray:
         logprob_A = np.zeros(len(scene.batch.turn_A))
         with torch.inference_mode():
             for part in self._parts(scene.rows):

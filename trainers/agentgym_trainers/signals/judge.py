@@ -38,7 +38,7 @@ from agentgym_trainers.monitoring.guards import PROBES
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 RUBRIC = {
     "turn": "Judge the one answer: GOOD if, by what is observed after it, it brings the task nearer to its end; "
@@ -149,7 +149,7 @@ class Judge(Signal):
         self._metrics: dict[str, float] = {}
 
     @classmethod
-    def build(cls, options: JudgeOptions, parts: Parts) -> Judge:
+    def build(cls, options: JudgeOptions, parts: SignalDependencies) -> Judge:
         """The judge of a run; its cache lies in the run's folder unless it is named by a whole path."""
         tokenizer, spec = parts.template.tokenizer, parts.spec
         if options.cache:
@@ -161,7 +161,7 @@ class Judge(Signal):
             count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         )
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """judge_N and judge_M of the scene's trajectories."""
         cases = [case for trajectory in scene.trajectories for case in self.cases(trajectory)]
         asked = [case for case in cases if not case.by_rule]
@@ -182,7 +182,7 @@ class Judge(Signal):
             return {"judge_M": verdicts, "judge_N": np.where(last_N, verdicts[traj_N], 0.0)}
         return {"judge_N": verdicts, "judge_M": np.bincount(traj_N, verdicts) / np.bincount(traj_N)}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Nothing is fitted. What the last `annotate` counted, how the verdicts agree with the outcomes, and the votes
         among themselves."""
         return self._metrics

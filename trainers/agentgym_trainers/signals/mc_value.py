@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym_trainers.data.segments import reverse_scan
-from agentgym_trainers.rollout.monte_carlo import Branched, branch, require_snapshots
+from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, require_snapshots
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 
 class BranchedOptions(BaseModel):
@@ -35,12 +35,12 @@ class BranchedOptions(BaseModel):
 class BranchedValue(Signal):
     """Has nothing to learn; `fit` tells what it cost and how far from the outcomes it was."""
 
-    def __init__(self, options: BranchedOptions, parts: Parts) -> None:
+    def __init__(self, options: BranchedOptions, parts: SignalDependencies) -> None:
         require_snapshots(parts.spec)
         self.options, self.parts = options, parts
         self._told: dict[str, float] = {}
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """mc_value_N, mc_after_N and mc_se_N, the standard error of mc_after_N − mc_value_N."""
         parts, options = self.parts, self.options
         policy = TokenPolicy(parts.engine, parts.template, parts.sampling, (parts.seed, scene.step, 3))
@@ -60,7 +60,7 @@ class BranchedValue(Signal):
         }
         return columns
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """`bias` is the mean of V less what was collected from the turn on: near 0, or something is wrong."""
         return self._told
 
@@ -71,7 +71,7 @@ class BranchedValue(Signal):
         pass
 
 
-def columns_of(found: Branched, reward_N: np.ndarray, gamma: float = 1.0) -> dict[str, np.ndarray]:
+def columns_of(found: BranchedValues, reward_N: np.ndarray, gamma: float = 1.0) -> dict[str, np.ndarray]:
     """The columns of a batch. A turn without an estimate, before it or after it, gets the value that leaves it without
     advantage, and an infinite standard error."""
     after_N = np.where(np.isnan(found.after_N), 0.0, found.after_N)

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
-from agentgym_trainers.learner.whole_batch_gradient import two_pass
+from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.signals.base import Signal
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, Outcome, SignalOptimizer, calibration, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 
 class ProgressOptions(FitOptions):
@@ -51,7 +51,7 @@ class ProgressOptions(FitOptions):
 class ProgressHead(Signal):
     """f, the optimiser that trains it online, and the constant that it starts from."""
 
-    def __init__(self, options: ProgressOptions, parts: Parts) -> None:
+    def __init__(self, options: ProgressOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
         self.budget = parts.tokens_per_micro_batch
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(options.trunk == "own")
@@ -61,10 +61,10 @@ class ProgressHead(Signal):
         nn.init.zeros_(self.head.bias)
         trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
         self.processes = parts.processes
-        self.optimiser = Optimiser(trained, options, parts.processes)
+        self.optimiser = SignalOptimizer(trained, options, parts.processes)
         self.started = False
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """progress_c_N."""
         self._start(scene)
         contribution_N = np.zeros(len(scene.batch.traj_N))
@@ -74,7 +74,7 @@ class ProgressHead(Signal):
                 contribution_N[index] = contribution.cpu().numpy()
         return {"progress_c_N": contribution_N}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Loss, correlation and mean error are those before the first step on these attempts."""
         done = self.options.fit_steps is not None and scene.step >= self.options.fit_steps
         if not scene.trajectories or done:
@@ -89,7 +89,7 @@ class ProgressHead(Signal):
         told: dict[str, float] = {}
         mine = self.processes.share(scene.rows)
         for _ in range(self.options.epochs):
-            loss, total_M = two_pass(
+            loss, total_M = backward_whole_batch(
                 lambda part: self.contributions(part, batch),
                 self._parts(mine),
                 len(batch.traj_N),
@@ -127,7 +127,7 @@ class ProgressHead(Signal):
         self.optimiser.load_state_dict(state["optimiser"])
         self.started = state["started"]
 
-    def _start(self, scene: Scene) -> None:
+    def _start(self, scene: SignalContext) -> None:
         """Before anything is learned every turn contributes alike, and the mean attempt sums to the mean outcome."""
         if self.started:
             return

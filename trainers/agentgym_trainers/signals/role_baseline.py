@@ -18,7 +18,7 @@ from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 Key = tuple[str, int]
 """(world, role)"""
@@ -39,18 +39,18 @@ class RoleOptions(BaseModel):
 class RoleBaseline(Signal):
     """b for every (world, role), 0 at first."""
 
-    def __init__(self, options: RoleOptions, parts: Parts | None = None) -> None:
+    def __init__(self, options: RoleOptions, parts: SignalDependencies | None = None) -> None:
         self.options = options
         self.baseline: dict[Key, float] = {}
         self._next: tuple[dict[Key, float], dict[Key, np.ndarray]] = {}, {}
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """role_baseline_N: what to subtract from the turn's role's return, the sum of that role's rewards."""
         baseline_N, after, gaps = self._run(scene.batch, scene.trajectories)
         self._next = after, gaps
         return {"role_baseline_N": baseline_N}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Take over the baselines as they stand after the annotated batch.
 
         `loss` is the mean of (R_p − b)² over attempts and roles, `grad_norm` that of half of it in the b's, `bias` the

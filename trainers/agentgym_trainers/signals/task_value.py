@@ -20,10 +20,10 @@ from agentgym_trainers.learner.critic import Readout, ReadoutOptions
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.signals.base import Signal
-from agentgym_trainers.signals.fitting import FitOptions, Optimiser, Outcome, calibration, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, Outcome, SignalOptimizer, calibration, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 
 class InstructionOptions(ReadoutOptions, FitOptions):
@@ -37,20 +37,20 @@ class InstructionOptions(ReadoutOptions, FitOptions):
 class InstructionValue(Signal):
     """The head, its frozen trunk, and its optimiser."""
 
-    def __init__(self, options: InstructionOptions, parts: Parts) -> None:
+    def __init__(self, options: InstructionOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
         self.budget = parts.tokens_per_micro_batch
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(False)
         use_packed_attention(self.trunk)
         self.head = Readout(self.trunk.config.hidden_size, options).to(self.trunk.device)
-        self.optimiser = Optimiser(self.head.parameters(), options)
+        self.optimiser = SignalOptimizer(self.head.parameters(), options)
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """inst_value_M: the same for every attempt at one task."""
         with torch.inference_mode():
             return {"inst_value_M": self.head.read(self.head(self._features_MH(scene))).cpu().numpy().astype(float)}
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Loss and calibration are those before the first step on this batch. `bias`: mean V less the mean outcome."""
         if not scene.trajectories:
             return {}
@@ -72,7 +72,7 @@ class InstructionValue(Signal):
         self.head.load_state_dict(state["head"])
         self.optimiser.load_state_dict(state["optimiser"])
 
-    def _features_MH(self, scene: Scene) -> Tensor:
+    def _features_MH(self, scene: SignalContext) -> Tensor:
         """The trunk's state after each trajectory's first prompt; every distinct prompt is computed once."""
         prompts = first_prompts(scene)
         places = {prompt.tobytes(): i for i, prompt in enumerate(prompts)}
@@ -88,7 +88,7 @@ class InstructionValue(Signal):
         return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()
 
 
-def first_prompts(scene: Scene) -> list[np.ndarray]:
+def first_prompts(scene: SignalContext) -> list[np.ndarray]:
     """Of each trajectory the tokens before its first sampled one."""
     batch = scene.batch
     firsts = np.flatnonzero(np.append(True, np.diff(batch.traj_A) != 0))

@@ -32,7 +32,7 @@ UNTOUCHED = {
 TOLD = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
-class Gone(PolicyFailure):
+class ServerUnavailable(PolicyFailure):
     """Nobody is there, or who is there has just lost what answers."""
 
 
@@ -40,7 +40,7 @@ class Logprobs(BaseModel):
     token_logprobs: list[float]
 
 
-class Part(BaseModel):
+class PartialCompletion(BaseModel):
     """What came of one request: a reply, or as much of it as there was when it was aborted."""
 
     token_ids: list[int]
@@ -49,7 +49,7 @@ class Part(BaseModel):
 
 
 class _Answer(BaseModel):
-    choices: list[Part] = Field(min_length=1, max_length=1)
+    choices: list[PartialCompletion] = Field(min_length=1, max_length=1)
 
 
 class _Model(BaseModel):
@@ -93,7 +93,7 @@ class VllmClient:
             )
         self.model = model.id
 
-    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> Part:
+    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> PartialCompletion:
         """Up to `sampling.max_new_tokens` tokens after `prompt`, the stop token included, and their log-probabilities.
 
         `salt` keeps apart the keys and values of different weights in the server's cache.
@@ -159,7 +159,7 @@ class VllmClient:
             )
         if response.status_code != 200:
             told = response.text[:EXCERPT].strip()
-            failure = Gone if response.status_code >= 500 else PolicyFailure
+            failure = ServerUnavailable if response.status_code >= 500 else PolicyFailure
             raise failure(f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {told}")
         try:
             return kind.model_validate_json(response.content)
@@ -177,7 +177,7 @@ class VllmClient:
                 return await self._http.request(method, path, **request)
             except httpx.TransportError as error:
                 if attempt == TRIES - 1:
-                    raise Gone(
+                    raise ServerUnavailable(
                         f"the vLLM server at {self.url} cannot be reached ({error or type(error).__name__})"
                     ) from error
             await asyncio.sleep(BACKOFF_S * 2**attempt)

@@ -26,7 +26,7 @@ from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build, weights_folder
-from agentgym_trainers.engines.vllm.client import Gone, Part, VllmClient
+from agentgym_trainers.engines.vllm.client import PartialCompletion, ServerUnavailable, VllmClient
 from agentgym_trainers.engines.vllm.local import VllmLocal
 from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
 from agentgym_trainers.nn import checkpoint
@@ -35,7 +35,7 @@ PROBE = Sampling(temperature=2.0, max_new_tokens=8)
 """Not at temperature 1: log-probabilities from before the temperature would look the same there."""
 PROBE_TOKENS = 16
 """Of the probe's prompt."""
-SLACK = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.25}
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.25}
 """How far the probe's log-probabilities may be from the learner's, by what the server computes in."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a CPU: no two sequences share one that is not full."""
@@ -48,7 +48,7 @@ REVIVED_S = 60.0
 T = TypeVar("T")
 
 
-class Others(Protocol):
+class WeightSyncListener(Protocol):
     """Who else asks the same servers."""
 
     async def hold(self) -> None:
@@ -80,7 +80,7 @@ class VllmEngine:
         self.clients: list[Client] = []
         self.conversations = [0] * max(len(options.urls), 1)
         """Open ones, of each server."""
-        self.others: Others | None = None
+        self.others: WeightSyncListener | None = None
         """Who are told to wait while weights change; who sets it tells them when to go on."""
         self._max_sequences, self._seed = max_sequences, seed
         self._own: VllmServer | VllmLocal | None = None
@@ -149,7 +149,9 @@ class VllmEngine:
         if own is not None:
             await asyncio.to_thread(own.stop)
 
-    async def sample(self, server: int, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[Part, int]:
+    async def sample(
+        self, server: int, prompt: Sequence[int], sampling: Sampling, seed: int
+    ) -> tuple[PartialCompletion, int]:
         """What a server says, and the version of the weights that said all of it. An own one that died is started
         again, once, and asked again: what it was about to say was given to nobody."""
         while True:
@@ -201,7 +203,7 @@ class VllmEngine:
     async def _start_again(self, folder: Path, failure: PolicyFailure) -> None:
         """Where an own one has died. Raises the failure where it has not, or did so a short while ago, too."""
         own, lately = self._own, monotonic() < self._revived + REVIVED_S
-        if own is None or lately or not isinstance(failure, Gone) or not await asyncio.to_thread(own.died):
+        if own is None or lately or not isinstance(failure, ServerUnavailable) or not await asyncio.to_thread(own.died):
             raise failure
         logging.getLogger(__name__).warning("vLLM has died: starting it again (%s)", failure)
         self._broken = "vLLM died, and could not be started again"
@@ -253,7 +255,7 @@ class VllmEngine:
         sampling = replace(PROBE, max_new_tokens=min(PROBE.max_new_tokens, self.max_length - room))
         salt = f"version {self.version}"
         parts = await self._each(lambda client: client.complete(prompt, sampling, seed=0, salt=salt))
-        slack = SLACK[self.options.dtype]
+        slack = PROBE_TOLERANCE[self.options.dtype]
         for client, part in zip(self.clients, parts, strict=True):
             expected = self._logprobs(weights, prompt, part.token_ids)
             gap = float(np.abs(expected - part.logprobs.token_logprobs).max(initial=0.0))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agentgym.errors import PolicyFailure
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.engines.vllm.client import UNTOUCHED, Gone, Logprobs, Part
+from agentgym_trainers.engines.vllm.client import UNTOUCHED, Logprobs, PartialCompletion, ServerUnavailable
 from agentgym_trainers.engines.vllm.server import ServerFlags, environment
 
 LOOK_S = 1.0
@@ -47,7 +47,7 @@ class VllmLocal:
     async def require(self, max_length: int) -> None:
         """It was started for this length."""
 
-    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> Part:
+    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> PartialCompletion:
         """See `VllmClient.complete`."""
         from vllm import SamplingParams  # pyright: ignore
         from vllm.sampling_params import RequestOutputKind  # pyright: ignore
@@ -78,7 +78,9 @@ class VllmLocal:
         ids = list(said.token_ids)
         places: list[Any] = said.logprobs or []
         logprobs = [place[token].logprob for place, token in zip(places, ids, strict=True)]
-        return Part(token_ids=ids, logprobs=Logprobs(token_logprobs=logprobs), finish_reason=said.finish_reason)
+        return PartialCompletion(
+            token_ids=ids, logprobs=Logprobs(token_logprobs=logprobs), finish_reason=said.finish_reason
+        )
 
     async def pause(self) -> None:
         """Begin nothing new, and end every reply under way: each answers with what it has."""
@@ -119,7 +121,7 @@ class VllmLocal:
             async with asyncio.timeout(self.deadline_s):
                 while not asked.done():
                     if self._engine.errored:  # what it was asked just before is never answered
-                        raise Gone(f"vLLM has died at {what}")
+                        raise ServerUnavailable(f"vLLM has died at {what}")
                     await asyncio.wait((asked,), timeout=LOOK_S)
                 return asked.result()
         except TimeoutError as error:
@@ -128,7 +130,7 @@ class VllmLocal:
             raise
         except Exception as error:
             if self._engine.errored:
-                raise Gone(f"vLLM has died at {what}: {error or type(error).__name__}") from error
+                raise ServerUnavailable(f"vLLM has died at {what}: {error or type(error).__name__}") from error
             raise
         finally:
             asked.cancel()

@@ -13,8 +13,8 @@ import numpy as np
 from agentgym.errors import EpisodeRefused, PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
-from agentgym_trainers.rollout.external.nodes import Node, branches_of
-from agentgym_trainers.rollout.external.reconcile import Asked, Kind, mark, reconcile, same
+from agentgym_trainers.rollout.external.nodes import CallNode, branches_of
+from agentgym_trainers.rollout.external.reconcile import Kind, PromptRequest, mark, reconcile, same
 from agentgym_trainers.rollout.tokens import ChatTemplate, difference
 
 MAX_TURNS = 4096
@@ -27,7 +27,7 @@ class Call:
     kind: Kind
     prompt: list[int]
     """All tokens, as the engine is to see them."""
-    parent: Node | None
+    parent: CallNode | None
     boundary: list[int]
     """The end of `prompt`, that nobody sampled and no node has."""
     text: str
@@ -48,7 +48,7 @@ class RecordedEpisode:
         self.name, self.rng, self.played, self.strict = name, rng, played, strict
         self.template = template
         self.turns: list[Turn] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[CallNode] = []
         self.kinds: Counter[str] = Counter()
         self.running = 0
         """Calls that are being answered."""
@@ -60,7 +60,7 @@ class RecordedEpisode:
         stop = template.end_id
         self._end = template.decode([stop]) if stop is not None else ""
 
-    def ask(self, asked: Asked, shown: str) -> Call:
+    def ask(self, asked: PromptRequest, shown: str) -> Call:
         """Where the prompt goes on, and the tokens that the engine is to see.
 
         Raises EpisodeRefused: the episode is over or full, or it is strict and the prompt no plain continuation.
@@ -110,7 +110,7 @@ class RecordedEpisode:
         ends, alike = same(covered, self._end, closed)
         depth = 1 if call.parent is None else call.parent.depth + 1
         self.nodes.append(
-            Node(
+            CallNode(
                 turn, call.parent, depth, call.boundary, list(ids), list(logprobs), list(versions),
                 mark(call.text), mark(covered), ends, alike, closed, call.why,
             )

@@ -16,11 +16,11 @@ from agentgym.rollouts.trajectory import Branch, Span
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Node:
+class CallNode:
     """One reply as it left the engine."""
 
     turn: int
-    parent: Node | None
+    parent: CallNode | None
     depth: int
     """Replies from the root to this one."""
     boundary: list[int]
@@ -42,10 +42,10 @@ class Node:
     """Why a branch begins with this node, where one does."""
 
     @property
-    def path(self) -> list[Node]:
+    def path(self) -> list[CallNode]:
         """From the root to this node."""
-        nodes: list[Node] = []
-        at: Node | None = self
+        nodes: list[CallNode] = []
+        at: CallNode | None = self
         while at is not None:
             nodes.append(at)
             at = at.parent
@@ -70,7 +70,7 @@ class Mark:
     digest: bytes
 
 
-def branches_of(nodes: Sequence[Node]) -> tuple[list[Branch], list[Span], list[str]]:
+def branches_of(nodes: Sequence[CallNode]) -> tuple[list[Branch], list[Span], list[str]]:
     """(branches, each node's span, why each branch after the first began). `nodes` are in the order of their turns.
 
     A branch is the path to a node that nothing continues. The last turn's is the last branch.

@@ -20,7 +20,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from itertools import groupby
 
-from agentgym_trainers.rollout.external.nodes import Mark, Node
+from agentgym_trainers.rollout.external.nodes import CallNode, Mark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRequest:
     """A prompt as the client sent it."""
 
     text: str
@@ -47,7 +47,7 @@ class Place:
     """Where a prompt goes on."""
 
     kind: Kind
-    node: Node | None
+    node: CallNode | None
     """The reply that it continues; None is the beginning."""
     text: str
     """What is to be encoded after that reply."""
@@ -86,7 +86,7 @@ def _spelled(call: str) -> str:
 
 
 def same(covered: str, end: str, closed: bool) -> tuple[int, bytes]:
-    """(`Node.ends`, `Node.same`) of a prompt and its reply. `end` is the text that ends a message."""
+    """(`CallNode.ends`, `CallNode.same`) of a prompt and its reply. `end` is the text that ends a message."""
     if not end:
         return 0, b""
     pieces = covered.split(end)
@@ -98,7 +98,7 @@ def _digest_of(pieces: Sequence[str]) -> bytes:
     return digest("\0".join(plain(piece) for piece in pieces))
 
 
-def reconcile(asked: Asked, nodes: Sequence[Node], end: str) -> Place:
+def reconcile(asked: PromptRequest, nodes: Sequence[CallNode], end: str) -> Place:
     """The deepest reply that a prompt continues. `end` is the text that ends a message."""
     if not nodes:
         return Place(Kind.CLEAN, None, asked.text, asked.fresh)
@@ -112,7 +112,7 @@ def reconcile(asked: Asked, nodes: Sequence[Node], end: str) -> Place:
     return replace(place, ids=asked.fresh) if place.node is None else place
 
 
-def _of_tokens(text: str, ids: list[int], nodes: Sequence[Node], told: Place) -> Place:
+def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], told: Place) -> Place:
     """`told` is where the text alone would go on; deeper than what the tokens continue, it is only tokenised anew."""
     for alike in _deepest_first(nodes):
         if told.node is not None and alike[0].depth < told.node.depth:
@@ -126,7 +126,7 @@ def _of_tokens(text: str, ids: list[int], nodes: Sequence[Node], told: Place) ->
     return Place(Kind.REALIGN, told.node, told.text)
 
 
-def _of_text(text: str, nodes: Sequence[Node], end: str) -> Place:
+def _of_text(text: str, nodes: Sequence[CallNode], end: str) -> Place:
     pieces = text.split(end) if end else []
     plain_pieces: dict[int, bytes] = {}
     for alike in _deepest_first(nodes):
@@ -145,13 +145,13 @@ def _of_text(text: str, nodes: Sequence[Node], end: str) -> Place:
     return Place(Kind.FORK, None, text)
 
 
-def _judge(text: str, node: Node, nodes: Sequence[Node]) -> Kind:
+def _judge(text: str, node: CallNode, nodes: Sequence[CallNode]) -> Kind:
     """CLEAN, unless the prompt goes on from a later prompt too, whose reply it tells otherwise."""
     retold = any(later.parent is node and begins(text, later.asked) for later in nodes)
     return Kind.FORK if retold else Kind.CLEAN
 
 
-def _deepest_first(nodes: Sequence[Node]) -> Iterator[list[Node]]:
+def _deepest_first(nodes: Sequence[CallNode]) -> Iterator[list[CallNode]]:
     """Nodes of equal depth together, the newest first."""
     ordered = sorted(nodes, key=lambda node: (node.depth, node.turn), reverse=True)
     for _, alike in groupby(ordered, key=lambda node: node.depth):

@@ -16,7 +16,7 @@ from agentgym.rollouts.prompt_format import Message
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl
 from agentgym.spec import ToolSpec
 from agentgym_trainers.rollout.external.episode import Call, RecordedEpisode
-from agentgym_trainers.rollout.external.reconcile import Asked
+from agentgym_trainers.rollout.external.reconcile import PromptRequest
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 FILE = "episodes.jsonl"
@@ -88,14 +88,14 @@ class Recorder:
         """Where a conversation goes on. Raises EpisodeRefused, or CheckpointError where the template refuses it."""
         template = ChatTemplate(self.template.tokenizer, options) if options else self.template
         text = template.render(messages, tools)
-        return self._ask(name, Asked(text), str(messages[-1].get("content") or ""))
+        return self._ask(name, PromptRequest(text), str(messages[-1].get("content") or ""))
 
     def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, Call]:
         """Where a text goes on, or its tokens; `ids` are those of either. Raises EpisodeRefused."""
         if isinstance(prompt, str):
-            asked = Asked(prompt, fresh=ids)
+            asked = PromptRequest(prompt, fresh=ids)
         else:
-            asked = Asked(self.template.decode(ids), ids, ids)
+            asked = PromptRequest(self.template.decode(ids), ids, ids)
         return self._ask(name, asked, asked.text)
 
     def finish(
@@ -151,7 +151,7 @@ class Recorder:
             for name, one in self._episodes.items()
         ]
 
-    def _ask(self, name: str, asked: Asked, shown: str) -> tuple[RecordedEpisode, Call]:
+    def _ask(self, name: str, asked: PromptRequest, shown: str) -> tuple[RecordedEpisode, Call]:
         self._expire()
         episode = self.get(name) if name in self._episodes else self.open(name)
         return episode, episode.ask(asked, shown)

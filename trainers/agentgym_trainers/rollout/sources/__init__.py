@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from agentgym_trainers.config.registry import Registry
 from agentgym_trainers.rollout.sources.base import SourceKind
-from agentgym_trainers.rollout.sources.branched import Branched, BranchedSource
-from agentgym_trainers.rollout.sources.external_agent import ForeignAgent, ForeignAgentSource
-from agentgym_trainers.rollout.sources.offline import Offline, OfflineSource, check_file
-from agentgym_trainers.rollout.sources.online import Online, OnlineSource
-from agentgym_trainers.rollout.sources.self_play import SelfPlay, SelfPlaySource
+from agentgym_trainers.rollout.sources.branched import BranchedOptions, BranchedSource
+from agentgym_trainers.rollout.sources.external_agent import ExternalAgentOptions, ExternalAgentSource
+from agentgym_trainers.rollout.sources.offline import OfflineOptions, OfflineSource, check_file
+from agentgym_trainers.rollout.sources.online import OnlineOptions, OnlineSource
+from agentgym_trainers.rollout.sources.self_play import SelfPlayOptions, SelfPlaySource
 
 SOURCES = Registry(
     "source",
     SourceKind,
     {
-        "online": SourceKind(Online, OnlineSource, by_policy=True),
+        "online": SourceKind(OnlineOptions, OnlineSource, by_policy=True),
         "offline": SourceKind(
-            Offline,
+            OfflineOptions,
             OfflineSource,
             lambda options: frozenset({"expert"} if options.expert else ()),
             check=check_file,
         ),
-        "branched": SourceKind(Branched, BranchedSource, provides=frozenset({"branched_N"})),
+        "branched": SourceKind(BranchedOptions, BranchedSource, provides=frozenset({"branched_N"})),
         "harness": SourceKind(
-            ForeignAgent,
-            ForeignAgentSource,
+            ExternalAgentOptions,
+            ExternalAgentSource,
             serves_policy=True,
             not_in_lockstep=lambda options: "nobody knows when a program of its own asks again",
         ),
         "selfplay": SourceKind(
-            SelfPlay,
+            SelfPlayOptions,
             SelfPlaySource,
             lambda options: frozenset({"two_player"} | ({"expert"} if options.opponent == "expert" else set())),
             players=2,

@@ -18,7 +18,7 @@ from collections import deque
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, Watch, WatchedPolicy
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, TrackedPolicy, WaitTracker
 from agentgym_trainers.rollout.journal import Journal, Prompt
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
@@ -26,13 +26,13 @@ STALL_S = 60.0
 """Without a group that is whole; then it is printed who waits for whom."""
 
 
-class StreamedSource(Source):
+class AsynchronousSource(Source):
     """The episodes of a run with `rollout.staleness`. Use it within one event loop, and `close` it."""
 
     concurrent = True
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.watch = WaitTracker()
         self._journal: Journal | None = None
         self._seats = asyncio.Semaphore(0)
         """Of the engine: an attempt each."""
@@ -123,7 +123,7 @@ class StreamedSource(Source):
         rollout = trainer.config.rollout
         size, env, split = rollout.group_size, trainer.spec.id, trainer.config.env.split
         episodes = [EpisodeSpec(env, split, prompt.task, prompt.seed, i) for i in range(size)]
-        policy = WatchedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
+        policy = TrackedPolicy(trainer.policy(trainer.config.run.seed, prompt.id), self.watch)
 
         async def attempt(episode: EpisodeSpec) -> Trajectory:
             async with self._seats:

@@ -31,7 +31,7 @@ from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class Branched(KindOptions):
+class BranchedOptions(KindOptions):
     """A group's attempts share their beginning up to a random turn, and go on from there each by itself."""
 
     kind: Literal["branched"] = "branched"
@@ -40,7 +40,7 @@ class Branched(KindOptions):
 
 
 class BranchedSource(Source):
-    def __init__(self, options: Branched) -> None:
+    def __init__(self, options: BranchedOptions) -> None:
         self.options = options
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
@@ -54,7 +54,7 @@ class BranchedSource(Source):
         episodes = [EpisodeSpec(env, split, task, seed, size) for task, seed in proposed]
         trunks = await replace(runner, open_session=_opening(runner.open_session, _Recorder)).run(trunk, episodes)
         failed = {(t.task, t.seed): t for t in trunks if t.stop.is_failure or not t.turns}
-        prefixes = {(t.task, t.seed): Prefix.of(t, trunk.marks[t.task, t.seed])
+        prefixes = {(t.task, t.seed): EpisodePrefix.of(t, trunk.marks[t.task, t.seed])
                     for t in trunks if (t.task, t.seed) not in failed}  # fmt: skip
 
         def resume(session: Session) -> _Resumed:
@@ -83,7 +83,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Prefix:
+class EpisodePrefix:
     """A mark, and what the policy said before it."""
 
     mark: Mark
@@ -94,7 +94,7 @@ class Prefix:
         return self.mark.at
 
     @classmethod
-    def of(cls, trunk: Trajectory, mark: Mark) -> Prefix:
+    def of(cls, trunk: Trajectory, mark: Mark) -> EpisodePrefix:
         said = []
         for turn in trunk.turns[: mark.at]:
             assert turn.span is not None
@@ -146,7 +146,7 @@ class _Continued:
     """The policy, repeating each episode's prefix."""
 
     policy: TokenPolicy
-    prefixes: dict[tuple[int, int], Prefix]
+    prefixes: dict[tuple[int, int], EpisodePrefix]
 
     def actor(self, episode: EpisodeSpec) -> _Continuing:
         return _Continuing(self.policy.actor(episode), self.prefixes[episode.task, episode.seed].said)
@@ -210,7 +210,7 @@ class _Recorder(_Wrapped):
 class _Resumed(_Wrapped):
     """Tells an episode's beginning from memory; the world is put there when it is first asked for more."""
 
-    def __init__(self, session: Session, prefixes: dict[tuple[int, int], Prefix]) -> None:
+    def __init__(self, session: Session, prefixes: dict[tuple[int, int], EpisodePrefix]) -> None:
         super().__init__(session)
         self.prefixes = prefixes
         self.told = 0

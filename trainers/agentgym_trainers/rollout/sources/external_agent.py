@@ -44,7 +44,7 @@ def use_host(host: Host | None) -> None:
     _host.set(host)
 
 
-class ForeignAgent(KindOptions):
+class ExternalAgentOptions(KindOptions):
     """Every step a program of yours plays each proposed task `rollout.group_size` times, through an OpenAI base URL."""
 
     kind: Literal["harness"] = "harness"
@@ -64,8 +64,8 @@ class ForeignAgent(KindOptions):
         return command
 
 
-class ForeignAgentSource(Source):
-    def __init__(self, options: ForeignAgent) -> None:
+class ExternalAgentSource(Source):
+    def __init__(self, options: ExternalAgentOptions) -> None:
         self.options = options
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:

@@ -29,7 +29,7 @@ from agentgym_trainers.rollout.tasks import UniformTasks
 from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 
 
-class Offline(KindOptions):
+class OfflineOptions(KindOptions):
     """Every step draws groups from a set of episodes that was recorded before."""
 
     kind: Literal["offline"] = "offline"
@@ -46,7 +46,7 @@ class Offline(KindOptions):
     """Attempts are cut after so many turns more than the demonstration has."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Offline:
+    def _fits(self) -> OfflineOptions:
         if self.path is not None and self.refresh_every is not None:
             raise ValueError("path and refresh_every: a file's episodes are not played again; remove one of the two")
         if self.rounds_over_expert is not None and not self.expert:
@@ -54,14 +54,14 @@ class Offline(KindOptions):
         return self
 
 
-def check_file(options: Offline) -> None:
+def check_file(options: OfflineOptions) -> None:
     """Raise ConfigError where the set's file is missing."""
     if options.path is not None and not Path(options.path).is_file():
         raise ConfigError(f"source.path: there is no file {options.path}")
 
 
 class OfflineSource(Source):
-    def __init__(self, options: Offline) -> None:
+    def __init__(self, options: OfflineOptions) -> None:
         self.options = options
         self.round = -1
         """The set that is drawn from; −1 before there is one."""

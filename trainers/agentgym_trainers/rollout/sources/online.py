@@ -9,14 +9,14 @@ from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class Online(KindOptions):
+class OnlineOptions(KindOptions):
     """Every step the present policy plays each proposed task `rollout.group_size` times."""
 
     kind: Literal["online"] = "online"
 
 
 class OnlineSource(Source):
-    def __init__(self, options: Online) -> None:
+    def __init__(self, options: OnlineOptions) -> None:
         self.options = options
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:

@@ -32,7 +32,7 @@ from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
-class SelfPlay(KindOptions):
+class SelfPlayOptions(KindOptions):
     """The policy plays both roles of a two-player world, or one of them against a past self, the expert or chance."""
 
     kind: Literal["selfplay"] = "selfplay"
@@ -43,7 +43,7 @@ class SelfPlay(KindOptions):
 
 
 class SelfPlaySource(Source):
-    def __init__(self, options: SelfPlay) -> None:
+    def __init__(self, options: SelfPlayOptions) -> None:
         self.options = options
         self.round = -1
         """The past self that plays; −1 before there is one."""

@@ -123,14 +123,14 @@ def polyak(slow: nn.Module, online: nn.Module, tau: float) -> None:
 
 
 @dataclass(frozen=True)
-class Examples:
+class CriticExamples:
     """Replayed turns; `acted` are the actions that V is regressed on, as (ids, last position)."""
 
     turns: list[Transition]
     acted: list[Read]
 
-    def take(self, index: np.ndarray) -> Examples:
-        return Examples([self.turns[i] for i in index], [self.acted[i] for i in index])
+    def take(self, index: np.ndarray) -> CriticExamples:
+        return CriticExamples([self.turns[i] for i in index], [self.acted[i] for i in index])
 
     @property
     def reads(self) -> list[Read]:
@@ -148,7 +148,7 @@ def action_read(t: Transition) -> Read:
     return t.ids, t.stop - 1
 
 
-class Seen(NamedTuple):
+class Features(NamedTuple):
     """[B, F] each."""
 
     state: Tensor
@@ -176,18 +176,20 @@ class TwinCritic:
         make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=options.lr))
         self.optimizer: torch.optim.Optimizer = make(self.parameters)
 
-    def learn(self, pool: Examples, rng: np.random.Generator) -> dict[str, float]:
+    def learn(self, pool: CriticExamples, rng: np.random.Generator) -> dict[str, float]:
         """An iteration's steps. Metrics are means over them; `calibration` is of the last step's draws."""
         seen = None if self.trained else self.see(pool)
         steps = []
         for _ in range(self.options.updates):
             index = rng.integers(len(pool.turns), size=self.options.batch)
             at = torch.from_numpy(index)
-            steps.append(self.update(pool.take(index), None if seen is None else Seen(*(part[at] for part in seen))))
+            steps.append(
+                self.update(pool.take(index), None if seen is None else Features(*(part[at] for part in seen)))
+            )
         metrics = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         return metrics | {"calibration": steps[-1]["calibration"], "skipped": sum(step["skipped"] for step in steps)}
 
-    def update(self, examples: Examples, seen: Seen | None = None) -> dict[str, float]:
+    def update(self, examples: CriticExamples, seen: Features | None = None) -> dict[str, float]:
         """One optimiser step on the mean over these turns, then Polyak. `seen`: their features, where fixed."""
         turns, size = examples.turns, len(examples.turns)
         fixed = seen if seen is not None else self.see(examples)
@@ -214,10 +216,10 @@ class TwinCritic:
             "q_mean": lowest_q.mean().item(), "calibration": calibration,
         }  # fmt: skip
 
-    def see(self, examples: Examples) -> Seen:
+    def see(self, examples: CriticExamples) -> Features:
         """What targets are computed from: features by the slow encoder, without gradient."""
         found = features(self.slow_encoder, examples.reads, self.budget).to(self.dtype)
-        return Seen(*found.reshape(4, len(examples.turns), -1))
+        return Features(*found.reshape(4, len(examples.turns), -1))
 
     @torch.no_grad()
     def values(self, turns: Sequence[Transition], over: Over = "min") -> np.ndarray:
@@ -232,7 +234,7 @@ class TwinCritic:
     def dtype(self) -> torch.dtype:
         return self.parameters[0].dtype
 
-    def _online(self, turns: list[Transition], fixed: Seen) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    def _online(self, turns: list[Transition], fixed: Features) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         """(which turns, their state and action features with gradient), so many as fit the budget at a time."""
         if not self.trained:
             yield torch.arange(len(turns), device=fixed.state.device), fixed.state, fixed.action

@@ -24,11 +24,11 @@ from agentgym.spec import EnvSpec
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.archer.critic import CriticOptions, TwinCritic
-from agentgym_trainers.signals.archer.signal import CriticSignal, critic_of, fresh
+from agentgym_trainers.signals.archer.signal import CriticSignal, build_critic, fresh
 from agentgym_trainers.signals.archer.transitions import Transition
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts
+    from agentgym_trainers.signals.base import SignalDependencies
 
 Valid = Callable[[Sequence[int], Sequence[int]], bool]
 """(the state's ids, the reply's) -> whether the reply holds an action of the world."""
@@ -56,9 +56,9 @@ class DigiQSignal(CriticSignal):
         self.over, self.valid = options.heads, valid
 
     @classmethod
-    def build(cls, options: DigiQOptions, parts: Parts) -> DigiQSignal:
+    def build(cls, options: DigiQOptions, parts: SignalDependencies) -> DigiQSignal:
         valid = validity(parts.template, parts.runner.harness, parts.spec)
-        critic, wave = critic_of(options, parts), parts.runner.concurrency
+        critic, wave = build_critic(options, parts), parts.runner.concurrency
         return cls(options, critic, parts.engine, parts.sampling, wave, valid)
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:

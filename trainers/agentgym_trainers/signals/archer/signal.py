@@ -18,13 +18,13 @@ import torch
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Completion, Engine, Sampling
-from agentgym_trainers.signals.archer.critic import CriticOptions, Examples, Over, TwinCritic, action_read
+from agentgym_trainers.signals.archer.critic import CriticExamples, CriticOptions, Over, TwinCritic, action_read
 from agentgym_trainers.signals.archer.encoder import Encoder
 from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import Parts, Scene
+    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 
 class TwinOptions(CriticOptions):
@@ -49,7 +49,7 @@ class CriticSignal(Signal):
         self.engine, self.sampling, self.wave = engine, sampling, wave
         self.replay = Replay(options.capacity)
 
-    async def fit(self, scene: Scene) -> dict[str, float]:
+    async def fit(self, scene: SignalContext) -> dict[str, float]:
         """Remember the step's turns; then take the critic's steps."""
         options = self.options
         self.replay.add(transitions_of(scene.batch, scene.rows, options.gamma))
@@ -58,17 +58,17 @@ class CriticSignal(Signal):
         if options.expectile is None:
             replies = await self.reply(turns, 1, scene.rng)
             acted = [fresh(t, said) for t, (said,) in zip(turns, replies, strict=True)]
-        metrics = self.critic.learn(Examples(turns, [action_read(t) for t in acted]), scene.rng)
+        metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), scene.rng)
         return metrics | {"replay": float(len(self.replay))}
 
-    async def annotate(self, scene: Scene) -> dict[str, np.ndarray]:
+    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
         """q_N and v_N of the turns as they were played; 0 during the warm-up, when they would say nothing."""
         if scene.step < self.options.warmup:
             return {"q_N": np.zeros(len(scene.batch.traj_N)), "v_N": np.zeros(len(scene.batch.traj_N))}
         q_N, v_N = self.judge(transitions_of(scene.batch, scene.rows, self.options.gamma))
         return {"q_N": q_N, "v_N": v_N}
 
-    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]]:
         """The actions that the policy is trained on, every one a trajectory of one turn; in the warm-up the step's own,
         without advantage."""
         if scene.step < self.options.warmup:
@@ -116,10 +116,10 @@ class TwinSignal(CriticSignal):
     options: TwinOptions
 
     @classmethod
-    def build(cls, options: TwinOptions, parts: Parts) -> TwinSignal:
-        return cls(options, critic_of(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
+    def build(cls, options: TwinOptions, parts: SignalDependencies) -> TwinSignal:
+        return cls(options, build_critic(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
 
-    async def training_batch(self, scene: Scene) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]]:
         if self.options.actor == "rollout":
             return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
         return await super().training_batch(scene)
@@ -161,7 +161,7 @@ def turns_batch(turns: Sequence[Transition]) -> tuple[Batch, list[Row]]:
     return batch, rows
 
 
-def critic_of(options: CriticOptions, parts: Parts) -> TwinCritic:
+def build_critic(options: CriticOptions, parts: SignalDependencies) -> TwinCritic:
     """The critic on a copy of the policy's trunk as RL began, its heads drawn from the run's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(parts.seed)
