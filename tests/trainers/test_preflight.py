@@ -75,9 +75,21 @@ def test_warm_up_without_an_expert_is_refused() -> None:
     chosen = resolve("quickstart", ["env.name=oracle", "eval.split=train", "eval.tasks=1"])
     spec = registry.get_spec("oracle")
     bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
-    with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* set sft= to train without a warm-up"):
+    with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* sft= to train without a warm-up"):
         check_spec(chosen, bare)
     check_spec(chosen.model_copy(update={"sft": None}), bare)
+
+
+def test_a_warm_up_on_a_file_needs_the_file_and_no_expert(tmp_path) -> None:
+    spec = registry.get_spec("oracle")
+    bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
+    base = ["env.name=oracle", "eval.split=train", "eval.tasks=1", f"sft.path={tmp_path / 'shown.jsonl'}"]
+    with pytest.raises(ConfigError, match=r"sft\.path: there is no file .*shown\.jsonl"):
+        check_spec(resolve("quickstart", [*base, "sft.noise=0"]), bare)
+    (tmp_path / "shown.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"sft\.path has no expert: set sft\.noise=0"):
+        check_spec(resolve("quickstart", base), bare)
+    check_spec(resolve("quickstart", [*base, "sft.noise=0"]), bare)
 
 
 def test_a_refused_command_leaves_no_folder(refused, tmp_path) -> None:

@@ -206,7 +206,9 @@ def _fit_warm_up(place: dict[str, Any], method: dict[str, Any], spec: EnvSpec) -
     if tables and "expert" not in spec.capabilities:
         for tree in (place, method):
             tree.pop("sft", None)
-        return [f"no warm-up, as {spec.id} has no scripted solver to imitate"]
+        return [
+            f"no warm-up, as {spec.id} has no scripted solver to imitate (sft.path=FILE imitates a file's episodes)"
+        ]
     if any(table.get("noise") for table in tables) and not lists_actions(spec):
         for table in tables:
             table.pop("noise", None)

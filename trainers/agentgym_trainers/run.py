@@ -170,7 +170,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
     log = MetricsLog(folder)
     demonstrations = []
     if options is not None:
-        bar = progress.add_task("expert episodes", total=None)
+        bar = progress.add_task("demonstrations", total=None)
         runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), config.rollout.concurrency)
         demonstrations = await sft.demonstrate(runner, world.spec, config.env.split, options, seed)
         progress.update(bar, total=len(demonstrations), completed=len(demonstrations))

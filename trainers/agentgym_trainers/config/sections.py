@@ -187,9 +187,14 @@ class OptimOptions(Section):
 
 
 class SFTOptions(Section):
-    """Supervised warm-up on the world's scripted expert."""
+    """Supervised warm-up on demonstrations: of the world's scripted expert, or from a file."""
 
+    path: str | None = None
+    """JSON lines of trajectories, as an evaluation or a run writes them; those that succeeded are imitated.
+
+    None plays the expert."""
     demonstrations: int = Field(default=1000, gt=0)
+    """Episodes of the expert, or at most so many of the file."""
     noise: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a demonstrated action is random: an expert made imperfect on purpose."""
     lr: float = Field(default=2e-3, gt=0)

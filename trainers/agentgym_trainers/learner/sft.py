@@ -1,15 +1,17 @@
-"""Supervised warm-up: imitate the world's scripted expert, made imperfect on purpose."""
+"""Supervised warm-up: imitate the world's scripted expert, made imperfect on purpose, or the episodes of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
 from agentgym.rollouts.runner import Runner
-from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym.rollouts.trajectory import Group, Trajectory, read_jsonl
 from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import SFTOptions
 from agentgym_trainers.data.sequences import Row, collate
@@ -18,12 +20,26 @@ from agentgym_trainers.losses import token_weights
 
 
 async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOptions, seed: int) -> list[Trajectory]:
-    """Episodes of the noisy expert on the split's tasks, over and over. Raises ConfigError where there is no expert."""
+    """Demonstrations: the file's, or episodes of the noisy expert on the split's tasks, over and over.
+
+    Raises ConfigError where there is neither, and CheckpointError where a line of the file is not a trajectory.
+    """
+    if options.path is not None:
+        return read_demonstrations(Path(options.path), options.demonstrations)
     if "expert" not in spec.capabilities:
         raise ConfigError(f"{spec.id} has no scripted expert to imitate: set sft=, and start from a trained model")
     tasks = spec.splits[split]
     episodes = [EpisodeSpec(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
     return await runner.run(ExpertPolicy(options.noise, seed), episodes)
+
+
+def read_demonstrations(path: Path, count: int) -> list[Trajectory]:
+    """The first `count` episodes of a file that succeeded."""
+    succeeded = (t for t in read_jsonl(path) if t.turns and t.success and not t.stop.is_failure)
+    demonstrations = list(islice(succeeded, count))
+    if not demonstrations:
+        raise ConfigError(f"sft.path: {path} holds no episode that succeeded, so there is nothing to imitate")
+    return demonstrations
 
 
 def imitate(

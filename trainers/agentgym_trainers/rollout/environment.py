@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from rich.progress import Progress
 
@@ -69,10 +70,19 @@ def _check_warm_up(config: Config, spec: EnvSpec) -> None:
     options = config.sft
     if options is None:
         return
+    if options.path is not None:
+        if not Path(options.path).is_file():
+            raise ConfigError(f"sft.path: there is no file {options.path}")
+        if options.noise:
+            raise ConfigError(
+                "sft.noise makes the scripted expert imperfect, and sft.path has no expert: set sft.noise=0"
+            )
+        return
     if "expert" not in spec.capabilities:
         raise ConfigError(
-            f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set sft= to train without a warm-up, "
-            "best with model.path=FOLDER of a trained model"
+            f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set "
+            "sft.path=FILE of demonstrations, or sft= to train without a warm-up, best with model.path=FOLDER of a "
+            "trained model"
         )
     if options.noise and not lists_actions(spec):
         raise ConfigError(
