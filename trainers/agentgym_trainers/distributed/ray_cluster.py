@@ -14,8 +14,10 @@ def require_ray() -> Any:
     """The package. Raises MissingDependency."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingDependency("[scale] needs Ray: pip install 'turngym[ray]'") from error
+    except ImportError:
+        ray = None
+    if not hasattr(ray, "init"):  # a folder called "ray" can be imported as well, and /tmp/ray is Ray's own
+        raise MissingDependency("[scale] needs Ray: pip install 'turngym[ray]'")
     return ray
 
 
