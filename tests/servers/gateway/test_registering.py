@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import socket
 import sqlite3
 import threading
 import time
@@ -64,18 +63,12 @@ def test_an_entry_point_env_is_a_child_that_ends_with_it(others, gateway):
     assert set(running(children_of(os.getpid()))) <= others
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     ("body", "status", "code", "message"),
     [
         ({"entry_point": "no-such-world"}, 422, "NOT_STARTED", "no world is called 'no-such-world'"),
         ({"entry_point": ECHO, "startup_s": 0.01}, 422, "NOT_STARTED", "did not answer within 0.01 s"),
-        ({"url": f"http://127.0.0.1:{free_port()}"}, 502, "WORLD_UNREACHABLE", "refused"),
+        ({"url": "http://127.0.0.1:1"}, 502, "WORLD_UNREACHABLE", "refused"),
         ({"entry_point": ECHO, "url": "http://127.0.0.1:1"}, 422, "BAD_REQUEST", "exactly one of"),
         ({}, 422, "BAD_REQUEST", "exactly one of"),
         ({"url": "ftp://somewhere"}, 422, "BAD_REQUEST", "http://host:port"),
