@@ -2,17 +2,21 @@
 
 A session is opened by `POST /reset` (without `session_id`), stepped by `POST /step`, ended by `POST /close`. Every step
 carries the 0-based index of the step it asks for: asked again, the server replays its stored reply; so a retry after
-a lost reply never acts twice. `POST /step_many` takes many sessions' steps in one request.
+a lost reply never acts twice. `POST /step_many` takes many sessions' steps in one request. `VERBS` lists every verb:
+servers and clients read it, so that a further query of a session is one line there.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from agentgym.env import Action, Observation
 from agentgym.errors import FAILURES, EnvironmentFailure, MissingDependency, Scope
@@ -106,7 +110,7 @@ class StepManyRequest(RequestModel):
 
 
 class SessionRequest(RequestModel):
-    """The body of /close, /expert, /hint and /snapshot."""
+    """The body of /close and of every query."""
 
     session_id: str = Field(max_length=64)
 
@@ -161,28 +165,6 @@ class SessionInfo(ReplyModel):
     """A call of this session is running."""
 
 
-class ActionReply(ReplyModel):
-    """The reply of /expert."""
-
-    session_id: str
-    action: WireAction
-
-
-class HintReply(ReplyModel):
-    """The reply of /hint."""
-
-    session_id: str
-    hint: str
-
-
-class SnapshotReply(ReplyModel):
-    """The reply of /snapshot."""
-
-    session_id: str
-    snapshot: str
-    """base64 of what the world's `snapshot()` returned; /restore opens a session in this state, at its step 0."""
-
-
 class WireError(ReplyModel):
     """The body of every reply that is not 2xx, and of a failed entry of /step_many."""
 
@@ -202,6 +184,96 @@ class WireError(ReplyModel):
 class StepManyReply(ReplyModel):
     results: list[StepReply | WireError | None]
     """One a request, in order; None is still running: ask for the same step again."""
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """Type of the value that a query returns, and its form on the wire."""
+
+    wire: Any
+    """Type of the reply's field."""
+    encode: Callable[[Any], Any]
+    """Encode the environment's value. Raises ValueError, TypeError or KeyError for one that its contract forbids."""
+    decode: Callable[[Any], Any]
+    """Decode the reply's field. Raises ValueError."""
+
+
+def _encode_action(action: Any) -> dict[str, Any]:
+    wire = WireAction.of(action)
+    if wire.value() != action:
+        raise ValueError("an action has further keys")
+    json.dumps(action)
+    return wire.model_dump()
+
+
+def _encode_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"a text is a str, not {type(text).__name__}")
+    text.encode()  # a lone surrogate cannot be sent
+    return text
+
+
+def _encode_bytes(content: Any) -> str:
+    if not isinstance(content, bytes):
+        raise TypeError(f"bytes are expected, not {type(content).__name__}")
+    return base64.b64encode(content).decode()
+
+
+def _decode_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+ACTION = ValueType(WireAction, _encode_action, WireAction.value)
+TEXT = ValueType(str, _encode_text, str)
+BYTES = ValueType(str, _encode_bytes, _decode_bytes)
+"""bytes; base64 on the wire."""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the protocol: `POST /NAME` over HTTP, a frame of type NAME on the socket."""
+
+    name: str
+    request: type[BaseModel]
+    reply: type[BaseModel]
+    capability: str | None = None
+    """Capability that the environment needs."""
+    field: str = ""
+    """The reply's field with a query's value; empty for the other verbs."""
+    value: ValueType = TEXT
+    """Type of a query's value."""
+
+    @property
+    def is_query(self) -> bool:
+        """True for a verb that returns one value and leaves the session as it is."""
+        return bool(self.field)
+
+    def encode_reply(self, session_id: str, value: Any) -> bytes:
+        """JSON of a query's reply. `value` is encoded already."""
+        return self.reply(session_id=session_id, **{self.field: value}).model_dump_json().encode()
+
+
+def query(name: str, *, capability: str, field: str, value: ValueType) -> Verb:
+    """Return a verb that calls the environment's method `name` without arguments and returns its result."""
+    fields: dict[str, Any] = {"session_id": (str, ...), field: (value.wire, ...)}
+    reply = create_model(f"{name.title()}Reply", __base__=ReplyModel, __doc__=f"The reply of /{name}.", **fields)
+    return Verb(name, SessionRequest, reply, capability, field, value)
+
+
+VERBS: dict[str, Verb] = {
+    verb.name: verb
+    for verb in (
+        Verb("reset", ResetRequest, StepReply),
+        Verb("step", StepRequest, StepReply),
+        Verb("step_many", StepManyRequest, StepManyReply),
+        Verb("close", SessionRequest, SessionReply),
+        query("expert", capability="expert", field="action", value=ACTION),
+        query("hint", capability="hint", field="hint", value=TEXT),
+        query("snapshot", capability="snapshot", field="snapshot", value=BYTES),
+        Verb("restore", RestoreRequest, SessionReply, capability="snapshot"),
+    )
+}
+"""Every verb by its name. Routes, socket, gateway and clients read this table when a server or session is made."""
 
 
 def encode_observation(observation: Observation) -> dict[str, Any]:

@@ -44,17 +44,21 @@ class Session(Protocol):
         """
         ...
 
+    async def query(self, name: str) -> Any:
+        """Return the value of a query of `agentgym.protocol.VERBS`: what the environment's method `name` returns."""
+        ...
+
     async def expert(self) -> Action:
         """Return the scripted solver's next action (capability "expert")."""
-        ...
+        return await self.query("expert")
 
     async def hint(self) -> str:
         """Return guidance for the present state, in words (capability "hint")."""
-        ...
+        return await self.query("hint")
 
     async def snapshot(self) -> bytes:
         """Return the whole state of the episode, for `restore` (capability "snapshot")."""
-        ...
+        return await self.query("snapshot")
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         """Go on from a snapshot of this world. With `seed`, chance from there on is drawn from it: another future of
@@ -140,7 +144,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(error)
 
 
-class LocalSession:
+class LocalSession(Session):
     """A session of an environment in this process. Its steps run in a thread unless the spec says `inline`."""
 
     def __init__(self, env: Env) -> None:
@@ -157,17 +161,9 @@ class LocalSession:
         """Take one action and return its result."""
         return await self.call(lambda: _step(self.env.step(action)))
 
-    async def expert(self) -> Action:
-        """Return the scripted solver's next action."""
-        return await self.call(self.env.expert)
-
-    async def hint(self) -> str:
-        """Return guidance for the present state, in words."""
-        return await self.call(self.env.hint)
-
-    async def snapshot(self) -> bytes:
-        """Return the whole state of the episode, for `restore`."""
-        return await self.call(self.env.snapshot)
+    async def query(self, name: str) -> Any:
+        """Return what the environment's method `name` returns."""
+        return await self.call(lambda: getattr(self.env, name)())
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         """Continue from a snapshot; with `seed`, chance from there on is drawn from it."""

@@ -125,8 +125,12 @@ class RemoteEnv(gymnasium.Env[Observation, Action]):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         return tuple(self._remote.run(self._session.step(action)))  # type: ignore[return-value]
 
+    def query(self, name: str) -> Any:
+        """Return the value of a query of the protocol, by its name."""
+        return self._remote.run(self._session.query(name))
+
     def expert(self) -> Action:
-        """The world's scripted solver's next action (capability "expert")."""
+        """Return the scripted solver's next action (capability "expert")."""
         return self._remote.run(self._session.expert())
 
     def hint(self) -> str:

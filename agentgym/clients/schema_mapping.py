@@ -11,29 +11,23 @@ from pydantic import ValidationError
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, ConfigError
+from agentgym.session import Session
 from agentgym.spec import EnvSpec, ToolSpec
 
 MAX_TURNS = 30
 """Default where neither the environment nor the caller sets it."""
 
 
-class WithoutCapabilities:
-    """A session of a server whose protocol has no expert, hints or snapshots. `server` is what it is called."""
+class WithoutCapabilities(Session):
+    """Session of a server whose protocol has neither queries nor snapshots. `server` is the protocol's name."""
 
-    spec: EnvSpec
     server: str
 
-    async def expert(self) -> Action:
-        raise self._lacks("expert")
-
-    async def hint(self) -> str:
-        raise self._lacks("hints")
-
-    async def snapshot(self) -> bytes:
-        raise self._lacks("snapshots")
+    async def query(self, name: str) -> Any:
+        raise self._lacks(name)
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
-        raise self._lacks("snapshots")
+        raise self._lacks("snapshot")
 
     def _lacks(self, what: str) -> BadRequest:
         return BadRequest(f"{self.spec.id} has no {what}: {self.server} server cannot have any")

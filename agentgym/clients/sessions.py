@@ -26,17 +26,15 @@ from agentgym.errors import (
     UnknownSession,
 )
 from agentgym.protocol import (
-    ActionReply,
-    HintReply,
+    VERBS,
     RestoreRequest,
     SessionReply,
     SessionRequest,
-    SnapshotReply,
     StepReply,
     WireAction,
     decode_observation,
 )
-from agentgym.session import Step
+from agentgym.session import Session, Step
 from agentgym.spec import EnvSpec
 
 RESETS_AT_ONCE = 8
@@ -104,7 +102,7 @@ class NativeClient:
         await self.wire.close()
 
 
-class RemoteSession:
+class RemoteSession(Session):
     """One session of a server's world; the `Session` of `agentgym.session`.
 
     An episode that is lost stays lost: every step raises EpisodeLost until the caller resets.
@@ -150,22 +148,19 @@ class RemoteSession:
         self._steps += 1
         return step
 
-    async def expert(self) -> Action:
-        reply = await self._ask("expert", ActionReply)
+    async def query(self, name: str) -> Any:
+        """Ask the server for the value of a query."""
+        verb, session_id = VERBS[name], self._session_id()
+        body = SessionRequest(session_id=session_id).model_dump_json().encode()
         try:
-            return reply.action.value()
-        except ValueError as error:
-            raise EnvironmentCrashed(f"{self._client.url}/expert answered no action: {error}") from error
-
-    async def hint(self) -> str:
-        return (await self._ask("hint", HintReply)).hint
-
-    async def snapshot(self) -> bytes:
-        reply = await self._ask("snapshot", SnapshotReply)
+            reply = await self._client.wire.ask(name, body, verb.reply)
+        except EnvironmentFailure as error:
+            raise self._failed(error) from error
+        self._check_own(reply, session_id)
         try:
-            return base64.b64decode(reply.snapshot, validate=True)
+            return verb.value.decode(getattr(reply, verb.field))
         except ValueError as error:
-            raise EnvironmentCrashed(f"{self._client.url}/snapshot answered no base64: {error}") from error
+            raise EnvironmentCrashed(f"{self._client.url}/{name} answered no {verb.field}: {error}") from error
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         """Continue from a snapshot of this world, also another session's: the server opens a new session for it."""
@@ -224,16 +219,6 @@ class RemoteSession:
             raise BadRequest(f"the reset options cannot be sent as JSON: {error}") from error
         async with client.openings if self._id is None else client.resets:
             return await client.wire.ask(verb, encoded, model, timeout_s=timeout_s)
-
-    async def _ask(self, verb: str, model: type[Any]) -> Any:
-        session_id = self._session_id()
-        body = SessionRequest(session_id=session_id).model_dump_json().encode()
-        try:
-            reply = await self._client.wire.ask(verb, body, model)
-        except EnvironmentFailure as error:
-            raise self._failed(error) from error
-        self._check_own(reply, session_id)
-        return reply
 
     def _session_id(self) -> str:
         """The session in its episode. Raises OutOfOrder before the first one, EpisodeLost after a lost one."""

@@ -115,7 +115,7 @@ class _TwoPlayerGame:
             asked.set()
 
 
-class PlayerSession:
+class PlayerSession(Session):
     """One role's session. The reset is role 0's; role 1 waits for it."""
 
     def __init__(self, table: _TwoPlayerGame, role: int) -> None:
@@ -133,14 +133,10 @@ class PlayerSession:
         await self.table.act(self.role, action)
         return await self.table.answer(self.role)
 
-    async def expert(self) -> Action:
-        return await self.table.session.expert()
-
-    async def hint(self) -> str:
-        return await self.table.session.hint()
-
-    async def snapshot(self) -> bytes:
-        raise UsageError("a match cannot be continued from one role's seat: snapshot its session")
+    async def query(self, name: str) -> Any:
+        if name == "snapshot":
+            raise UsageError("a match cannot be continued from one role's seat: snapshot its session")
+        return await self.table.session.query(name)
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
         raise UsageError("a match cannot be continued from one role's seat: restore its session")

@@ -15,16 +15,13 @@ from pydantic import BaseModel
 
 from agentgym.errors import BadRequest, EnvironmentFailure, EpisodeLost
 from agentgym.protocol import (
-    ActionReply,
-    HintReply,
     ResetRequest,
     RestoreRequest,
     SessionInfo,
     SessionReply,
     SessionRequest,
-    SnapshotReply,
     StepRequest,
-    WireAction,
+    Verb,
 )
 from agentgym.spec import EnvSpec
 from agentgym_servers.env_server.session import ServerSession
@@ -102,21 +99,15 @@ class LocalBackend:
         return _encoded(SessionReply(session_id=body.session_id, closed=True))
 
     @_counted
-    def expert(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._ask(
-            world, body, "expert", lambda action: ActionReply(session_id=body.session_id, action=WireAction.of(action))
-        )
+    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
+        task = self.sessions.find(self.worlds[world], body.session_id).query(verb)
 
-    @_counted
-    def hint(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._ask(world, body, "hint", lambda hint: HintReply(session_id=body.session_id, hint=hint))
+        async def answered() -> bytes:
+            return verb.encode_reply(body.session_id, await asyncio.shield(task))
 
-    @_counted
-    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
-        def reply(state: bytes) -> SnapshotReply:
-            return SnapshotReply(session_id=body.session_id, snapshot=base64.b64encode(state).decode())
-
-        return self._ask(world, body, "snapshot", reply)
+        answer = asyncio.ensure_future(answered())
+        answer.add_done_callback(consume_exception)
+        return answer
 
     @_counted
     def restore(self, world: str, body: RestoreRequest) -> BackendReply:
@@ -143,17 +134,6 @@ class LocalBackend:
         if episode is not None:
             info = info.model_copy(update={"episode_id": episode.id, "step": episode.steps})
         return _encoded(info)
-
-    def _ask(self, world: str, body: SessionRequest, method: str, reply: Callable[[Any], BaseModel]) -> BackendReply:
-        session = self.sessions.find(self.worlds[world], body.session_id)
-        task = session.ask(method, method)
-
-        async def asked() -> bytes:
-            return _encoded(reply(await asyncio.shield(task)))
-
-        answer = asyncio.ensure_future(asked())
-        answer.add_done_callback(consume_exception)
-        return answer
 
 
 def _in(

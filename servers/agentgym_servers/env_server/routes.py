@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 
-from agentgym.protocol import ResetRequest, SessionRequest, StatelessStepRequest, StepManyRequest, StepRequest
+from agentgym.protocol import VERBS, ResetRequest, SessionRequest, StatelessStepRequest, StepManyRequest, StepRequest
 from agentgym.spec import EnvSpec
 from agentgym_servers.env_server.attachments import Attachments
 from agentgym_servers.env_server.mcp import Streamable
@@ -18,9 +18,9 @@ from agentgym_servers.env_server.metadata import metadata_of, schema_of
 from agentgym_servers.env_server.openenv_websocket import OpenEnvMcpSocket, OpenEnvSocket
 from agentgym_servers.env_server.task_api import add_task_routes
 from agentgym_servers.env_server.websocket import Multiplex
-from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, world_of
+from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, method_of, world_of
 from agentgym_servers.web.fast_path import Call, FastPathMiddleware
-from agentgym_servers.web.parsing import VERBS, parse
+from agentgym_servers.web.parsing import parse
 from agentgym_servers.web.responses import (
     Handler,
     add_error_replies,
@@ -80,9 +80,9 @@ def _described(verb: str) -> dict[str, Any]:
     """Return the description of a verb for /openapi.json."""
     if verb not in VERBS:
         return {"response_model": None}
-    body, reply = VERBS[verb]
-    schema = {"content": {"application/json": {"schema": body.model_json_schema()}}}
-    return {"response_model": None, "responses": {200: {"model": reply}}, "openapi_extra": {"requestBody": schema}}
+    schema = {"content": {"application/json": {"schema": VERBS[verb].request.model_json_schema()}}}
+    responses = {200: {"model": VERBS[verb].reply}}
+    return {"response_model": None, "responses": responses, "openapi_extra": {"requestBody": schema}}
 
 
 class _Handlers:
@@ -96,7 +96,7 @@ class _Handlers:
 
     def plain(self, verb: str) -> Call:
         """A verb whose body is read, passed on and answered."""
-        model, ask = VERBS[verb][0], getattr(self.verbs, verb)
+        model, ask = VERBS[verb].request, method_of(self.verbs, VERBS[verb])
 
         async def call(world: str, raw: bytes) -> bytes:
             return await done(ask(world, parse(model, raw or b"{}")))

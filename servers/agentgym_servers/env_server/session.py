@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionBusy
-from agentgym.protocol import ResetRequest, SessionReply, StepRequest
+from agentgym.protocol import ResetRequest, SessionReply, StepRequest, Verb
 from agentgym_servers.env_server.workers.env_call import ServedEnv, StepResult
 from agentgym_servers.env_server.workers.worker import Worker
 from agentgym_servers.web.metrics import Latencies, Metrics
@@ -134,14 +134,15 @@ class ServerSession:
         deadline_s = min(self.world.spec.step_deadline_s, request.timeout_s or float("inf"))
         return self._run("step", asked, self._step(episode, asked, deadline_s))
 
-    def ask(self, method: str, capability: str) -> asyncio.Task[Any]:
-        """`expert`, `hint` or `snapshot` of the present state. Raises BadRequest when the world has no such thing."""
-        self.world.require(capability)
+    def query(self, verb: Verb) -> asyncio.Task[Any]:
+        """Return a query's value, encoded. Raises BadRequest when the environment lacks the capability."""
+        if verb.capability is not None:
+            self.world.require(verb.capability)
         if self.running is not None:
             raise SessionBusy(f"the session is running a {self.running.kind}; ask again when it has answered")
         if self.episode is None:
             raise OutOfOrder("the session has no episode: POST /reset first")
-        return self._run(method, None, self._call(method))
+        return self._run(verb.name, None, self._call(verb.name))
 
     def episode_ids(self) -> list[str]:
         """The episodes this session has been in, as far as it remembers, and the present one."""

@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentgym.errors import BadRequest, EnvironmentFailure
-from agentgym.protocol import StepManyRequest, StepRequest, WireError
+from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
-from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of
-from agentgym_servers.web.parsing import VERBS, NotJson, failure, read, validation_error
+from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
+from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
 from agentgym_servers.web.websocket_handler import WebSocketSender
 
 MAX_ID = 2**63
@@ -36,8 +36,11 @@ class Multiplex:
         hello = {"protocol": PROTOCOL, "world": world, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
         self._hello = json.dumps({"type": "hello", "data": hello}).encode()
         self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
-            verb: (body.__pydantic_validator__.validate_python, getattr(verbs, verb, None) or self._step_many)
-            for verb, (body, _) in VERBS.items()
+            name: (
+                verb.request.__pydantic_validator__.validate_python,
+                self._step_many if name == "step_many" else method_of(verbs, verb),
+            )
+            for name, verb in VERBS.items()
         }
 
     def begin(self, link: WebSocketSender) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from agentgym.errors import AtCapacity, DeadlineExceeded, EnvironmentFailure, EpisodeLost, UnknownSession, Unreachable
-from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, SessionRequest, StepRequest
+from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, SessionRequest, StepRequest, Verb
 from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.metrics import Traffic
 from agentgym_servers.gateway.pool import ReplicaPool
@@ -96,14 +96,9 @@ class GatewayBackend:
     def close(self, world: str, body: SessionRequest) -> BackendReply:
         return self._run(world, "close", self._close(self.worlds[world], body))
 
-    def expert(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._of_session(world, "expert", body)
-
-    def hint(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._of_session(world, "hint", body)
-
-    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._of_session(world, "snapshot", body)
+    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
+        work = self._ask(self.worlds[world], body.session_id, f"/{verb.name}", _json(body))
+        return self._run(world, verb.name, work)
 
     def state(self, world: str, session_id: str) -> BackendReply:
         path = f"/state?session_id={quote(session_id, safe='')}"
@@ -112,9 +107,6 @@ class GatewayBackend:
     def lookup(self, world: str, session_id: str) -> BackendReply:
         path = f"/sessions/{quote(session_id, safe='')}"
         return self._run(world, "lookup", self._ask(self.worlds[world], session_id, path, None))
-
-    def _of_session(self, world: str, verb: str, body: SessionRequest) -> BackendReply:
-        return self._run(world, verb, self._ask(self.worlds[world], body.session_id, f"/{verb}", _json(body)))
 
     def _run(self, world: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
         """The answer to come, measured. It is fetched even when whoever asked goes away."""

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from starlette.exceptions import HTTPException
 
 from agentgym.errors import EnvironmentFailure, EpisodeLost
-from agentgym.protocol import ResetRequest, RestoreRequest, SessionRequest, StepRequest
+from agentgym.protocol import ResetRequest, RestoreRequest, SessionRequest, StepRequest, Verb
 from agentgym.spec import EnvSpec
 from agentgym_servers.web.parsing import failure
 
@@ -58,16 +58,8 @@ class EnvBackend(Protocol):
         """A SessionReply, also for a session that is gone already."""
         ...
 
-    def expert(self, world: str, body: SessionRequest) -> BackendReply:
-        """An ActionReply."""
-        ...
-
-    def hint(self, world: str, body: SessionRequest) -> BackendReply:
-        """A HintReply."""
-        ...
-
-    def snapshot(self, world: str, body: SessionRequest) -> BackendReply:
-        """A SnapshotReply."""
+    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
+        """Return the reply of a query of `VERBS`."""
         ...
 
     def restore(self, world: str, body: RestoreRequest) -> BackendReply:
@@ -81,6 +73,13 @@ class EnvBackend(Protocol):
     def lookup(self, world: str, session_id: str) -> BackendReply:
         """A SessionInfo; does not renew the lease."""
         ...
+
+
+def method_of(backend: EnvBackend, verb: Verb) -> Callable[[str, Any], BackendReply]:
+    """Return the back end's method for a verb: `query`, or the one of the verb's name."""
+    if verb.is_query:
+        return lambda world, body: backend.query(world, verb, body)
+    return getattr(backend, verb.name)
 
 
 async def done(answer: BackendReply) -> bytes:

@@ -9,32 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from agentgym.errors import AgentGymError, BadRequest, EnvironmentFailure
-from agentgym.protocol import (
-    ActionReply,
-    HintReply,
-    ResetRequest,
-    RestoreRequest,
-    SessionReply,
-    SessionRequest,
-    SnapshotReply,
-    StepManyReply,
-    StepManyRequest,
-    StepReply,
-    StepRequest,
-    WireError,
-)
+from agentgym.protocol import WireError
 
-VERBS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
-    "reset": (ResetRequest, StepReply),
-    "step": (StepRequest, StepReply),
-    "step_many": (StepManyRequest, StepManyReply),
-    "close": (SessionRequest, SessionReply),
-    "expert": (SessionRequest, ActionReply),
-    "hint": (SessionRequest, HintReply),
-    "snapshot": (SessionRequest, SnapshotReply),
-    "restore": (RestoreRequest, SessionReply),
-}
-"""Each verb's body and reply."""
 INPUT_SHOWN = 200
 """Characters of a wrong value that its error repeats."""
 ENTRIES_SHOWN = 50

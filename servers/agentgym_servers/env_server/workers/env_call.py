@@ -22,7 +22,7 @@ from agentgym.errors import (
     EnvironmentNotOpened,
     MissingDependency,
 )
-from agentgym.protocol import WireAction, encode_observation
+from agentgym.protocol import VERBS, encode_observation
 from agentgym.spec import EnvSpec
 
 Factory = Callable[[], Env]
@@ -98,7 +98,7 @@ class StepResult(NamedTuple):
 
 
 def perform(world: ServedEnv, env: Env, method: str, *arguments: Any) -> Any:
-    """Call one method of a world; reset and step give an Answer.
+    """Call one method of a world. Reset and step return a StepResult, a query its value encoded for the wire.
 
     Raises BadRequest when the world says so, EnvironmentCrashed when it raises anything else or answers what the
     contract forbids.
@@ -113,7 +113,7 @@ def perform(world: ServedEnv, env: Env, method: str, *arguments: Any) -> Any:
             state, seed = arguments
             env.restore(state)
             return env.reseed(seed) if seed is not None else None
-        return _checked(world, method, getattr(env, method)(*arguments))
+        return _encoded(world, method, getattr(env, method)())
     except EnvironmentFailure:
         raise
     except BaseException as error:
@@ -142,21 +142,13 @@ def describe(error: BaseException) -> str:
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
-def _checked(world: ServedEnv, method: str, result: Any) -> Any:
-    """Return the result of expert, hint, snapshot or restore.
-
-    Raises EnvironmentCrashed unless its contract allows it.
-    """
+def _encoded(world: ServedEnv, name: str, value: Any) -> Any:
+    """Return a query's value for the wire. Raises EnvironmentCrashed when its contract forbids the value."""
+    encode = VERBS[name].value.encode
     try:
-        if method == "expert":
-            good = WireAction.of(result).value() == result and json.dumps(result) is not None
-        else:
-            good = isinstance(result, {"hint": str, "snapshot": bytes}.get(method, object))
-    except (TypeError, ValueError, KeyError):  # pydantic's ValidationError is a ValueError
-        good = False
-    if not good:
-        raise EnvironmentCrashed(f"{world.name} broke its contract: {method} returned {_excerpt(result)}")
-    return result
+        return encode(value)
+    except (TypeError, ValueError, KeyError) as error:  # pydantic's ValidationError is a ValueError
+        raise EnvironmentCrashed(f"{world.name} broke its contract: {name} returned {_excerpt(value)}") from error
 
 
 def _reset_tuple(raw: Any) -> Any:

@@ -2,7 +2,7 @@
 
 To a worker: `[call, session, method, arguments]`, the bytes being a snapshot for `restore` (its seed is an argument).
 Session 0 is the process itself: `start`, `ping`. Back, once a call: `[call, "answer", done]` with the body of a reply,
-`[call, "value", null]` with JSON, `[call, "bytes", null]` with bytes, or `[call, "error", code]` with the message.
+`[call, "value", null]` with JSON, or `[call, "error", code]` with the message.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ def pack_result(call: int, result: Any) -> bytes:
         return pack([call, "error", result.code], str(result).encode("utf-8", "backslashreplace"))
     if isinstance(result, StepResult):
         kind, detail, body = "answer", result.done, result.body
-    elif isinstance(result, bytes):
-        kind, detail, body = "bytes", None, result
     else:
         kind, detail, body = "value", None, json.dumps(result).encode()
     if len(body) > MAX_REPLY:
@@ -74,8 +72,6 @@ def unpack_result(kind: Any, detail: Any, body: bytes) -> Any:
         return StepResult(body, detail)
     if kind == "value":
         return json.loads(body)
-    if kind == "bytes":
-        return body
     if kind == "error" and isinstance(detail, str):
         return FAILURES.get(detail, EnvironmentCrashed)(body.decode())
     raise ValueError(f"a reply of kind {kind!r}")

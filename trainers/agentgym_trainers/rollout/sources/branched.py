@@ -166,23 +166,17 @@ class _Continuing:
         return self.actor.finish(messages)
 
 
-class _Wrapped:
+class _Wrapped(Session):
     """A session that passes on what it does not change."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.spec = session, session.spec
 
-    async def expert(self) -> Action:
-        return await self.session.expert()
+    async def query(self, name: str) -> Any:
+        return await self.session.query(name)
 
-    async def hint(self) -> str:
-        return await self.session.hint()
-
-    async def snapshot(self) -> bytes:
-        return await self.session.snapshot()
-
-    async def restore(self, state: bytes, **chance: Any) -> None:
-        await self.session.restore(state, **chance)
+    async def restore(self, state: bytes, *, seed: int | None = None) -> None:
+        await self.session.restore(state, seed=seed)
 
     async def close(self) -> None:
         await self.session.close()
