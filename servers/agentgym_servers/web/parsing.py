@@ -23,6 +23,7 @@ from agentgym.protocol import (
     StepRequest,
     WireError,
 )
+from agentgym_servers.web.encoding import encode
 
 VERBS: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
     "reset": (ResetRequest, StepReply),
@@ -84,7 +85,7 @@ def validation_error(error: ValidationError | NotJson) -> bytes:
         entry["loc"] = location[1:] if inside else ("body", *location) if location != ("body",) else location
     where = "; ".join(map(_sentence, entries[:5]))
     told = WireError.of(BadRequest(f"the request is not valid: {where}"))
-    return json.dumps({**told.model_dump(), "detail": entries}).encode()
+    return encode({**told.model_dump(), "detail": entries})
 
 
 def _sentence(entry: dict[str, Any]) -> str:
