@@ -144,7 +144,7 @@ class RemoteSession(Session):
             raise self._failed(error) from error
         finally:
             self._stepping = False
-        step = _plain(content, session_id, self._steps + 1) or self._checked(content, session_id)
+        step = self._checked(content, session_id)
         self._steps += 1
         return step
 
@@ -263,27 +263,6 @@ class RemoteSession(Session):
                 EnvironmentCrashed(f"{self._client.url} answered an observation that cannot be read: {error}")
             ) from error
         return Step(observation, float(reply.reward or 0.0), reply.terminated, reply.truncated, reply.info)
-
-
-def _plain(content: Any, session_id: str, index: int) -> Step | None:
-    """The Step of a StepReply that is whole and text alone; None for any other. Validation would cost more than
-    everything else that is done for a step here."""
-    try:
-        text, reward, info = content["observation"]["text"], content["reward"], content["info"]
-        terminated, truncated = content["terminated"], content["truncated"]
-        plain = (
-            type(text) is str
-            and (type(reward) is float or type(reward) is int)
-            and type(info) is dict
-            and type(terminated) is bool
-            and type(truncated) is bool
-            and content["step"] == index
-            and content.get("session_id", session_id) == session_id
-            and content["observation"].get("image") is None
-        )
-    except (AttributeError, KeyError, TypeError):
-        return None
-    return Step(text, float(reward), terminated, truncated, info) if plain else None
 
 
 def _encoded(action: Action) -> bytes:

@@ -7,7 +7,6 @@ import base64
 import binascii
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from agentgym_servers.env_server.session import ServerSession
 from agentgym_servers.env_server.session_table import SessionTable
 from agentgym_servers.env_server.workers.env_call import ServedEnv
 from agentgym_servers.web.backend import FRESH_STATE, BackendReply, consume_exception, done
+from agentgym_servers.web.encoding import encode
 
 VerbT = TypeVar("VerbT", bound=Callable[..., BackendReply])
 
@@ -124,7 +124,7 @@ class LocalBackend:
         episode = self.sessions.find(self.worlds[world], session_id).episode
         if episode is None:
             return FRESH_STATE
-        return json.dumps({"episode_id": episode.id, "step_count": episode.steps}).encode()
+        return encode({"episode_id": episode.id, "step_count": episode.steps})
 
     @_counted
     def lookup(self, world: str, session_id: str) -> BackendReply:

@@ -25,6 +25,7 @@ from agentgym.protocol import ResetRequest, SessionRequest, StepRequest, WireAct
 from agentgym.spec import ToolSpec
 from agentgym_servers.env_server.attachments import Attachments
 from agentgym_servers.web.backend import EnvBackend, done
+from agentgym_servers.web.encoding import encode
 from agentgym_servers.web.parsing import NotJson, read
 
 PARSE, INVALID, UNKNOWN_METHOD, PARAMS, INTERNAL, SERVER = -32700, -32600, -32601, -32602, -32603, -32000
@@ -216,4 +217,4 @@ def tool_result(reply: dict[str, Any], opening: str = "") -> dict[str, Any]:
 
 
 def _response(identity: Any, **outcome: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": identity, **outcome}).encode()
+    return encode({"jsonrpc": "2.0", "id": identity, **outcome})

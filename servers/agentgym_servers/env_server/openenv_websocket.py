@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from agentgym.errors import (
     AtCapacity,
@@ -26,10 +27,9 @@ from agentgym_servers.env_server.attachments import Attachments
 from agentgym_servers.env_server.openenv_rpc import Rpc, capacity, tool_result, tools_of
 from agentgym_servers.env_server.sequential import FrameReply, SequentialHandler
 from agentgym_servers.web.backend import BackendReply, EnvBackend, consume_exception, done
+from agentgym_servers.web.encoding import encode, wrapped
 from agentgym_servers.web.parsing import NotJson, details, read
 
-OURS = b',"metadata":null,"terminated":'
-"""The start of our own fields in a StepReply as our environments write it."""
 RESERVED = ("session_id", "episode_id", "queue_s")
 """Reset options that do not go to the world."""
 
@@ -170,7 +170,7 @@ class OpenEnvSocket(SequentialHandler):
         return _frame("state", state)
 
     async def _mcp(self, data: dict[str, Any]) -> bytes:
-        return b'{"type":"mcp","data":%s}' % await self._rpc.answer(data, self._session)
+        return wrapped({"type": "mcp"}, "data", await self._rpc.answer(data, self._session))
 
     async def _tool(self, action: dict[str, Any]) -> bytes:
         """OpenEnv's tool actions. What goes wrong with a tool is an observation, not an error."""
@@ -271,7 +271,7 @@ class OpenEnvMcpSocket(SequentialHandler):
     async def _open(self) -> bytes | None:
         created = json.loads(await self._rpc.answer({"jsonrpc": "2.0", "method": "openenv/session/create", "id": None}))
         if created.get("error") is not None:
-            self.last(json.dumps(created).encode())
+            self.last(encode(created))
             return None
         session = created["result"]["session_id"]
         self._session = session
@@ -319,13 +319,10 @@ def _of_action(error: ValidationError) -> list[dict[str, Any]]:
 
 def _observation(reply: bytes) -> bytes:
     """A StepReply as the frame that OpenEnv's servers answer, without our own fields."""
-    cut = reply.find(OURS)
-    if cut >= 0:
-        return b'{"type":"observation","data":%s}}' % reply[:cut]
-    told = json.loads(reply)
+    told = from_json(reply)
     kept = {key: told.get(key) for key in ("observation", "reward", "done")}
     return _frame("observation", {**kept, **({"metadata": told["metadata"]} if told.get("metadata") else {})})
 
 
 def _frame(kind: str, data: dict[str, Any]) -> bytes:
-    return json.dumps({"type": kind, "data": data}).encode()
+    return encode({"type": kind, "data": data})

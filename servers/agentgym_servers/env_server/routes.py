@@ -19,6 +19,7 @@ from agentgym_servers.env_server.openenv_websocket import OpenEnvMcpSocket, Open
 from agentgym_servers.env_server.task_api import add_task_routes
 from agentgym_servers.env_server.websocket import Multiplex
 from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, method_of, world_of
+from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.fast_path import Call, FastPathMiddleware
 from agentgym_servers.web.parsing import parse
 from agentgym_servers.web.responses import (
@@ -131,7 +132,7 @@ class _Handlers:
             ready = sum(isinstance(entry, bytes) or entry.done() for entry in entries)
         if running:
             await asyncio.wait(running, timeout=body.wait_s)
-        return b'{"results":[%s]}' % b",".join(map(entry_bytes, entries))
+        return wrapped({}, "results", array(map(entry_bytes, entries)))
 
     async def mcp(self, request: Request) -> Response:
         mcp = Streamable(self.verbs, self._world(request), self.attachments)
@@ -150,17 +151,17 @@ class _Handlers:
         return handle_errors(handle)
 
     async def health(self, world: str, _: bytes) -> bytes:
-        return json.dumps(self.verbs.health(world)).encode()
+        return encode(self.verbs.health(world))
 
     async def metadata(self, world: str, _: bytes) -> bytes:
         spec = self.verbs.spec(world)
         known = self._metadata.get(world)
         if known is None or known[0] is not spec:
-            known = self._metadata[world] = spec, json.dumps(metadata_of(spec)).encode()
+            known = self._metadata[world] = spec, encode(metadata_of(spec))
         return known[1]
 
     async def schema(self, world: str, _: bytes) -> bytes:
-        return json.dumps(schema_of(self.verbs.spec(world))).encode()
+        return encode(schema_of(self.verbs.spec(world)))
 
     async def state(self, request: Request) -> Response:
         world, session_id = self._world(request), request.query_params.get("session_id")

@@ -16,6 +16,7 @@ from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionB
 from agentgym.protocol import ResetRequest, SessionReply, StepRequest, Verb
 from agentgym_servers.env_server.workers.env_call import ServedEnv, StepResult
 from agentgym_servers.env_server.workers.worker import Worker
+from agentgym_servers.web.encoding import extended
 from agentgym_servers.web.metrics import Latencies, Metrics
 
 MAX_PAST_EPISODES = 64
@@ -208,7 +209,7 @@ class ServerSession:
     def _stepped(self, episode: _Episode, asked: _Asked, answer: StepResult, began: float) -> bytes:
         reply = self._reply(answer, episode.steps + 1, began, self.metrics.steps)
         if asked.request_id is not None:
-            reply = b'%s,"request_id":%s}' % (reply[:-1], json.dumps(asked.request_id).encode())
+            reply = extended(reply, {"request_id": asked.request_id})
         episode.answered.append((asked, reply))
         episode.steps += 1
         episode.done = answer.done
@@ -217,12 +218,8 @@ class ServerSession:
     def _reply(self, answer: StepResult, steps: int, began: float, latencies: Latencies) -> bytes:
         seconds = time.perf_counter() - began
         latencies.observe(seconds)
-        return b'%s,"session_id":"%s","step":%d,"server_ms":%.3f}' % (
-            answer.body[:-1],
-            self.id.encode(),
-            steps,
-            seconds * 1000,
-        )
+        own = {"session_id": self.id, "step": steps, "server_ms": round(seconds * 1000, 3)}
+        return extended(answer.body, own)
 
     def _replay(self, episode: _Episode, index: int | None, request_id: str | None, action: Action) -> bytes | None:
         for asked, reply in episode.answered:

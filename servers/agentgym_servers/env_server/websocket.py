@@ -8,7 +8,6 @@ Sessions belong to their lease, not to the socket.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from agentgym.errors import BadRequest, EnvironmentFailure
 from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
 from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
+from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
 from agentgym_servers.web.websocket_handler import WebSocketSender
 
@@ -34,7 +34,7 @@ class Multiplex:
     def __init__(self, verbs: EnvBackend, world: str, *, lease_s: float, max_frame_bytes: int) -> None:
         self._verbs, self._world = verbs, world
         hello = {"protocol": PROTOCOL, "world": world, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
-        self._hello = json.dumps({"type": "hello", "data": hello}).encode()
+        self._hello = encode({"type": "hello", "data": hello})
         self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
             name: (
                 verb.request.__pydantic_validator__.validate_python,
@@ -68,7 +68,7 @@ class Multiplex:
             self._error(identity, _bug(error))
         else:
             if type(answer) is bytes:
-                self._link.send(b'{"id":%d,"type":"reply","data":%s}' % (identity, answer))
+                self._link.send(wrapped({"id": identity, "type": "reply"}, "data", answer))
             else:
                 answer.add_done_callback(partial(self._settled, identity))  # type: ignore[union-attr]
 
@@ -81,7 +81,7 @@ class Multiplex:
     def _settled(self, identity: int, answer: asyncio.Future[bytes]) -> None:
         error = CANCELLED if answer.cancelled() else answer.exception()
         if error is None:
-            self._link.send(b'{"id":%d,"type":"reply","data":%s}' % (identity, answer.result()))
+            self._link.send(wrapped({"id": identity, "type": "reply"}, "data", answer.result()))
         else:
             self._error(identity, failure(error) if isinstance(error, EnvironmentFailure) else _bug(error))
 
@@ -89,8 +89,7 @@ class Multiplex:
         _Results(self._link, identity, body, partial(entry_of, self._verbs, self._world))
 
     def _error(self, identity: int | None, error: bytes) -> None:
-        shown = b"null" if identity is None else b"%d" % identity
-        self._link.send(b'{"id":%s,"type":"error","data":%s}' % (shown, error))
+        self._link.send(wrapped({"id": identity, "type": "error"}, "data", error))
 
 
 class _Results:
@@ -132,7 +131,7 @@ class _Results:
             answer = entry_bytes(entry)
         except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
             answer = _bug(error)
-        self._ready.append(b"[%d,%s]" % (index, answer))
+        self._ready.append(array((b"%d" % index, answer)))
         self._pending -= 1
         self._missing -= 1
         if not self._scheduled and self._missing <= 0:
@@ -143,11 +142,9 @@ class _Results:
         self._scheduled = False
         if self._missing > 0 or not self._ready:
             return
-        results, self._ready = b",".join(self._ready), []
-        self._link.send(
-            b'{"id":%d,"type":"results","data":{"results":[%s],"pending":%d}}'
-            % (self._identity, results, self._pending)
-        )
+        ready, self._ready = self._ready, []
+        data = wrapped({"pending": self._pending}, "results", array(ready))
+        self._link.send(wrapped({"id": self._identity, "type": "results"}, "data", data))
 
 
 def _parts(message: Any) -> tuple[int, str, Any]:

@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from agentgym.errors import AgentGymError, BadRequest, EnvironmentFailure
 from agentgym.protocol import WireError
+from agentgym_servers.web.encoding import encode
 
 INPUT_SHOWN = 200
 """Characters of a wrong value that its error repeats."""
@@ -60,7 +61,7 @@ def validation_error(error: ValidationError | NotJson) -> bytes:
         entry["loc"] = location[1:] if inside else ("body", *location) if location != ("body",) else location
     where = "; ".join(map(_sentence, entries[:5]))
     told = WireError.of(BadRequest(f"the request is not valid: {where}"))
-    return json.dumps({**told.model_dump(), "detail": entries}).encode()
+    return encode({**told.model_dump(), "detail": entries})
 
 
 def _sentence(entry: dict[str, Any]) -> str:

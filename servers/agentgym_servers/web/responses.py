@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.requests import ClientDisconnect
 
 from agentgym.errors import AgentGymError, AtCapacity, BadRequest, EnvironmentFailure
 from agentgym.protocol import WireError
+from agentgym_servers.web.encoding import encode
 from agentgym_servers.web.parsing import NotJson, failure, validation_error
 
 CODES = {400: "BAD_REQUEST", 403: "FORBIDDEN", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
@@ -69,11 +69,11 @@ def reply_json(body: bytes, status: int = 200, headers: Mapping[str, str] | None
 
 
 def reply_dump(content: Any) -> Response:
-    return reply_json(json.dumps(content).encode())
+    return reply_json(encode(content))
 
 
 def reply_error(status: int, code: str, message: str, **more: Any) -> Response:
-    return reply_json(json.dumps({**WireError(code=code, message=message).model_dump(), **more}).encode(), status)
+    return reply_json(encode({**WireError(code=code, message=message).model_dump(), **more}), status)
 
 
 def add_error_replies(app: FastAPI) -> None:

@@ -24,6 +24,7 @@ from agentgym.errors import (
 )
 from agentgym.protocol import VERBS, encode_observation
 from agentgym.spec import EnvSpec
+from agentgym_servers.web.encoding import encode
 
 Factory = Callable[[], Env]
 MAX_MESSAGE = 2000
@@ -178,18 +179,16 @@ def _answer(world: ServedEnv, env: Env, raw: Any, first: bool) -> StepResult:
         raise wrong(f"info should be a dict, it is {_excerpt(info)}")
     done = bool(terminated or truncated)
     try:
-        encode = _JSON.encode  # field by field: cheaper than one dict of them all
-        seen = (
-            f'{{"text":{encode(observation)},"metadata":{{}}}}'
-            if isinstance(observation, str)
-            else encode(encode_observation(observation))  # type: ignore[arg-type]
-        )
-        reply = (
-            f'{{"observation":{seen},"reward":{"null" if first else repr(float(reward))},"done":{_WORD[done]},'  # type: ignore[arg-type]
-            f'"metadata":null,"terminated":{_WORD[bool(terminated)]},"truncated":{_WORD[bool(truncated)]},'
-            f'"info":{encode(info) if info else "{}"}}}'
-        )
-        return StepResult(reply.encode(), done)
+        reply = {
+            "observation": encode_observation(observation),  # type: ignore[arg-type]
+            "reward": None if first else float(reward),  # type: ignore[arg-type]
+            "done": done,
+            "metadata": None,
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
+            "info": info,
+        }
+        return StepResult(encode(reply, _plain), done)
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise wrong(f"its answer is not JSON: {error}") from error
 
@@ -204,8 +203,6 @@ def _plain(value: Any) -> Any:
 
 _NUMBERS = (float, int, Real, np.number, np.bool_)
 _BOOLS = (bool, np.bool_)
-_WORD = {True: "true", False: "false"}
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 def _excerpt(value: Any) -> str:
