@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +13,7 @@ from agentgym.env import Action
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.browser import find_program
+from agentgym_environments.backends.json_process import JsonProcess
 from agentgym_environments.base.episode_env import EpisodeEnv
 
 MISSING = (
@@ -51,7 +49,7 @@ class BrowserGym(EpisodeEnv):
         if task.startswith("miniwob."):
             self.options = {"task_kwargs": {"base_url": _pages()}, **self.options}
         _require(self.python, task)
-        self._child: subprocess.Popen[str] | None = None
+        self._child: JsonProcess | None = None
         self._seen: dict[str, Any] = {}
 
     def begin(self, split: str, task: int) -> None:
@@ -67,38 +65,19 @@ class BrowserGym(EpisodeEnv):
         return self.observe(), reward, terminated, truncated, self._info(valid)
 
     def close(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        assert child.stdin is not None
-        assert child.stdout is not None
-        with contextlib.suppress(OSError):
-            child.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-        with contextlib.suppress(ProcessLookupError):  # Playwright's driver may outlive it by a moment
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        if self._child is not None:
+            self._child.close()
+            self._child = None
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The child's answer. Raises EnvironmentCrashed when it has none."""
         if self._child is None:
             command = [self.python, str(CHILD), self.task, find_program(), json.dumps(self.options)]
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-            )
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        line = ""
-        with contextlib.suppress(OSError):
-            print(json.dumps(question), file=self._child.stdin, flush=True)
-            line = self._child.stdout.readline()
-        answer = json.loads(line) if line else {"failed": "its process has ended"}
-        if "failed" in answer:
+            self._child = JsonProcess(command, name=f"BrowserGym's {self.task}", own_group=True)
+        try:
+            return self._child.ask(question)
+        except EnvironmentCrashed:
             self.close()
-            raise EnvironmentCrashed(f"BrowserGym's {self.task} failed: {answer['failed']}")
-        return answer
+            raise
 
     def observe(self) -> str:
         error = f"error: {self._seen['error']}\n" if self._seen["error"] else ""
