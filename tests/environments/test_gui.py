@@ -418,7 +418,8 @@ def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
         env.reset(seed=0)
         folder = env.desktop.home.parent
         os.kill(env.desktop._process.pid, signal.SIGKILL)
-        env.desktop._process.wait()
+        while env.desktop.alive:
+            time.sleep(0.01)
         with pytest.raises(EnvironmentCrashed, match="the desktop has ended"):
             env.step("press escape")
         observation, _ = env.reset(seed=0)

@@ -59,7 +59,7 @@ class Coins(TurnEnv):
         return str(self.coins)
 
     def expert(self):
-        self._require_episode("expert")
+        self.require_episode("expert")
         return "take 1" if self.coins == 2 else "take 2"
 
     def save(self):

@@ -14,7 +14,7 @@ from agentgym_environments.synthetic.shop.catalogue import kinds, products, sear
 from agentgym_environments.synthetic.shop.env import understand
 from agentgym_environments.synthetic.shop.goals import Goal, Wanted, score
 from agentgym_environments.synthetic.shop.shop import BASKET, Line, Refused, State, go
-from agentgym_environments.synthetic.shop.tasks import LEVELS, task
+from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
 from agentgym_environments.synthetic.shop.views import plain, view
 
 CHOOSES = 1
@@ -116,7 +116,7 @@ def test_a_basket_is_bounded_and_lines_can_be_removed():
         state = visit(state, ("add",), ("product", "1001"))
     with pytest.raises(Refused, match="holds 5"):
         go(state, ("add",))
-    assert "Add to basket" not in plain(view(state, task("one", "train", 0)))
+    assert "Add to basket" not in plain(view(state, make_task("one", "train", 0)))
     state = visit(state, ("basket",), ("remove", "5"))
     assert len(state.basket) == BASKET - 1
 
@@ -190,8 +190,8 @@ def test_two_products_match_in_any_order_and_address_counts():
 def test_every_task_can_be_had_and_says_what_it_wants(level):
     for split in SPLITS:
         for index in range(60):
-            goal = task(level, split, index)
-            assert goal == task(level, split, index)
+            goal = make_task(level, split, index)
+            assert goal == make_task(level, split, index)
             targets = [products()[one.target] for one in goal.wanted]
             assert all(one.has(product) for one, product in zip(goal.wanted, targets))
             assert sum(product.cents for product in targets) <= goal.cents
@@ -205,7 +205,9 @@ def test_every_task_can_be_had_and_says_what_it_wants(level):
 
 def test_splits_share_no_kind_with_features_at_any_level():
     asked = {
-        split: {one.content for level in LEVELS for index in range(100) for one in task(level, split, index).wanted}
+        split: {
+            one.content for level in LEVELS for index in range(100) for one in make_task(level, split, index).wanted
+        }
         for split in SPLITS
     }
     assert not asked["train"] & asked["validation"]
@@ -215,7 +217,7 @@ def test_splits_share_no_kind_with_features_at_any_level():
 
 
 def test_all_kinds_and_addresses_are_asked_for():
-    goals = [task("two", "train", index) for index in range(400)]
+    goals = [make_task("two", "train", index) for index in range(400)]
     assert len({one.kind for goal in goals for one in goal.wanted}) == 60
     assert all(count > 100 for count in Counter(goal.address for goal in goals).values())
 
@@ -260,7 +262,7 @@ def test_a_nearly_right_order_gets_partial_reward_and_ends():
 
 
 def test_actions_ignore_case_and_brackets_and_must_be_offered():
-    goal = task("one", "train", 0)
+    goal = make_task("one", "train", 0)
     state = visit(State(), ("search", "t-shirt"))
     code = products()[search("t-shirt")[0]].code.lower()
     seen = view(state, goal)

@@ -16,7 +16,7 @@ from agentgym_environments.synthetic.shop.app import Customer, event_of, here, u
 from agentgym_environments.synthetic.shop.catalogue import products, search
 from agentgym_environments.synthetic.shop.env import understand
 from agentgym_environments.synthetic.shop.shop import State, go
-from agentgym_environments.synthetic.shop.tasks import task
+from agentgym_environments.synthetic.shop.tasks import make_task
 from agentgym_environments.synthetic.shop.views import view
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'turngym[shop]'")
@@ -49,7 +49,7 @@ def ask(customer, *requests):
 
 
 def anyone():
-    return Customer(task("one", "train", 0))
+    return Customer(make_task("one", "train", 0))
 
 
 # The web application.

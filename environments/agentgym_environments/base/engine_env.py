@@ -7,7 +7,7 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from agentgym.env import Action
+from agentgym.env import Action, Observation
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 
@@ -71,7 +71,9 @@ class EngineEnv(TurnEnv):
         self._said = ""
         self.open(split, task)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         with self.alone:
             return super().reset(seed=seed, options=options)
 

@@ -142,7 +142,7 @@ class Guessing(TurnEnv):
         return {"progress": progress, "available_actions": questions + guesses}
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         left = self.left()
         question = self.table.best_question(left)
         if question is None or self.env_spec.max_turns - self.turn <= 1:

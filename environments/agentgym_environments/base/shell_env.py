@@ -1,21 +1,20 @@
 """What worlds share whose agents work in a sandbox by `run`, `view`, `edit` and `submit`.
 
-A world implements `begin`, `opening`, `judged`, `offers` and `subject`; `ShellEnv` does the actions, counts turns and
-takes snapshots.
+An environment implements `open_sandbox`, `observe`, `judged`, `offers` and `subject`; `ShellEnv` does the actions.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any, NamedTuple
 
-from agentgym.env import Action, Env
+from agentgym.env import Action
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Edit, Run, Said, Submit, View
 from agentgym_environments.backends.sandbox.box import Sandbox
+from agentgym_environments.base.episode_env import EpisodeEnv
 
 LINES = 150
 """Lines that one `view` shows."""
@@ -31,7 +30,7 @@ class Judged(NamedTuple):
     success: bool = False
 
 
-class ShellEnv(Env):
+class ShellEnv(EpisodeEnv):
     """interface: "text", or "tools" where actions are tool calls (both are understood either way).
     variant: JSON that two instances of one id must share for a snapshot of one to fit the other."""
 
@@ -44,17 +43,18 @@ class ShellEnv(Env):
         self.command_s, self.variant = command_s, variant
         self.where: tuple[str, int] = ("", 0)
         """Split and number of the present task."""
-        self.turn, self.over, self.success, self.hints = -1, False, False, 0
+        self.hints = 0
+        """Hints given in this episode."""
         self._box: Sandbox | None = None
 
     # What a world implements.
 
-    def begin(self) -> Sandbox:
+    def open_sandbox(self) -> Sandbox:
         """The sandbox in which the task `self.where` begins."""
         raise NotImplementedError
 
-    def opening(self) -> str:
-        """The first observation."""
+    def observe(self) -> str:
+        """Return the first observation of an episode."""
         raise NotImplementedError
 
     def judged(self) -> Judged:
@@ -69,19 +69,16 @@ class ShellEnv(Env):
         """What `state_key` begins with."""
         raise NotImplementedError
 
-    # What it gets for that.
+    # Provided in return.
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._begin(*self.select_task(options))
-        return self.opening(), self._info(valid=True)
+    def begin(self, split: str, task: int) -> None:
+        self.close()
+        self.where, self.hints = (split, task), 0
+        self._box = self.open_sandbox()
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         said = actions.understand(action)
-        self.turn += 1
         judged = Judged("", over=False)
         if isinstance(said, Run):
             observation = self._run(said.command)
@@ -95,41 +92,27 @@ class ShellEnv(Env):
         else:
             observation = f"not an action; {actions.GRAMMAR}"
         self.success = judged.success
-        truncated = self.turn >= self.env_spec.max_turns and not judged.over
-        self.over = judged.over or truncated
-        return observation, judged.reward, judged.over, truncated, self._info(valid=said is not None)
+        terminated, truncated = self.end_turn(judged.over)
+        return observation, judged.reward, terminated, truncated, self._info(valid=said is not None)
 
     def close(self) -> None:
         if self._box is not None:
             self._box.close()
             self._box = None
 
-    def snapshot(self) -> bytes:
-        self.require_episode("snapshot")
-        whole = {
-            "id": self.env_spec.id,
-            "variant": self.variant,
-            "where": self.where,
-            "counts": [self.turn, self.over, self.success, self.hints],
-            "random": self.np_random.bit_generator.state,
-            "box": base64.b64encode(self.box.snapshot()).decode(),
-        }
-        return json.dumps(whole).encode()
+    def save(self) -> Any:
+        box = base64.b64encode(self.box.snapshot()).decode()
+        return {"variant": self.variant, "where": self.where, "hints": self.hints, "box": box}
 
-    def restore(self, state: bytes) -> None:
-        try:
-            whole = json.loads(state)
-            if (whole["id"], whole["variant"]) != (self.env_spec.id, self.variant):
-                raise BadRequest(f"this snapshot is of {whole['id']}, not of {self.env_spec.id}")
-            (split, task), counts, box = whole["where"], whole["counts"], base64.b64decode(whole["box"])
-            split, task = self.select_task({"split": split, "task": task})
-            self.np_random.bit_generator.state = whole["random"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequest(f"not a snapshot of {self.env_spec.id}: {error}") from error
+    def load(self, state: Any) -> None:
+        if state["variant"] != self.variant:
+            raise BadRequest(f"this snapshot is of {self.env_spec.id} with other arguments")
+        (split, task), hints, box = state["where"], int(state["hints"]), base64.b64decode(state["box"])
+        split, task = self.select_task({"split": split, "task": task})
         if self._box is None or self.where != (split, task):
-            self._begin(split, task)
+            self.begin(split, task)
         self.box.restore(box)
-        self.turn, self.over, self.success, self.hints = counts
+        self.hints = hints
 
     @property
     def box(self) -> Sandbox:
@@ -140,16 +123,6 @@ class ShellEnv(Env):
     def say(self, said: Said) -> Action:
         """An action of the expert in the world's interface."""
         return actions.as_call(said) if self.env_spec.tools else actions.as_text(said)
-
-    def require_episode(self, what: str) -> None:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
-
-    def _begin(self, split: str, number: int) -> None:
-        self.close()
-        self.where = (split, number)
-        self.turn, self.over, self.success, self.hints = 0, False, False, 0
-        self._box = self.begin()
 
     # What the actions do.
 

@@ -1,19 +1,16 @@
-"""What turn-based worlds share, so that the file of a world is only its rules.
+"""Base of environments of text, so that the file of an environment is only its rules.
 
-A world implements `begin`, `observe`, `act`, `key`, `save` and `load`; `TurnEnv` counts turns, refuses steps outside an
-episode, ends the episode in time, builds `info` and takes snapshots.
+An environment implements `begin`, `observe`, `act`, `key`, `save` and `load`; `TurnEnv` does the rest.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from agentgym.env import Action, Env
-from agentgym.errors import BadRequest
-from agentgym.spec import EnvSpec
+from agentgym.env import Action
+from agentgym_environments.base.episode_env import EpisodeEnv
 
 
 class Outcome(NamedTuple):
@@ -26,27 +23,13 @@ class Outcome(NamedTuple):
     """The episode ends here though the task is not over."""
 
 
-class TurnEnv(Env):
+class TurnEnv(EpisodeEnv):
     """A world of text in which every step, understood or not, is one turn."""
-
-    out_of_turns_terminates: ClassVar[bool] = False
-    """True where the number of turns is a rule of the game, so that running out is a loss and no truncation."""
 
     invalid_reward: float = 0.0
     """Reward of an action that was not understood."""
 
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__(spec)
-        self.turn = -1
-        """Steps taken; -1 before the first reset."""
-        self.over = False
-        self.success = False
-
-    # What a world implements.
-
-    def begin(self, split: str, task: int) -> None:
-        """Put the world at the start of a task."""
-        raise NotImplementedError
+    # Implemented by an environment, beside `begin`, `save` and `load`.
 
     def observe(self) -> str:
         raise NotImplementedError
@@ -67,63 +50,14 @@ class TurnEnv(Env):
         """`progress` and `available_actions`, where the world has them."""
         return {}
 
-    def save(self) -> Any:
-        """The state as JSON."""
-        raise NotImplementedError
-
-    def load(self, state: Any) -> None:
-        raise NotImplementedError
-
-    # What it gets for that.
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        split, task = self.select_task(options)
-        self.begin(split, task)
-        self.turn, self.over, self.success = 0, False, False
-        return self.observe(), self._info(valid=True)
-
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         said = " ".join(action.lower().split()) if isinstance(action, str) else ""
         outcome = self.act(said)
-        self.turn += 1
-        reward, terminated, self.success, cut = outcome or Outcome(reward=self.invalid_reward)
-        last = self.turn >= self.env_spec.max_turns
-        terminated = terminated or (last and self.out_of_turns_terminates)
-        truncated = (last or cut) and not terminated
-        self.over = terminated or truncated
+        reward, ended, self.success, cut = outcome or Outcome(reward=self.invalid_reward)
+        terminated, truncated = self.end_turn(ended, cut)
         observation = self.refuse(said) if outcome is None else self.observe()
         return observation, reward, terminated, truncated, self._info(valid=outcome is not None)
-
-    def snapshot(self) -> bytes:
-        self._require_episode("snapshot")
-        whole = {
-            "id": self.env_spec.id,
-            "turn": self.turn,
-            "over": self.over,
-            "success": self.success,
-            "random": self.np_random.bit_generator.state,
-            "state": self.save(),
-        }
-        return json.dumps(whole).encode()
-
-    def restore(self, state: bytes) -> None:
-        try:
-            whole = json.loads(state)
-            if whole["id"] != self.env_spec.id:
-                raise BadRequest(f"this snapshot is of {whole['id']}, not of {self.env_spec.id}")
-            self.np_random.bit_generator.state = whole["random"]
-            self.load(whole["state"])
-            self.turn, self.over, self.success = whole["turn"], whole["over"], whole["success"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequest(f"not a snapshot of {self.env_spec.id}: {error}") from error
-
-    def _require_episode(self, what: str) -> None:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
 
     def _info(self, valid: bool) -> dict[str, Any]:
         return {"success": self.success, "valid_action": valid, "state_key": self.key(), **self.describe()}

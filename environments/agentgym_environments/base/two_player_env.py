@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from agentgym.env import Action
-from agentgym.errors import BadRequest, ConfigError
+from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import TurnEnv
 from agentgym_environments.base.two_player_rules import Rules, Scores
@@ -107,9 +107,7 @@ class Game(TurnEnv):
         return task % 2
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         said = " ".join(action.lower().split()) if isinstance(action, str) else ""
         role, before = self.role, self.scores
         self.acted, valid = role, said in self.rules.legal(self.state)
@@ -119,8 +117,7 @@ class Game(TurnEnv):
         else:
             self.illegal[role] += 1
             self.forfeited = role if self.illegal[role] == PATIENCE else None
-        self.turn += 1
-        self.over = self.ended
+        self.end_turn(self.ended)
         self.success = self.succeeded(role) if self.agent is not None else self.over and self.forfeited is None
         self.rewards = tuple(after - was for after, was in zip(self.scores, before))  # type: ignore[assignment]
         observation = self.observe() if valid or self.over else self.refuse(said)
@@ -153,7 +150,7 @@ class Game(TurnEnv):
         return told
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return self.best(self.state)
 
     def save(self) -> Any:

@@ -320,7 +320,7 @@ def main():
     desk = Desk()
     try:
         desk.open(**json.loads(sys.argv[1]))
-        answer = desk.about()
+        answer = {"result": desk.about()}
         while True:
             print(json.dumps(answer), flush=True)
             line = sys.stdin.readline()
@@ -328,7 +328,7 @@ def main():
                 break
             method, arguments = json.loads(line)
             try:
-                answer = {"answer": getattr(desk, method)(**arguments)}
+                answer = {"result": getattr(desk, method)(**arguments)}
             except (RuntimeError, OSError, Failed) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
     except (RuntimeError, OSError, Failed) as error:

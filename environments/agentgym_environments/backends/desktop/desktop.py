@@ -23,6 +23,7 @@ import numpy as np
 
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym_environments.backends.desktop.setup import SIZE
+from agentgym_environments.backends.json_process import JsonProcess
 
 PACKAGES = {
     "Xvfb": "xvfb",
@@ -76,19 +77,18 @@ class Desktop:
             os.mkdir("/tmp/.X11-unix", 0o777)
             os.chmod("/tmp/.X11-unix", 0o1777)
         command = [*separation(), "/usr/bin/python3", "-I", "-c", PROGRAM, json.dumps({"size": SIZE})]
-        self._process = subprocess.Popen(
+        self._process = JsonProcess(
             command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            name="the desktop",
             stderr=subprocess.DEVNULL,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
-            start_new_session=True,  # when the worker's process group is killed, the desk still tidies up
+            own_group=True,  # when the worker's process group is killed, the desk still tidies up
         )
         self.home = self._folder = Path("/nowhere")
         self._traces: list[str] = []
         try:
-            self._send({name: Path(__file__).with_name(f"{name}.py").read_text("utf-8") for name in MODULES})
-            about = self._answer()
+            modules = {name: Path(__file__).with_name(f"{name}.py").read_text("utf-8") for name in MODULES}
+            about = self._process.ask(modules)
             self._folder, self.home, self._traces = Path(about["folder"]), Path(about["home"]), about["traces"]
             with cookie(self._folder / "cookie"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -112,50 +112,21 @@ class Desktop:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self._process.alive
 
     # What runs on it.
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """A call of desk.Desk."""
-        self._send([method, arguments])
-        return self._answer()["answer"]
-
-    def _send(self, message: Any) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise EnvironmentCrashed("the desktop has ended") from None
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise EnvironmentCrashed(f"the desktop has ended (exit status {self._process.wait()})")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise EnvironmentCrashed(f"the desktop: {answer['error']}")
-        return answer
+        return self._process.ask([method, arguments])
 
     def close(self) -> None:
         """Ends every process of the desktop and removes its folder."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         for connection in (getattr(self, "_camera", None), getattr(self, "_display", None)):
             if connection is not None:
                 with contextlib.suppress(Exception):  # the display may be gone already
                     connection.close()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        self._process.close()
         for path in (str(self._folder), *self._traces):  # where it was killed
             if Path(path).is_dir():
                 shutil.rmtree(path, ignore_errors=True)

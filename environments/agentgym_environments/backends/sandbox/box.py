@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import select
-import subprocess
 import tempfile
-import time
 import uuid
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from agentgym.errors import EnvironmentCrashed
+from agentgym_environments.backends.json_process import JsonProcess
 from agentgym_environments.backends.sandbox import backends, filter
 from agentgym_environments.backends.sandbox.limits import Limits
 
@@ -82,12 +78,10 @@ class Sandbox:
             command, uid = backends.docker(self.limits, readonly or {}, program, self.name, image), None
         else:
             command, uid = backends.bubblewrap(self.limits, readonly or {}, program), backends.user()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the sandbox)
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env={"PATH": os.defpath}
+        log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self._process = JsonProcess(
+            command, name="the sandbox", crash=SandboxLost, env={"PATH": os.defpath}, stderr=log
         )
-        self._end = weakref.finalize(self, _end, self._process, self._log)
-        self._rest = b""
         opening = {
             "uid": uid,
             "refused": _encode(filter.program()),
@@ -96,7 +90,7 @@ class Sandbox:
             "shell": "/bin/bash",
         }
         try:
-            self._send(opening, START_S)
+            self._process.ask(opening, START_S, self._most)
             self._ask("start", files={path: _encode(content) for path, content in (files or {}).items()})
         except BaseException:
             self.close()
@@ -134,7 +128,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End every process of the sandbox and free its memory. May be called twice."""
-        self._end()
+        self._process.close()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -143,59 +137,13 @@ class Sandbox:
         self.close()
 
     def _ask(self, do: str, wait_s: float = START_S, /, **arguments: Any) -> Any:
-        answer = self._send({"do": do, "with": arguments}, wait_s)
-        if "error" in answer:
-            raise SandboxLost(f"the sandbox could not {answer['error']}")
-        return answer["result"]
+        return self._process.ask({"do": do, "with": arguments}, wait_s, self._most)
 
-    def _send(self, request: dict[str, Any], timeout_s: float) -> Any:
-        assert self._process.stdin is not None
-        if not self._end.alive:
-            raise SandboxLost("the sandbox is closed")
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        line = self._line(time.monotonic() + timeout_s)
-        if not line:
-            self._log.seek(0)
-            said = self._log.read(2000).decode(errors="replace").strip()
-            self.close()
-            raise SandboxLost(f"the sandbox has ended{': ' if said else ''}{said}")
-        return json.loads(line)
-
-    def _line(self, deadline: float) -> bytes:
-        """The next line of the supervisor; b"" when there is none before the deadline or it is far too long."""
-        assert self._process.stdout is not None
-        pipe, pieces, length = self._process.stdout.fileno(), [self._rest], len(self._rest)
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN | select.POLLHUP)
-        while length < 4 * self.limits.disk_mb << 20 and (left := deadline - time.monotonic()) > 0:
-            if poll.poll(left * 1000):
-                piece = os.read(pipe, 1 << 20)
-                if not piece:
-                    return b""
-                before, newline, after = piece.partition(b"\n")
-                pieces.append(before)
-                length += len(before)
-                if newline:
-                    self._rest = after
-                    return b"".join(pieces)
-        return b""
+    @property
+    def _most(self) -> int:
+        """Bytes of the longest answer."""
+        return 4 * self.limits.disk_mb << 20
 
 
 def _encode(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    """The end of its stdin ends the sandbox; what does not obey is killed."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    log.close()

@@ -374,7 +374,7 @@ def main() -> None:
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     sandbox = Sandbox(**opening)
-    replies.write(b'{"ok": true}\n')
+    replies.write(b'{"result": true}\n')
     replies.flush()
     for line in requests:
         request = json.loads(line)

@@ -84,7 +84,7 @@ class AlfWorld(EngineEnv):
 
     def expert(self) -> str:
         """The next step of the planner's plan."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if not self._plan:
             with self.alone:
                 plan = self.planner._pddl_state.replan(self.planner._entity_infos)

@@ -82,7 +82,7 @@ class BabyAI(EngineEnv):
 
     def expert(self) -> str:
         """BabyAI's bot."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if self.level in NO_EXPERT:
             return super().expert()  # type: ignore[return-value]
         turn = len(self._taken)

@@ -65,9 +65,10 @@ def serve(task: str, program: str, options: dict[str, Any]) -> None:
             else:
                 observation, _ = world.reset(seed=asked["reset"])
                 reward, terminated, truncated = 0.0, False, False
-            answer = {**shown(observation), "reward": reward, "terminated": terminated, "truncated": truncated}
+            ending = {"reward": reward, "terminated": terminated, "truncated": truncated}
+            answer = {"result": {**shown(observation), **ending}}
         except Exception as error:  # noqa: BLE001  (the other side says what has failed)
-            answer = {"failed": f"{type(error).__name__}: {error}"}
+            answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
     if world is not None:
         world.close()

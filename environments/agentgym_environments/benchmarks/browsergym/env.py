@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Action, Env
-from agentgym.errors import BadRequest, EnvironmentCrashed, MissingDependency
+from agentgym.env import Action
+from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.browser import find_program
+from agentgym_environments.backends.json_process import JsonProcess
+from agentgym_environments.base.episode_env import EpisodeEnv
 
 MISSING = (
     "the task {task} needs {missing}, which {python} does not have: python -m venv browsergym && "
@@ -28,7 +27,7 @@ FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}
 """The seed of a split's first task."""
 
 
-class BrowserGym(Env):
+class BrowserGym(EpisodeEnv):
     """One BrowserGym task, its seeds as tasks. Tested with MiniWoB's; README.md says what others lack.
 
     task: as BrowserGym names it, "miniwob.click-button". python: an interpreter with BrowserGym, whose Playwright is
@@ -50,66 +49,37 @@ class BrowserGym(Env):
         if task.startswith("miniwob."):
             self.options = {"task_kwargs": {"base_url": _pages()}, **self.options}
         _require(self.python, task)
-        self.turn, self.over, self.success = -1, False, False
-        self._child: subprocess.Popen[str] | None = None
+        self._child: JsonProcess | None = None
         self._seen: dict[str, Any] = {}
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        split, index = self.select_task(options)
-        self._seen = self._ask({"reset": FIRST.get(split, 3_000_000) + index})
-        self.turn, self.over, self.success = 0, False, False
-        return self._observe(), self._info(valid=True)
+    def begin(self, split: str, task: int) -> None:
+        self._seen = self._ask({"reset": FIRST.get(split, 3_000_000) + task})
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
-        self.turn += 1
+        self.require_running("step")
         self._seen = self._ask({"step": action if isinstance(action, str) else ""})
         reward = min(1.0, max(0.0, float(self._seen["reward"])))
-        terminated = bool(self._seen["terminated"])
-        truncated = not terminated and (bool(self._seen["truncated"]) or self.turn >= self.env_spec.max_turns)
-        self.over, self.success = terminated or truncated, terminated and reward > 0
+        terminated, truncated = self.end_turn(bool(self._seen["terminated"]), bool(self._seen["truncated"]))
+        self.success = terminated and reward > 0
         valid = bool(action) and not self._seen["error"]
-        return self._observe(), reward, terminated, truncated, self._info(valid)
+        return self.observe(), reward, terminated, truncated, self._info(valid)
 
     def close(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        assert child.stdin is not None
-        assert child.stdout is not None
-        with contextlib.suppress(OSError):
-            child.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(10)
-        with contextlib.suppress(ProcessLookupError):  # Playwright's driver may outlive it by a moment
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        if self._child is not None:
+            self._child.close()
+            self._child = None
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The child's answer. Raises EnvironmentCrashed when it has none."""
         if self._child is None:
             command = [self.python, str(CHILD), self.task, find_program(), json.dumps(self.options)]
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-            )
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        line = ""
-        with contextlib.suppress(OSError):
-            print(json.dumps(question), file=self._child.stdin, flush=True)
-            line = self._child.stdout.readline()
-        answer = json.loads(line) if line else {"failed": "its process has ended"}
-        if "failed" in answer:
+            self._child = JsonProcess(command, name=f"BrowserGym's {self.task}", own_group=True)
+        try:
+            return self._child.ask(question)
+        except EnvironmentCrashed:
             self.close()
-            raise EnvironmentCrashed(f"BrowserGym's {self.task} failed: {answer['failed']}")
-        return answer
+            raise
 
-    def _observe(self) -> str:
+    def observe(self) -> str:
         error = f"error: {self._seen['error']}\n" if self._seen["error"] else ""
         return f"{error}Task: {self._seen['goal']}\n{self._seen['tree']}"
 

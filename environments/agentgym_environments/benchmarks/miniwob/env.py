@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Action, Env, Observation
-from agentgym.errors import BadRequest, ConfigError
+from agentgym.env import Action, Observation
+from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
+from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.benchmarks.miniwob.elements import Elements
 from agentgym_environments.benchmarks.miniwob.site import Seen, Site, folder
 from agentgym_environments.benchmarks.miniwob.solver import EXPERTS, solve
@@ -29,7 +30,7 @@ READING = {
 """How the instructions begin where the tree is not shown."""
 
 
-class MiniWob(Env):
+class MiniWob(EpisodeEnv):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
     page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation:
@@ -57,54 +58,34 @@ class MiniWob(Env):
         self.tasks = tasks_of(pages)
         super().__init__(_told(spec, pages, self.tasks, observation, pace_ms))
         self.view, self.pace_ms = observation, pace_ms
-        self.turn, self.over, self.success = -1, False, False
         self._site: Site | None = None
         self._task: tuple[str, int] = ("", 0)
         """Page and seed."""
         self._taken: list[str] = []
         self._seen = Seen("", "", False, 0.0)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        super().reset(seed=seed)
-        split, index = self.select_task(options)
-        self._begin(*self.tasks[split][index])
-        return self._observe(), self._info(valid=True)
+    def begin(self, split: str, task: int) -> None:
+        self._start(*self.tasks[split][task])
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        self._require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         problem = self._act(action if isinstance(action, str) else "")
-        terminated = self._seen.done
-        truncated = self.turn >= self.env_spec.max_turns and not terminated
-        self.over = terminated or truncated
-        return self._observe(problem), float(self.success), terminated, truncated, self._info(valid=not problem)
+        terminated, truncated = self.end_turn(self._seen.done)
+        return self.observe(problem), float(self.success), terminated, truncated, self._info(valid=not problem)
 
-    def snapshot(self) -> bytes:
-        self._require_episode("snapshot")
-        state = {"id": self.env_spec.id, "task": self._task, "taken": self._taken, "turn": self.turn, "over": self.over}
-        return json.dumps({**state, "random": self.np_random.bit_generator.state}).encode()
+    def save(self) -> Any:
+        return {"task": self._task, "taken": self._taken}
 
-    def restore(self, state: bytes) -> None:
-        try:
-            whole = json.loads(state)
-            if whole["id"] != self.env_spec.id:
-                raise BadRequest(f"this snapshot is of {whole['id']}, not of {self.env_spec.id}")
-            random, (page, seed), taken = whole["random"], whole["task"], list(whole["taken"])
-            turn, over = int(whole["turn"]), bool(whole["over"])
-            self.np_random.bit_generator.state = random
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequest(f"not a snapshot of {self.env_spec.id}: {error}") from error
-        self._begin(page, seed)
-        for said in taken:
-            self._act(said)
-        self.turn, self.over = turn, over
+    def load(self, state: Any) -> None:
+        (page, seed), taken = state["task"], list(state["taken"])
+        self._start(page, seed)
+        self.success = False
+        for action in taken:
+            self._act(action)
 
     def expert(self) -> str:
         """The next action of the page's scripted solver. Raises BadRequest on a page that has none."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         return solve(self._task[0], self._seen.task, Elements(self._seen.tree, self._taken))
 
     def close(self) -> None:
@@ -112,12 +93,11 @@ class MiniWob(Env):
             self._site.close()
             self._site = None
 
-    def _begin(self, page: str, seed: int) -> None:
+    def _start(self, page: str, seed: int) -> None:
         if self._site is None or self._site.lost:
             self.close()
             self._site = Site(RELOAD)
         self._task, self._taken = (page, seed), []
-        self.turn, self.over, self.success = 0, False, False
         # A number that is the same on every page could be said without looking.
         self._site.start(
             page, seed, first=10 + int.from_bytes(hashlib.sha256(f"{page} {seed}".encode()).digest()[:4]) % 80
@@ -127,7 +107,6 @@ class MiniWob(Env):
     def _act(self, said: str) -> str:
         """Do what was said, and look; why it could not be done, or an empty string."""
         assert self._site is not None
-        self.turn += 1
         action = parse(said)
         if action is None:
             return f"not an action; an action is one of\n{GRAMMAR}"
@@ -140,7 +119,7 @@ class MiniWob(Env):
         self.success = self._seen.done and self._seen.score >= PASSED
         return ""
 
-    def _observe(self, problem: str = "") -> Observation:
+    def observe(self, problem: str = "") -> Observation:
         assert self._site is not None
         parts = [problem, f"Task: {self._seen.task}"]
         if self.view == "tree":
@@ -161,10 +140,6 @@ class MiniWob(Env):
             "page": page,
             "page_score": self._seen.score,
         }
-
-    def _require_episode(self, what: str) -> None:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
 
 
 def offers(seen: Seen) -> list[str]:

@@ -131,7 +131,7 @@ class NetHack(EngineEnv):
 
     def expert(self) -> str:
         """Explores until a staircase is seen, and walks there."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if not self._known:
             return super().expert()  # type: ignore[return-value]
         return self._explorer.next(self.seen)

@@ -71,7 +71,7 @@ class ReasoningGym(EngineEnv):
 
     def expert(self) -> str:
         """The stored answer."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if self.dataset in NO_EXPERT:
             return super().expert()  # type: ignore[return-value]
         return self._entry["answer"]

@@ -104,7 +104,7 @@ class ScienceWorld(EngineEnv):
 
     def expert(self) -> str:
         """The engine's own solution, from its first action that has not been taken yet."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         return self.plan[self._followed] if self._followed < len(self.plan) else "look around"
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class TextArena(EngineEnv):
         return {"progress": self._score}
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return self._solver(self.inner) if self._solver else super().expert()  # type: ignore[return-value]
 
     def _split(self) -> str:

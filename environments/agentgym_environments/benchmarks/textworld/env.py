@@ -87,7 +87,7 @@ class TextWorld(EngineEnv):
 
     def expert(self) -> str:
         """The engine's own plan from here; `look` when the game can no longer be won."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         plan = self.state.policy_commands
         return plan[0] if plan else "look"
 

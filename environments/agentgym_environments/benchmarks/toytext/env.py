@@ -97,7 +97,7 @@ class ToyText(TurnEnv):
 
     def expert(self) -> str:
         """Value iteration on the environment's table."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         inner: Any = self.inner.unwrapped
         if not hasattr(inner, "P"):
             return super().expert()  # type: ignore[return-value]

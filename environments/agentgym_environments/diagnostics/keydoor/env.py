@@ -65,7 +65,7 @@ class KeyDoor(TurnEnv):
         return self.rules.describe(self.state)
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return self.rules.expert(self.state)
 
     def save(self) -> Any:

@@ -81,7 +81,7 @@ class Oracle(TurnEnv):
 
     def expert(self) -> str:
         """The first word is never worse than the second."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         return ACTIONS[self.room][0]
 
     def save(self) -> Any:

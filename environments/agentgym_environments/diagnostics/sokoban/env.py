@@ -50,7 +50,7 @@ class Sokoban(TurnEnv):
 
     def expert(self) -> str:
         """The next move of a shortest solution; "up" when the level can no longer be solved."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if self.level not in self._plan:
             self._plan, here = {}, self.level
             for way in solve(self.level) or ["up"]:

@@ -68,7 +68,7 @@ class Wordle(TurnEnv):
         return {"progress": max((marks.count("G") for _, marks in self.history()), default=0) / len(self.answer)}
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return best_guess(self.answers, self.history(), self.env_spec.max_turns - self.turn)
 
     def save(self) -> Any:

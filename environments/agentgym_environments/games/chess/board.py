@@ -110,7 +110,7 @@ class ChessEnv(TurnEnv):
 
     def expert(self) -> str:
         """The engine's own move, with more nodes."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         return self._search(self.strong)
 
     def save(self) -> Any:

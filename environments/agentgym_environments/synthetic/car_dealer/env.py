@@ -164,7 +164,7 @@ class CarDealer(TurnEnv):
         return {"available_actions": doing + ["accept"] * (self.counter is not None)}
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         deal = self.deal
         limits = []
         for name, _ in self.refused:

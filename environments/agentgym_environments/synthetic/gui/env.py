@@ -6,13 +6,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Action, Env, Observation
-from agentgym.errors import BadRequest, ConfigError
+from agentgym.env import Action, Observation
+from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.desktop.actions import Act, do, parse
 from agentgym_environments.backends.desktop.desktop import Desktop, pause
 from agentgym_environments.backends.desktop.setup import COMMANDS, CONFIGURATION, FOLDER, SIZE, WINDOW_MANAGER
 from agentgym_environments.backends.desktop.tree import Element, Numbers
+from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.synthetic.gui.solver import View, next_action
 from agentgym_environments.synthetic.gui.task import Task, Tree
 from agentgym_environments.synthetic.gui.tasks import make_task, makers
@@ -28,7 +29,7 @@ MENU_APART_S = 0.55
 opened it."""
 
 
-class Gui(Env):
+class Gui(EpisodeEnv):
     """The only reward is 1, when the documents (or the calculator's display) are what the task asks for.
 
     app: "editor", "calculator", "files", "all" (they take turns) or "long". level: "easy" or "hard".
@@ -49,7 +50,6 @@ class Gui(Env):
             spec = spec.model_copy(update={**seen, "deterministic": False, "notes": notes})
         super().__init__(spec)
         self.app, self.level, self.observation = app, level, observation
-        self.turn, self.over, self.success = -1, False, False
         self.task: Task
         self.desktop: Desktop | None = None
         self.elements: list[Element] = []
@@ -59,12 +59,8 @@ class Gui(Env):
 
     # The contract.
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        super().reset(seed=seed)
-        split, index = self.select_task(options)
-        self.task = make_task(self.app, self.level, split, index)
+    def begin(self, split: str, task: int) -> None:
+        self.task = make_task(self.app, self.level, split, task)
         if self.desktop is not None and not self.desktop.alive:
             self.close()
         if self.desktop is None:
@@ -75,33 +71,27 @@ class Gui(Env):
         except BaseException:
             self.close()  # the next reset starts another
             raise
-        self.turn, self.over, self.success = 0, False, False
         self._numbers, self._history = Numbers(), []
         self._look()
-        return self._observe(), self._info(valid=True)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        self._require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         assert self.desktop is not None
         act = parse(action, self._where) if isinstance(action, str) else "say what to do in words"
-        self.turn += 1
         if not isinstance(act, str):
             self._history.append(str(action).strip())
             with self.desktop.watched():
                 self._act(act, self.desktop)
                 self._look()
             self.success = self._is_done()
-        terminated = self.success or not self.elements  # nothing is open and nothing can be opened
-        truncated = self.turn >= self.env_spec.max_turns and not terminated
-        self.over = terminated or truncated
+        nothing_open = not self.elements  # and nothing can be opened
+        terminated, truncated = self.end_turn(self.success or nothing_open)
         info = self._info(valid=not isinstance(act, str))
         refusal = f"{act}\n" if isinstance(act, str) else ""
-        return self._observe(refusal), float(self.success), terminated, truncated, info
+        return self.observe(refusal), float(self.success), terminated, truncated, info
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return next_action(View(self.task, self.elements, self.files, self._history))
 
     def close(self) -> None:
@@ -155,7 +145,7 @@ class Gui(Env):
     def _where(self, number: int) -> tuple[int, int] | None:
         return next((one.centre for one in self.elements if one.number == number), None)
 
-    def _observe(self, refusal: str = "") -> Observation:
+    def observe(self, refusal: str = "") -> Observation:
         head = f"{refusal}task: {self.task.goal}"
         tree = "\n".join(one.line() for one in self.elements) or "nothing is open any more"
         if self.observation == "text":
@@ -188,10 +178,6 @@ class Gui(Env):
         clicks = [one for one in self.elements if one.role in CLICKED and "sensitive" in one.states]
         doubles = [f"double {one.number}" for one in clicks if one.role == "icon"]
         return [*(f"click {one.number}" for one in clicks), *doubles, *(f"press {keys}" for keys in SHORTCUTS)]
-
-    def _require_episode(self, what: str) -> None:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
 
 
 def differs(one: Tree, other: Tree, path: str) -> bool:

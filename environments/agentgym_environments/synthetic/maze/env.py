@@ -77,7 +77,7 @@ class Maze(TurnEnv):
 
     def expert(self) -> str:
         """With the map the next step of a shortest way; without, of an explorer who knows what was seen."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         if self.view != "map":
             return f"go {explore(self.plan, self.seen, self.here, self.view == 'compass') or 'north'}"
         steps = self.plan.to_exit

@@ -117,7 +117,7 @@ class Navigation(TurnEnv):
 
     def expert(self) -> str:
         """Whatever a helper does who knows only what was seen; "go north" when all is done."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         return "go north" if self._placed() == len(self.house.goals) else next_action(self.house, self.state)
 
     def save(self) -> Any:

@@ -50,10 +50,10 @@ class Research(ShellEnv):
     def task(self) -> Task:
         return task(self.hard, *self.where)
 
-    def begin(self) -> Sandbox:
+    def open_sandbox(self) -> Sandbox:
         return grader.sandbox(self.task.files(), self.sandbox)
 
-    def opening(self) -> str:
+    def observe(self) -> str:
         one = self.task
         spoilt = "; some y of train.csv are wrong, none of those" if one.spoilt else ""
         about = ABOUT[one.kind].format(rows=len(one.held_out), spoilt=spoilt, **one.terms)

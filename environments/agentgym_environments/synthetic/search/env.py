@@ -268,11 +268,11 @@ class Search(TurnEnv):
         return hashlib.sha1(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def expert(self) -> str:
-        self._require_episode("expert")
+        self.require_episode("expert")
         return solver.next_action(self.chain, self._step(), self.view, self.known)
 
     def hint(self) -> str:
-        self._require_episode("hint")
+        self.require_episode("hint")
         return solver.hint(self.chain, self._step())
 
     def save(self) -> dict[str, Any]:

@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Action, Env, Observation
-from agentgym.errors import BadRequest, ConfigError
+from agentgym.env import Action, Observation
+from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser import browser
 from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.backends.browser.page import Page
+from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.synthetic.shop import site
 from agentgym_environments.synthetic.shop.app import Customer
 from agentgym_environments.synthetic.shop.env import offers, ordered, say, state_key, told
 from agentgym_environments.synthetic.shop.goals import score
 from agentgym_environments.synthetic.shop.shop import Event
 from agentgym_environments.synthetic.shop.solver import next_move
-from agentgym_environments.synthetic.shop.tasks import task
+from agentgym_environments.synthetic.shop.tasks import make_task
 from agentgym_environments.synthetic.shop.views import view
 
 WINDOW = (800, 600)
@@ -43,7 +44,7 @@ class Element:
     options: tuple[str, ...]
 
 
-class ShopBrowser(Env):
+class ShopBrowser(EpisodeEnv):
     """One order a task, in a tab of its own; the reward comes when it is placed.
 
     level: as in Shop. observation: "tree" (the accessibility tree), "html" or "screenshot".
@@ -61,50 +62,39 @@ class ShopBrowser(Env):
             spec = spec.model_copy(update=seen)
         super().__init__(spec)
         self.level, self.view = level, observation
-        self.turn, self.over, self.success = -1, False, False
         self._page: Page | None = None
         self._token = ""
         self._customer: Customer | None = None
         self.tree = ""
         """The page as it was last seen."""
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._begin(*self.select_task(options))
-        return self._observe(), self._info(valid=True)
+    def begin(self, split: str, task: int) -> None:
+        shop = site.site()
+        shop.forget(self._token)
+        self._token, self._customer = shop.welcome(make_task(self.level, split, task))
+        self._task, self._taken = (split, task), []
+        if self._page is None or self._page.tab.lost:
+            if self._page is not None:
+                self._page.close()
+            self._page = Page([shop.url], WINDOW)
+        self._page.goto(f"{shop.url}enter/{self._token}")
+        self._look()
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        self._require_episode("step")
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: call reset before the next step")
+        self.require_running("step")
         problem = self._act(action if isinstance(action, str) else "")
-        reward, terminated, self.success, _ = ordered(self.customer.goal, self.customer.state)
-        truncated = self.turn >= self.env_spec.max_turns and not terminated
-        self.over = terminated or truncated
-        return self._observe(problem), reward, terminated, truncated, self._info(valid=not problem)
+        reward, ended, self.success, _ = ordered(self.customer.goal, self.customer.state)
+        terminated, truncated = self.end_turn(ended)
+        return self.observe(problem), reward, terminated, truncated, self._info(valid=not problem)
 
-    def snapshot(self) -> bytes:
-        self._require_episode("snapshot")
-        state = {"id": self.env_spec.id, "task": self._task, "taken": self._taken, "turn": self.turn, "over": self.over}
-        random = self.np_random.bit_generator.state
-        return json.dumps({**state, "success": self.success, "random": random}).encode()
+    def save(self) -> Any:
+        return {"task": self._task, "taken": self._taken}
 
-    def restore(self, state: bytes) -> None:
-        try:
-            whole = json.loads(state)
-            if whole["id"] != self.env_spec.id:
-                raise BadRequest(f"this snapshot is of {whole['id']}, not of {self.env_spec.id}")
-            (split, index), taken, turn = whole["task"], list(whole["taken"]), int(whole["turn"])
-            over, success = bool(whole["over"]), bool(whole["success"])
-            self.np_random.bit_generator.state = whole["random"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequest(f"not a snapshot of {self.env_spec.id}: {error}") from error
-        self._begin(split, index)
-        for said in taken:
-            self._act(said)
-        self.turn, self.over, self.success = turn, over, success
+    def load(self, state: Any) -> None:
+        (split, task), taken = state["task"], list(state["taken"])
+        self.begin(split, task)
+        for action in taken:
+            self._act(action)
 
     def expert(self) -> str:
         """The text world's next move, by the page's fields, links and buttons."""
@@ -138,23 +128,9 @@ class ShopBrowser(Env):
         assert self._customer is not None
         return self._customer
 
-    def _begin(self, split: str, index: int) -> None:
-        shop = site.site()
-        shop.forget(self._token)
-        self._token, self._customer = shop.welcome(task(self.level, split, index))
-        self._task, self._taken = (split, index), []
-        self.turn, self.over, self.success = 0, False, False
-        if self._page is None or self._page.tab.lost:
-            if self._page is not None:
-                self._page.close()
-            self._page = Page([shop.url], WINDOW)
-        self._page.goto(f"{shop.url}enter/{self._token}")
-        self._look()
-
     def _act(self, said: str) -> str:
         """Do what was said, and look; why it could not be done, or an empty string."""
         assert self._page is not None
-        self.turn += 1
         action = parse(said)
         if action is None:
             return f"not an action; an action is one of\n{GRAMMAR}"
@@ -177,7 +153,7 @@ class ShopBrowser(Env):
         self._page.tab.evaluate(NUMBER, 10 + int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) % 80)
         self.tree = self._page.look("tree")[0]
 
-    def _observe(self, problem: str = "") -> Observation:
+    def observe(self, problem: str = "") -> Observation:
         assert self._page is not None
         seen = self._page.look("html")[0] if self.view == "html" else self.tree if self.view == "tree" else ""
         text = "\n".join(part for part in (problem, f"Task: {self.customer.goal.text}", seen) if part)
@@ -196,14 +172,8 @@ class ShopBrowser(Env):
         }
 
     def _moving(self, what: str) -> tuple[Any, Any]:
-        self._require_episode(what)
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: there is no {what}")
+        self.require_running(what)
         return self.customer.goal, self.customer.state
-
-    def _require_episode(self, what: str) -> None:
-        if self.turn < 0:
-            raise BadRequest(f"{self.env_spec.id} has no episode yet: call reset before {what}")
 
 
 def elements(tree: str) -> list[Element]:

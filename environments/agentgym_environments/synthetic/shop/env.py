@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentgym.errors import BadRequest, ConfigError
+from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.synthetic.shop.catalogue import search
 from agentgym_environments.synthetic.shop.goals import Goal, score
 from agentgym_environments.synthetic.shop.shop import Event, Line, Refused, State, go
 from agentgym_environments.synthetic.shop.solver import next_move
-from agentgym_environments.synthetic.shop.tasks import LEVELS, task
+from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
 from agentgym_environments.synthetic.shop.views import View, plain, view
 
 
@@ -32,7 +32,7 @@ class Shop(TurnEnv):
 
     def begin(self, split: str, task_index: int) -> None:
         self.task = (split, task_index)
-        self.goal: Goal = task(self.level, split, task_index)
+        self.goal: Goal = make_task(self.level, split, task_index)
         self.state = State()
 
     def observe(self) -> str:
@@ -60,11 +60,11 @@ class Shop(TurnEnv):
         return {"progress": score(self.goal, self.state), "available_actions": offered}
 
     def expert(self) -> str:
-        self._require_moves("expert")
+        self.require_running("expert")
         return say(next_move(self.goal, self.state).event, view(self.state, self.goal))
 
     def hint(self) -> str:
-        self._require_moves("hint")
+        self.require_running("hint")
         return next_move(self.goal, self.state).why
 
     def save(self) -> Any:
@@ -75,11 +75,6 @@ class Shop(TurnEnv):
         loaded = read_state(state["state"])
         self.begin(split, index)
         self.state = loaded
-
-    def _require_moves(self, what: str) -> None:
-        self._require_episode(what)
-        if self.over:
-            raise BadRequest(f"the episode of {self.env_spec.id} is over: there is no {what}")
 
 
 def told(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:

@@ -48,7 +48,7 @@ LEVELS = {
 }
 
 
-def task(level: str, split: str, index: int) -> Goal:
+def make_task(level: str, split: str, index: int) -> Goal:
     """The goal of a task; the same for the same arguments."""
     random, rules = task_random("shop", level, split, index), LEVELS[level]
     wanted: list[Wanted] = []

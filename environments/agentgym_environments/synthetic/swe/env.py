@@ -99,7 +99,7 @@ class Swe(ShellEnv):
     def source(self) -> Source:
         return source.unpack(self.suite.package, self.cache)
 
-    def begin(self) -> Sandbox:
+    def open_sandbox(self) -> Sandbox:
         self._broken = self.task.broken(self.source)
         return Sandbox(
             {**self.source.seen, **self._broken},
@@ -109,7 +109,7 @@ class Swe(ShellEnv):
             backend=self.sandbox,
         )
 
-    def opening(self) -> str:
+    def observe(self) -> str:
         package, issue = self.suite.package, self.task.issue
         where = f"\nThe fault is in {self.task.edits[0].path}." if self.bugs == 1 else ""
         return f"{package.name} {package.version} in /work. {issue}{where}"

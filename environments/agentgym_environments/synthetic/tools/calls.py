@@ -135,7 +135,7 @@ class JobEnv(TurnEnv):
 
     def expert(self) -> Action:
         """The next call of the plan whose changes are not made yet, then the end."""
-        self._require_episode("expert")
+        self.require_episode("expert")
         step = self.next_step()
         return self.farewell() if step is None else {"name": step.name, "arguments": step.arguments}
 
@@ -149,7 +149,7 @@ class JobEnv(TurnEnv):
         return None
 
     def hint(self) -> str:
-        self._require_episode("hint")
+        self.require_episode("hint")
         (met, unwanted), step = self.score(), self.next_step()
         wrong = f" {unwanted} rows were changed that should not be; undo it where you can." if unwanted else ""
         usage = {**self.tools, **self.world_tools}[step.name if step else "finish"].usage

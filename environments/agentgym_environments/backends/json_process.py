@@ -1,0 +1,120 @@
+"""Child process that answers each line of JSON on its standard input with a line of JSON on its standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from agentgym.errors import EnvironmentCrashed
+
+CLOSE_S = 5.0
+"""Seconds that a process may take to end once its standard input is closed."""
+
+
+class JsonProcess:
+    """One child process, which ends with its standard input. An answer is `{"result": ...}` or `{"error": "..."}`.
+
+    name: begins every error message. crash: the class of these errors. stderr: as for Popen; the text of a file is
+    part of the error message when the process has ended. own_group: the process leads a process group, which is killed
+    when the process is closed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        crash: type[EnvironmentCrashed] = EnvironmentCrashed,
+        env: Mapping[str, str] | None = None,
+        stderr: IO[bytes] | int | None = None,
+        own_group: bool = False,
+    ) -> None:
+        self.name, self.crash = name, crash
+        self._log = None if isinstance(stderr, int) else stderr
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=stderr, env=env, start_new_session=own_group
+        )
+        self._end = weakref.finalize(self, _end, self._process, self._log, own_group)
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: Any, timeout_s: float | None = None, max_bytes: int | None = None) -> Any:
+        """Send a request and return its result. Without an answer in time and size, the process is closed."""
+        if not self._end.alive:
+            raise self.crash(f"{self.name} is closed")
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        line = self._line(timeout_s, max_bytes)
+        if not line:
+            message = ""
+            if self._log is not None:
+                self._log.seek(0)
+                message = self._log.read(2000).decode(errors="replace").strip()
+            self.close()
+            raise self.crash(f"{self.name} has ended{': ' if message else ''}{message}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise self.crash(f"{self.name} failed: {answer['error']}")
+        return answer["result"]
+
+    def close(self) -> None:
+        """End the process; kill it when it does not obey. May be called twice."""
+        self._end()
+
+    def _line(self, timeout_s: float | None, max_bytes: int | None) -> bytes:
+        """Return the next line; b"" when the process has ended, the time is over or the line is too long."""
+        assert self._process.stdout is not None
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        pipe, pieces, length = self._process.stdout.fileno(), [self._rest], len(self._rest)
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN | select.POLLHUP)
+        while max_bytes is None or length < max_bytes:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            if poll.poll(None if left is None else left * 1000):
+                piece = os.read(pipe, 1 << 20)
+                if not piece:
+                    break
+                before, newline, after = piece.partition(b"\n")
+                pieces.append(before)
+                length += len(before)
+                if newline:
+                    self._rest = after
+                    return b"".join(pieces)
+        return b""
+
+
+def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None, own_group: bool) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(CLOSE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if own_group:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # its own children may outlive it by a moment
+            os.killpg(process.pid, signal.SIGKILL)
+    if log is not None:
+        log.close()
