@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from agentgym_trainers.losses import kl
 from agentgym_trainers.losses.entropy_band import (
+    EntropyBand,
     EntropyBandOptions,
-    EntropyHistory,
     band_penalty,
     entropy_band,
     mean_entropy,
@@ -78,17 +78,17 @@ def test_inside_the_band_only_the_bonus_acts() -> None:
 
 
 def test_without_a_history_there_is_no_penalty() -> None:
-    history = EntropyHistory()
+    history = EntropyBand()
     assert history.mean is None
     assert band_penalty(tensor(0.0, 9.0), history.mean).tolist() == [0, 0]
 
 
 def test_history_is_the_mean_of_all_steps_and_survives_a_resume() -> None:
-    history = EntropyHistory()
+    history = EntropyBand()
     for entropy in (1.0, float("nan"), 2.0):
         history.add(entropy)
     assert history.mean == 1.5
-    resumed = EntropyHistory()
+    resumed = EntropyBand()
     resumed.load_state_dict(history.state_dict())
     for each in (history, resumed):
         each.add(3.0)

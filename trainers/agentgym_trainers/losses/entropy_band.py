@@ -8,6 +8,7 @@ As published P is a constant α on each side of the band, so its gradient is zer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.segments import segment_mean
+from agentgym_trainers.losses.regularizers import Regularizer
 
 
 class EntropyBandOptions(BaseModel):
@@ -43,11 +45,17 @@ class EntropyBandOptions(BaseModel):
         return self
 
 
-class EntropyHistory:
-    """The mean of every step's entropy so far; nothing before the first."""
+class EntropyBand(Regularizer):
+    """The entropy band, and the mean of every step's entropy so far; none before the first step."""
 
     def __init__(self) -> None:
         self._total, self._steps = 0.0, 0
+
+    def penalty(self, entropy_A: Tensor, options: EntropyBandOptions) -> Tensor:
+        return entropy_band(entropy_A, self.mean, options)
+
+    def end_step(self, metrics: Mapping[str, float]) -> None:
+        self.add(metrics["policy/entropy_trajectory"])
 
     @property
     def mean(self) -> float | None:

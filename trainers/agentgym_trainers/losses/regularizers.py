@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,6 +11,26 @@ from torch import Tensor
 
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.losses.objective import MAX_LOG_RATIO
+
+
+class Regularizer:
+    """Penalty that remembers past steps; without a state of its own a penalty is a function, as below.
+
+    Its options are the table of its name in `[loss]`, and hold the `coefficient` that scales the reduced penalty.
+    """
+
+    def penalty(self, entropy_A: Tensor, options: Any) -> Tensor:
+        """Return the penalty of each token."""
+        raise NotImplementedError
+
+    def end_step(self, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of a finished training step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 def kl(logprob_A: Tensor, ref_logprob_A: Tensor, estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+") -> Tensor:
