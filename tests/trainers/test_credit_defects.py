@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -125,7 +124,6 @@ def reward_to_go_minus_mean(batch: Batch) -> Credit:
         (mt_grpo, 0.0),  # as published
         (reward_to_go_minus_mean, 0.14),
         (dr_grpo, 0.14),
-        (partial(mt_grpo, corrected=True), 0.21),
         (rtg_loo, 0.21),
         (rloo, 0.21),
         (reinforce, 0.21),

@@ -176,7 +176,6 @@ def test_every_assigner_has_a_row() -> None:
         (rtg_loo, 4, 1.0),
         (mt_grpo, 2, 0.7071),
         (mt_grpo, 4, 1.4388),
-        (partial(mt_grpo, corrected=True), 2, 1.0),
         (partial(prime, variant="paper", beta=1.0), 2, 2.0),
         (partial(prime, variant="paper", beta=1.0), 4, 2.0),
         (partial(gigpo, omega=0.0, norm="std"), 4, 1.4388),

@@ -113,14 +113,6 @@ def test_value_loss() -> None:
     assert value.grad.tolist() == [1, 0]
 
 
-def test_value_loss_clipped_takes_the_worse() -> None:
-    """V moved from 0 to 1 towards the target 1: clipped at .2 it is still .8 away."""
-    assert value_loss(tensor(1), tensor(1), tensor(0), clip=0.2).item() == pytest.approx(0.32)
-    assert value_loss(tensor(1), tensor(0), tensor(0), clip=0.2).item() == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="old_value"):
-        value_loss(tensor(1), tensor(1), clip=0.2)
-
-
 @pytest.mark.parametrize(
     ("estimator", "value", "gradient"),
     [("k1", 0.2, 1.0), ("k2", 0.02, 0.2), ("k3", 0.018731, 1 - np.exp(-0.2)), ("k3+", 0.018731, 0.2)],

@@ -169,7 +169,7 @@ def test_the_entropy_band_in_the_learner(kit) -> None:
     for history, budget in ((None, 10**6), (0.3, 10**6), (0.3, 1)):
         learner = Gradients(model, OptimOptions(tokens_per_micro_batch=budget))
         if history is not None:
-            learner.past_entropy.add(history)
+            learner.end_step(LossOptions(band=band), {"policy/entropy_trajectory": history})
         metrics = learner.update(batch, rows, nothing, LossOptions(band=band))
         gradients[history, budget] = learner.gradient["lm_head.weight"]
     packed = pack(rows, model.device)
@@ -238,7 +238,7 @@ def test_correction_band_and_schedules_in_a_run_that_is_resumed(chatty, tokenize
     final = trainer.config
     assert (final.loss.options["clip_high"], final.loss.kl, final.env.max_turns) == (pytest.approx(0.3), 0.1, 3)
     assert trainer.learner.optimizer.param_groups[0]["lr"] == pytest.approx(2e-4)
-    assert trainer.learner.past_entropy.state_dict()["steps"] == 3
+    assert trainer.learner.state_dict()["regularizers"]["band"]["steps"] == 3
     newest = checkpoint.latest(tmp_path)
     first = newest.parent / "step-000002"
     again = trainer_of(chosen, checkpoint.load_model(first)[0], tokenizer, tmp_path / "again", reference)

@@ -14,7 +14,6 @@ from agentgym_trainers.config.schedules import (
     Linear,
     ScheduleOptions,
     Stages,
-    value_at,
 )
 
 READ = TypeAdapter(ScheduleOptions)
@@ -22,7 +21,7 @@ READ = TypeAdapter(ScheduleOptions)
 
 def test_scaling_inter_stages() -> None:
     horizon = Stages(values=(10, 20, 30), every=100)
-    values = [value_at(horizon, step) for step in (0, 99, 100, 199, 200, 500)]
+    values = [horizon.at(step) for step in (0, 99, 100, 199, 200, 500)]
     assert values == [10, 10, 20, 20, 30, 30]
     assert all(isinstance(value, int) for value in values)
 
@@ -30,11 +29,11 @@ def test_scaling_inter_stages() -> None:
 def test_scaling_inter_is_monotone_and_survives_resume() -> None:
     """The released trainer counts stages as it steps and by division on resume, and is one step off."""
     horizon = Stages(values=(8, 12, 15), every=80)
-    fresh = [value_at(horizon, step) for step in range(400)]
+    fresh = [horizon.at(step) for step in range(400)]
     assert fresh == sorted(fresh)
     for start in (79, 80, 81, 160):
         resumed = READ.validate_python(READ.dump_python(horizon))
-        assert [value_at(resumed, step) for step in range(start, 400)] == fresh[start:]
+        assert [resumed.at(step) for step in range(start, 400)] == fresh[start:]
 
 
 def released_stage(start: int, stop: int, every: int) -> list[int]:
@@ -50,7 +49,7 @@ def released_stage(start: int, stop: int, every: int) -> list[int]:
 def test_a_counted_stage_is_caught() -> None:
     assert released_stage(0, 300, 100)[100:] == released_stage(100, 300, 100)
     counted = released_stage(0, 300, 100)
-    ours = [value_at(Stages(values=(0, 1, 2), every=100), step) for step in range(300)]
+    ours = [Stages(values=(0, 1, 2), every=100).at(step) for step in range(300)]
     assert counted[99] == 1  # its 100th step is already in the next stage
     assert ours[99] == 0
     assert counted != ours
@@ -58,32 +57,32 @@ def test_a_counted_stage_is_caught() -> None:
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0), (50, 0.1464), (100, 0.5), (200, 1), (900, 1)])
 def test_spear_warm_up(step, expected) -> None:
-    assert value_at(CosineWarmup(steps=200), step) == pytest.approx(expected, abs=1e-4)
+    assert CosineWarmup(steps=200).at(step) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 1), (50, 0.8536), (100, 0.5), (200, 0), (900, 0)])
 def test_spear_decay(step, expected) -> None:
-    assert value_at(CosineDecay(steps=200), step) == pytest.approx(expected, abs=1e-4)
+    assert CosineDecay(steps=200).at(step) == pytest.approx(expected, abs=1e-4)
 
 
 def test_cosines_reach_what_they_are_told() -> None:
     """EPO's runs let the learning rate fall along a cosine to a fifth."""
     fall = CosineDecay(high=1e-5, low=2e-6, steps=10)
-    assert [value_at(fall, step) for step in (0, 5, 10, 11)] == pytest.approx([1e-5, 6e-6, 2e-6, 2e-6])
+    assert [fall.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1e-5, 6e-6, 2e-6, 2e-6])
     rise = CosineWarmup(low=1, high=3, steps=10)
-    assert [value_at(rise, step) for step in (0, 5, 10, 11)] == pytest.approx([1, 2, 3, 3])
+    assert [rise.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1, 2, 3, 3])
 
 
 def test_epo_phases() -> None:
     weight = EpoPhases(steps=2_000_000)
-    values = [value_at(weight, step) for step in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000, 9_000_000)]
+    values = [weight.at(step) for step in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000, 9_000_000)]
     assert values == pytest.approx([1, 0.8736, 0.8271, 0.8, 0.1785, 0.0398, 0.0398], abs=1e-4)
-    assert value_at(EpoPhases(steps=150, scale=0.5), 75) == pytest.approx(0.4)
+    assert EpoPhases(steps=150, scale=0.5).at(75) == pytest.approx(0.4)
 
 
 def test_linear() -> None:
     line = Linear(start=1.0, end=0.0, steps=10, begin=5)
-    assert [value_at(line, step) for step in (0, 5, 10, 15, 99)] == pytest.approx([1, 1, 0.5, 0, 0])
+    assert [line.at(step) for step in (0, 5, 10, 15, 99)] == pytest.approx([1, 1, 0.5, 0, 0])
 
 
 def test_schedules_are_read_by_kind() -> None:
@@ -109,4 +108,4 @@ def test_every_kind_is_finite_at_every_step() -> None:
         CosineDecay(),
         EpoPhases(),
     ):
-        assert all(math.isfinite(value_at(schedule, step)) for step in range(500))
+        assert all(math.isfinite(schedule.at(step)) for step in range(500))

@@ -103,11 +103,6 @@ LIVE_OPTIONS = frozenset(
 """What is read anew in every step, and so may be scheduled; all else is built once."""
 
 
-def value_at(schedule: Stages | Linear | CosineWarmup | CosineDecay | EpoPhases, step: int) -> Number:
-    """What the scheduled option is in this step."""
-    return schedule.at(step)
-
-
 def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> dict[str, Any]:
     """`tree`, a dumped configuration, with every scheduled option as it is in this step. Raises ValueError."""
     for path, schedule in schedules.items():

@@ -15,15 +15,13 @@ def digirl(
     lam: float = 0.5,
     filter: bool = False,
     threshold: float = 0.0,
-    released: bool = False,
-    gamma: float = 0.5,
 ) -> Credit:
     """Doubly robust: the outcome at the end, the critic's temporal difference before; `filter` makes weights of it.
 
     A_h = λ^{H−h} R + (1 − λ^{H−h}) (V(s_{h+1}) + r_h − V(s_h));  filter: 1 where A_h > threshold, else 0, to imitate.
-    Bai et al. 2024 (DigiRL, 2406.11896). `released` is the code's surrogate, with its discount `gamma` and margin:
-    A_h = V(s_{h+1}) − V(s_h) + r_h + Σ_{k≥h} γ^{k−h} r_k − .05.
-    Unbiased with an exact critic (neither filter nor released), λ = 1 is R, and at the last turn A = R always: there
+    Bai et al. 2024 (DigiRL, 2406.11896). The released code has a surrogate:
+    A_h = V(s_{h+1}) − V(s_h) + r_h + Σ_{k≥h} γ^{k−h} r_k − .05, γ = .5.
+    Unbiased with an exact critic (without the filter), λ = 1 is R, and at the last turn A = R always: there
     is no baseline, so rewards that are all equal are not 0, and a shift matters. V's target is what is still to come.
     Population: none. K = 1: the same. Truncated: the final observation's value stands for the future, in R too (the
     paper counts a cut episode as failed).
@@ -31,12 +29,9 @@ def digirl(
     value_N, final_M = batch.x["value_N"], final_value_M(batch)
     next_N = np.where(batch.last_N, final_M[batch.traj_N], np.roll(value_N, -1))
     difference_N = next_N + batch.reward_N - value_N
-    if released:
-        advantage_N = difference_N + reverse_scan(batch.reward_N, batch.traj_N, gamma) - 0.05
-    else:
-        trust_N = lam ** remaining(batch.traj_N)
-        outcome_N = (batch.return_M + final_M)[batch.traj_N]
-        advantage_N = trust_N * outcome_N + (1 - trust_N) * difference_N
+    trust_N = lam ** remaining(batch.traj_N)
+    outcome_N = (batch.return_M + final_M)[batch.traj_N]
+    advantage_N = trust_N * outcome_N + (1 - trust_N) * difference_N
     if filter:
         advantage_N = (advantage_N > threshold).astype(np.float64)
     target_N = reverse_scan(batch.reward_N + np.where(batch.last_N, final_M[batch.traj_N], 0.0), batch.traj_N, 1.0)

@@ -28,19 +28,17 @@ def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
     return Credit(np.where(size_N > 1, own_share_N * (to_go_N - mean_N), 0.0)[batch.turn_A])
 
 
-def mt_grpo(batch: Batch, *, corrected: bool = False, gamma: float = 1.0, eps: float = 1e-6) -> Credit:
+def mt_grpo(batch: Batch, *, gamma: float = 1.0, eps: float = 1e-6) -> Credit:
     """Each turn's reward standardised among the group's turns of the same index, then summed from the turn on: BIASED.
 
     r̂_{i,t} = (r_{i,t} − mean_t r) / (std_t r + eps);  A_{i,t} = Σ_{k≥t} γ^{k−t} r̂_{i,k}.
     Zeng et al. 2025 (MT-GRPO, 2505.11821), for any number of turns. A turn is compared only with those that got as
     far, so that getting there earns nothing: where going on (probability .3) leads to one more turn of reward 1, the
     true gradient is .210 and this one's expectation exactly 0. It is unbiased up to its scale if all episodes have
-    equally many turns. `corrected` is `rtg_loo`, whose expectation there is .210.
+    equally many turns. The expectation of `rtg_loo` there is .210.
     Population: the group's trajectories that reach the turn index (std with n − 1). A turn index reached once, and
     K = 1: 0. Truncated: what was collected counts. All-equal rewards: 0 if episodes are equally long, as each turn
     index must be equal within.
     """
-    if corrected:
-        return rtg_loo(batch, gamma=gamma)
     at_N = joined(batch.group_M[batch.traj_N], position(batch.traj_N))
     return Credit(reverse_scan(standardise(batch.reward_N, at_N, eps=eps), batch.traj_N, gamma)[batch.turn_A])

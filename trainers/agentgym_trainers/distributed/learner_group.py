@@ -101,7 +101,7 @@ class LearnerGroup(TrainStep):
         return self._all("state_dict")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        parts = ("optimizer", "value", "adapters", "past_entropy")
+        parts = ("optimizer", "value", "adapters", "regularizers")
         self._all("load_state_dict", {name: state[name] for name in parts if name in state})
 
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
@@ -120,8 +120,8 @@ class LearnerGroup(TrainStep):
     def set_lr(self, lr: float) -> None:
         self._all("set_lr", lr)
 
-    def remember_entropy(self, entropy: float) -> None:
-        self._all("remember_entropy", entropy)
+    def end_step(self, options: LossOptions, metrics: Mapping[str, float]) -> None:
+        self._all("end_step", options, metrics)
 
     def _all(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call it in every process; the answer of rank 0."""

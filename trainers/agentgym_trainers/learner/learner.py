@@ -23,8 +23,6 @@ from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.critic import Critic
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.learner.whole_batch_gradient import whole_batch_gradient
-from agentgym_trainers.losses import OBJECTIVES
-from agentgym_trainers.losses.entropy_band import EntropyHistory, entropy_band
 from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
 from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.attention import use_packed_attention
@@ -95,8 +93,7 @@ class Learner(TrainStep):
         self.optim, self.temperature, self.processes = optim, temperature, processes
         self.dtype: Dtype = dtype
         self.sharded = fsdp.is_sharded(model)
-        self.past_entropy = EntropyHistory()
-        self.not_finite = []
+        self.not_finite, self.regularizers = [], {name: kind() for name, kind in losses.REGULARIZERS.items()}
         groups = [{"params": [p for p in model.parameters() if p.requires_grad], "lr": optim.lr}]
         if value is not None:
             groups.append({"params": list(value.parameters()), "lr": value.options.lr})
@@ -116,7 +113,7 @@ class Learner(TrainStep):
             "optimizer": self.optimizer.state_dict(),
             "value": self.value.state_dict() if self.value is not None else None,
             "adapters": lora.state_of(self.model.state_dict()),
-            "past_entropy": self.past_entropy.state_dict(),
+            "regularizers": {name: part.state_dict() for name, part in self.regularizers.items()},
         }
         return fsdp.full_state_dict(state, self.processes)
 
@@ -126,15 +123,17 @@ class Learner(TrainStep):
         if self.value is not None:
             self.value.load_state_dict(fsdp.shard_state_dict(state["value"], self.value.state_dict()))
         lora.load(self.model, fsdp.shard_state_dict(state.get("adapters", {}), self.model.state_dict()))
-        self.past_entropy.load_state_dict(state["past_entropy"])
+        for name, values in state["regularizers"].items():
+            self.regularizers[name].load_state_dict(values)
 
     def set_lr(self, lr: float) -> None:
         """The policy's, from now on."""
         self.optimizer.param_groups[0]["lr"] = lr
 
-    def remember_entropy(self, entropy: float) -> None:
-        """A step's, for the band of `loss.band`."""
-        self.past_entropy.add(entropy)
+    def end_step(self, options: LossOptions, metrics: Mapping[str, float]) -> None:
+        for name, regularizer in self.regularizers.items():
+            if getattr(options, name) is not None:
+                regularizer.end_step(metrics)
 
     def annotate(self, batch: Batch, rows: Sequence[Row], *, prox: bool = False) -> Batch:
         """Add what the critic and the reference say, and with `prox` the policy, before anything is updated."""
@@ -223,7 +222,7 @@ class Learner(TrainStep):
         plain_A = losses.token_weights(batch, options.reducer, options.reducer_length)
         weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
         value_parts = _targets(batch, credit) if self.value is not None else None
-        objective = OBJECTIVES[options.objective]
+        objective = losses.OBJECTIVES[options.objective]
         task = LossInputs(batch, credit, options, weights_A, plain_A, value_parts, None, shares_by_bin(batch))
         if objective.unit == "token":
             return task, {}
@@ -260,20 +259,21 @@ class Learner(TrainStep):
             loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
         else:
             advantage = _tensor(task.credit.advantage_A[index], logprob)
-            policy, seen = OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
+            policy, seen = losses.OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
             loss = (weights * policy).sum()
             metrics["loss/policy"] = (loss.item(), "sum")
             for name, value in seen.items():
                 metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
         if options.entropy:
             loss = loss + options.entropy * (plain * losses.entropy(outputs.entropy)).sum()
-        if options.band is not None:
-            spread = outputs.entropy
-            share = _tensor(losses.token_weights(task.batch, "trajectory_mean")[index], spread)
-            metrics["policy/entropy_trajectory"] = ((share * spread.detach()).sum().item(), "sum")
-            penalty = (plain * entropy_band(spread, self.past_entropy.mean, options.band)).sum()
-            metrics["loss/band"] = (penalty.item(), "sum")
-            loss = loss + options.band.coefficient * penalty
+        for name, regularizer in self.regularizers.items():
+            if (part := getattr(options, name)) is None:
+                continue
+            share = _tensor(losses.token_weights(task.batch, "trajectory_mean")[index], logprob)
+            metrics["policy/entropy_trajectory"] = ((share * outputs.entropy.detach()).sum().item(), "sum")
+            penalty = (plain * regularizer.penalty(outputs.entropy, part)).sum()
+            metrics[f"loss/{name}"] = (penalty.item(), "sum")
+            loss = loss + part.coefficient * penalty
         if options.kl:
             ref = _tensor(task.batch.x["ref_logprob_A"][index], logprob)
             penalty = (plain * losses.kl(logprob, ref, options.kl_estimator)).sum()

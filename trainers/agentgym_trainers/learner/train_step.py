@@ -30,7 +30,8 @@ class TrainStep:
     def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
         raise NotImplementedError
 
-    def remember_entropy(self, entropy: float) -> None:
+    def end_step(self, options: LossOptions, metrics: Mapping[str, float]) -> None:
+        """Update what the regularizers of `options` remember of past steps."""
         raise NotImplementedError
 
     def train_step(
@@ -73,8 +74,7 @@ class TrainStep:
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
         result |= {name: seen[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in seen}
-        if config.loss.band is not None:
-            self.remember_entropy(result["policy/entropy_trajectory"])
+        self.end_step(config.loss, result)
         return result
 
 

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.losses.classification import pacs
+from agentgym_trainers.losses.entropy_band import EntropyBand
 from agentgym_trainers.losses.objective import policy_gradient, ppo_clip
 from agentgym_trainers.losses.pairs import dpo, refuel
 from agentgym_trainers.losses.reduce import token_weights, turn_weights
-from agentgym_trainers.losses.regularizers import cross_entropy, entropy, kl
+from agentgym_trainers.losses.regularizers import Regularizer, cross_entropy, entropy, kl
 from agentgym_trainers.losses.sequence import a_lol, clip_cov, gspo, ratio_clip
 from agentgym_trainers.losses.soft_bellman import oreo
 from agentgym_trainers.losses.token import awr, cispo, loop_clip
@@ -27,6 +28,7 @@ from agentgym_trainers.losses.value import value_loss
 
 __all__ = [
     "OBJECTIVES",
+    "REGULARIZERS",
     "Objective",
     "cross_entropy",
     "entropy",
@@ -83,3 +85,6 @@ OBJECTIVES = Registry(
         "pacs": Objective(pacs, frozenset({"groups", "success_M"}), "group"),
     },
 )
+
+REGULARIZERS: dict[str, type[Regularizer]] = {"band": EntropyBand}
+"""Regularizers with a state, by the name of their table in `[loss]`. A learner has one of each."""

@@ -2,12 +2,13 @@
 
     L = L_RL − λ (H − β_k P),  P the penalty of being outside [low · H̄, high · H̄], H̄ the mean entropy of all past steps.
 
-As published P is a constant α on each side of the band, so its gradient is zero everywhere and only −λ H acts; that is
-`faithful`. The default is a hinge, which has a gradient where P should act.
+As published P is a constant α on each side of the band, so its gradient is zero everywhere and only −λ H acts.
+Here P is a hinge, which has a gradient where it should act.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.data.segments import segment_mean
+from agentgym_trainers.losses.regularizers import Regularizer
 
 
 class EntropyBandOptions(BaseModel):
@@ -34,7 +34,6 @@ class EntropyBandOptions(BaseModel):
     published runs have .05 and .1, as a constant."""
     weight: float = Field(default=1.0, ge=0)
     """β_k; the published one follows the schedule "epo"."""
-    faithful: bool = False
 
     @model_validator(mode="after")
     def _band_fits(self) -> EntropyBandOptions:
@@ -43,11 +42,17 @@ class EntropyBandOptions(BaseModel):
         return self
 
 
-class EntropyHistory:
-    """The mean of every step's entropy so far; nothing before the first."""
+class EntropyBand(Regularizer):
+    """The entropy band, and the mean of every step's entropy so far; none before the first step."""
 
     def __init__(self) -> None:
         self._total, self._steps = 0.0, 0
+
+    def penalty(self, entropy_A: Tensor, options: EntropyBandOptions) -> Tensor:
+        return entropy_band(entropy_A, self.mean, options)
+
+    def end_step(self, metrics: Mapping[str, float]) -> None:
+        self.add(metrics["policy/entropy_trajectory"])
 
     @property
     def mean(self) -> float | None:
@@ -65,30 +70,20 @@ class EntropyHistory:
         self._total, self._steps = float(state["total"]), int(state["steps"])
 
 
-def mean_entropy(entropy_A: np.ndarray, batch: Batch) -> float:
-    """A step's H: the mean over trajectories of the mean over their tokens, a long one counting like a short one."""
-    return float(segment_mean(entropy_A, batch.traj_A).mean()) if len(entropy_A) else float("nan")
-
-
 def band_penalty(
-    entropy_A: Tensor, mean: float | None, *, low: float = 0.8, high: float = 1.2, penalty: float = 2.0,
-    faithful: bool = False,
-) -> Tensor:  # fmt: skip
-    """P of each token: penalty · (relu(H − high H̄) + relu(low H̄ − H)); `faithful`: penalty outside, 0 inside.
+    entropy_A: Tensor, mean: float | None, *, low: float = 0.8, high: float = 1.2, penalty: float = 2.0
+) -> Tensor:
+    """P of each token: penalty · (relu(H − high H̄) + relu(low H̄ − H)).
 
     Without a past (mean None) 0. The released code's is then 1 everywhere.
     """
     if mean is None:
         return torch.zeros_like(entropy_A)
     above, below = entropy_A - high * mean, low * mean - entropy_A
-    if faithful:
-        return penalty * ((above > 0) | (below > 0)).to(entropy_A.dtype)
     return penalty * (above.relu() + below.relu())
 
 
 def entropy_band(entropy_A: Tensor, mean: float | None, options: EntropyBandOptions) -> Tensor:
     """−H + β P for each token: to be scaled by the coefficient, reduced, and added to the loss."""
-    spread = band_penalty(
-        entropy_A, mean, low=options.low, high=options.high, penalty=options.penalty, faithful=options.faithful
-    )
+    spread = band_penalty(entropy_A, mean, low=options.low, high=options.high, penalty=options.penalty)
     return -entropy_A + options.weight * spread

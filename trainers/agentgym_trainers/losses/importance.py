@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentgym_trainers.data.batch import Batch
 
-Kind = Literal["none", "tis", "mis", "icepop", "k1_band"]
+Kind = Literal["tis", "mis"]
 Level = Literal["token", "turn", "trajectory"]
 
 MAX_LOG_RATIO = 20.0
@@ -27,8 +27,7 @@ class CorrectOptions(BaseModel):
 
     kind: Kind = "tis"
     """"tis": min(ratio, cap); with it PPO is AReaL's decoupled PPO. "mis": the ratio, and 0 where it is outside
-    [low, high]. "icepop": the same, token by token, in [.5, 5]. "k1_band": 1, and 0 for all of a sequence whose tokens'
-    geometric mean ratio is outside [low, high]. "none": 1."""
+    [low, high]; IcePop is that token by token in [.5, 5]."""
     level: Level = "token"
     """Whose ratio it is: each token's, or the product over its turn or its trajectory."""
     cap: float = Field(default=2.0, gt=0)
@@ -40,15 +39,8 @@ class CorrectOptions(BaseModel):
 
     @model_validator(mode="after")
     def _band_fits(self) -> CorrectOptions:
-        banded = self.kind in ("mis", "icepop", "k1_band")
-        if not banded and (self.low is not None or self.high is not None):
+        if self.kind != "mis" and (self.low is not None or self.high is not None):
             raise ValueError(f'correct.kind = "{self.kind}" has no band: remove correct.low and correct.high')
-        if self.kind == "icepop" and self.level != "token":
-            raise ValueError(f'correct.kind = "icepop" is of tokens; "mis" does the same for a {self.level}')
-        if self.kind == "k1_band" and self.level == "token":
-            raise ValueError(
-                'correct.kind = "k1_band" rejects whole sequences: set correct.level = "turn" or "trajectory"'
-            )
         low, high = self.band
         if low > high:
             raise ValueError(f"correct.low is {low}, and that is above correct.high, {high}")
@@ -56,9 +48,8 @@ class CorrectOptions(BaseModel):
 
     @property
     def band(self) -> tuple[float, float]:
-        """(low, high), where nothing is said: mis [0, 2], icepop [.5, 5], k1_band [.99, 1.01]."""
-        low, high = {"icepop": (0.5, 5.0), "k1_band": (0.99, 1.01)}.get(self.kind, (0.0, 2.0))
-        return low if self.low is None else self.low, high if self.high is None else self.high
+        """(low, high); [0, 2] by default."""
+        return self.low or 0.0, 2.0 if self.high is None else self.high
 
 
 def correct(
@@ -77,7 +68,7 @@ def correct(
     """float64[A], what each token's loss is multiplied by, and metrics.
 
     `prox_A`, `behaviour_A`: log-probabilities. Population: the tokens of the turn or trajectory where `level` says so.
-    TIS: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". MIS and k1 band:
+    TIS: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". MIS:
     Liu, Li et al. 2025, "When speed kills stability". IcePop: Ring-1T's report, 2025. AReaL's default as released
     applies no weight at all; this one is applied whenever a recipe names it.
     `max_staleness` reads `version_A` and `version`, that of the present weights (default: the newest in the batch).
@@ -86,17 +77,11 @@ def correct(
     index_A = {"token": np.arange(len(log_ratio_A)), "turn": batch.turn_A, "trajectory": batch.traj_A}[level]
     count = np.maximum(np.bincount(index_A), 1)
     log_U = np.bincount(index_A, log_ratio_A, minlength=len(count))
-    if kind == "k1_band":
-        log_U = log_U / count
     ratio_U = np.exp(np.clip(log_U, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-    inside_U = (ratio_U >= low) & (ratio_U <= high)
-    weight_U = {
-        "none": lambda: np.ones_like(ratio_U),
-        "tis": lambda: np.minimum(ratio_U, cap),
-        "mis": lambda: np.where(inside_U, ratio_U, 0.0),
-        "icepop": lambda: np.where(inside_U, ratio_U, 0.0),
-        "k1_band": lambda: inside_U.astype(np.float64),
-    }[kind]()
+    if kind == "tis":
+        weight_U = np.minimum(ratio_U, cap)
+    else:
+        weight_U = np.where((ratio_U >= low) & (ratio_U <= high), ratio_U, 0.0)
     metrics: dict[str, float] = {}
     if max_staleness is not None:
         version_A = batch.x["version_A"]

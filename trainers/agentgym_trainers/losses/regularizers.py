@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.losses.objective import MAX_LOG_RATIO
+
+
+class Regularizer:
+    """Penalty that remembers past steps; without a state of its own a penalty is a function, as below.
+
+    Its options are the table of its name in `[loss]`, and hold the `coefficient` that scales the reduced penalty.
+    """
+
+    def penalty(self, entropy_A: Tensor, options: Any) -> Tensor:
+        """Return the penalty of each token."""
+        raise NotImplementedError
+
+    def end_step(self, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of a finished training step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
 
 def kl(logprob_A: Tensor, ref_logprob_A: Tensor, estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+") -> Tensor:
@@ -22,29 +40,6 @@ def kl(logprob_A: Tensor, ref_logprob_A: Tensor, estimator: Literal["k1", "k2", 
     k2 = d**2 / 2
     k3 = d.clamp(max=MAX_LOG_RATIO).exp() - d - 1
     return {"k1": -d, "k2": k2, "k3": k3, "k3+": k2 + (k3 - k2).detach()}[estimator]
-
-
-def full_kl(logits: Tensor, ref_logits: Tensor) -> Tensor:
-    """[...] of [..., V] twice: KL(π ‖ ref) over the whole vocabulary, exactly, from logits or from log-probabilities.
-
-    Σ_v π_v (log π_v − log ref_v). A word that π never says (−inf) adds nothing; ref may lack none that π says.
-    """
-    new, ref = torch.log_softmax(logits, dim=-1), torch.log_softmax(ref_logits, dim=-1)
-    said = torch.isfinite(new)
-    zero = torch.zeros_like(new)
-    gap = torch.where(said, new, zero) - torch.where(said, ref, zero)  # not −inf − −inf, whose gradient is NaN
-    return (new.exp() * gap).sum(dim=-1)
-
-
-def on_turns(penalty_A: Tensor, batch: Batch, *, first: int = 0, stop: int | None = None) -> Tensor:
-    """The penalty on turns first .. stop − 1 of each trajectory, 0 on the others, which count as ever in denominators.
-
-    SCoRe's first stage (2409.12917) holds the first attempt to the reference: on_turns(kl(...), batch, stop=1).
-    """
-    position_N = np.arange(len(batch.traj_N)) - np.searchsorted(batch.traj_N, batch.traj_N)
-    wanted_N = (position_N >= first) & (position_N < (np.inf if stop is None else stop))
-    wanted_A = torch.from_numpy(wanted_N[batch.turn_A]).to(penalty_A.device)
-    return torch.where(wanted_A, penalty_A, torch.zeros_like(penalty_A))
 
 
 def entropy(entropy_A: Tensor) -> Tensor:

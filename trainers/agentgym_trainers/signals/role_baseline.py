@@ -31,9 +31,6 @@ class RoleOptions(BaseModel):
 
     alpha: float = Field(default=0.95, ge=0, lt=1)
     """How much of the old baseline stays."""
-    update_first: bool = False
-    """The paper's order: the baseline that is subtracted has already seen this return. As released it has not, so that
-    no return enters its own baseline."""
 
 
 class RoleBaseline(Signal):
@@ -88,27 +85,23 @@ class RoleBaseline(Signal):
                 turns.setdefault(key, []).append(where)
         after, gaps, baseline_N = dict(self.baseline), {}, np.zeros(len(batch.traj_N))
         for key, came in returns.items():
-            used, after[key] = running_baseline(
-                np.array(came), after.get(key, 0.0), alpha=self.options.alpha, update_first=self.options.update_first
-            )
+            used, after[key] = running_baseline(np.array(came), after.get(key, 0.0), alpha=self.options.alpha)
             gaps[key] = np.array(came) - used
             for where, b in zip(turns[key], used, strict=True):
                 baseline_N[where] = b
         return baseline_N, after, gaps
 
 
-def running_baseline(
-    return_R: np.ndarray, start: float = 0.0, *, alpha: float = 0.95, update_first: bool = False
-) -> tuple[np.ndarray, float]:
+def running_baseline(return_R: np.ndarray, start: float = 0.0, *, alpha: float = 0.95) -> tuple[np.ndarray, float]:
     """(the b to subtract from each return of one role, in order; b after all of them).
 
-    b ← α b + (1 − α) R. Subtracted is b before its update by R (released), or with `update_first` after it (paper,
-    whose advantage is α (R − b_old)). Population: all attempts so far, the last ones weighing most. All-equal returns:
+    b ← α b + (1 − α) R. Subtracted is b before its update by R, as released, so that no return enters its own
+    baseline; the paper's is b after it, whose advantage is α (R − b_old).
+    Population: all attempts so far, the last ones weighing most. All-equal returns:
     R − b → 0 as αⁿ. K = 1: the same. Truncated: what was collected counts.
     """
     used, b = np.zeros(len(return_R)), start
     for i, came in enumerate(return_R):
-        after = alpha * b + (1 - alpha) * float(came)
-        used[i] = after if update_first else b
-        b = after
+        used[i] = b
+        b = alpha * b + (1 - alpha) * float(came)
     return used, b
