@@ -276,7 +276,6 @@ def test_a_recipe_with_all_of_it_survives_toml(tmp_path) -> None:
         ({"loss": {"objective": "pacs"}, "rollout": {**TABLES["rollout"], "group_size": 1}}, "compares attempts"),
         ({"loss": {"objective": "gspo", "clip_high": -1.0}}, "clip_high should be greater than 0"),
         ({"loss": {"objective": "cispo", "clip_high": 0.28}}, "clip_high"),
-        ({"correct": {"kind": "k1_band"}}, "sequences"),
     ],
 )
 def test_what_does_not_fit_is_told_in_a_sentence(tables, sentence) -> None:
