@@ -147,10 +147,10 @@ def play(site: Any, peer: Peer, page: str, seed: int, times: dict[str, list[floa
 
 
 def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:
-    from agentgym_environments.benchmarks.miniwob.site import Site
+    from agentgym_environments.benchmarks.miniwob.site import MiniWobSite
     from agentgym_environments.benchmarks.miniwob.tasks import RELOAD
 
-    site, solved, played = Site(RELOAD), 0, 0
+    site, solved, played = MiniWobSite(RELOAD), 0, 0
     times: dict[str, list[float]] = {
         name: [] for name in ("our reset", "our step", "their reset", "their step", "other page")
     }

@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from agentgym_environments.backends.sandbox import Limits, Sandbox
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 
-SMALL = Limits(memory_mb=128, processes=24, disk_mb=4, files=1000)
+SMALL = SandboxLimits(memory_mb=128, processes=24, disk_mb=4, files=1000)
 
 SOCKETS = """
 import socket

@@ -15,7 +15,7 @@ import pytest
 from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
-from agentgym_environments.games.chess.engine import Engine, program
+from agentgym_environments.games.chess.engine import ChessEngine, program
 
 chess = pytest.importorskip("chess", reason="needs python-chess: pip install 'turngym[chess]'")
 try:
@@ -207,13 +207,13 @@ def test_the_engine_starts_lazily_and_ends_with_its_env():
 
 
 def test_a_dead_engine_restarts_and_a_wrong_program_is_an_error():
-    engine = Engine(program("stockfish"))
+    engine = ChessEngine(program("stockfish"))
     first = engine.best(chess.STARTING_FEN, [], 50)
     os.kill(engine.process.pid, signal.SIGKILL)
     assert engine.best(chess.STARTING_FEN, [], 50) == first
     engine.close()
     with pytest.raises(EnvironmentCrashed, match="true ends when it is asked for a move"):
-        Engine("/bin/true").best(chess.STARTING_FEN, [], 50)
+        ChessEngine("/bin/true").best(chess.STARTING_FEN, [], 50)
 
 
 KILLED = """

@@ -371,7 +371,7 @@ def test_the_expert_makes_two_threats_at_once():
 
 
 def test_tasks_are_fair_and_the_fairest_deal_is_one_for_both():
-    rules = negotiation.Rules()
+    rules = negotiation.NegotiationRules()
     for task in range(40):
         table = rules.start("train", task, None)
         assert [negotiation.points(table, role, table.counts) for role in (0, 1)] == [10, 10]

@@ -18,7 +18,7 @@ from agentgym.errors import BadRequest, ConfigError, EpisodeLost
 from agentgym_environments.backends.browser.actions import NotPossible, parse
 from agentgym_environments.backends.browser.browser import browsers, find_program
 from agentgym_environments.benchmarks.miniwob.elements import Elements
-from agentgym_environments.benchmarks.miniwob.site import Site, names
+from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, names
 from agentgym_environments.benchmarks.miniwob.solver import EXPERTS
 from agentgym_environments.benchmarks.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
 
@@ -253,7 +253,7 @@ def test_the_expert_wins_on_every_page(make, split, count):
 @pytest.mark.worlds
 def test_a_page_opens_alike_however_it_was_left():
     """Played on in a tab, and loaded anew, the same seed shows the same: RELOAD names the pages where it would not."""
-    kept, fresh, unlike = Site(RELOAD), Site(frozenset(names())), set()
+    kept, fresh, unlike = MiniWobSite(RELOAD), MiniWobSite(frozenset(names())), set()
     for page in names():
         chance = random.Random(page)
         kept.start(page, 3)

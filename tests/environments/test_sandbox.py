@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentgym.errors import ConfigError, MissingDependency
-from agentgym_environments.backends.sandbox import Limits, Sandbox, SandboxLost, backends, filter
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, SandboxLost, backends, filter
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_command_has_no_input_and_leaves_nothing_running(box):
 
 
 def test_long_output_keeps_its_ends():
-    with Sandbox(limits=Limits(output_kb=1)) as box:
+    with Sandbox(limits=SandboxLimits(output_kb=1)) as box:
         said = box.run("echo begin; yes | head -c 100000; echo end").output
     assert said.startswith("begin\n")
     assert said.endswith("y\nend\n")

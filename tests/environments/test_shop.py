@@ -12,8 +12,8 @@ from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.synthetic.shop.catalogue import kinds, products, search, wares
 from agentgym_environments.synthetic.shop.env import understand
-from agentgym_environments.synthetic.shop.goals import Goal, Wanted, score
-from agentgym_environments.synthetic.shop.shop import BASKET, Line, Refused, State, go
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted, score
+from agentgym_environments.synthetic.shop.shop import BASKET, EventRefused, Line, State, go
 from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
 from agentgym_environments.synthetic.shop.views import plain, view
 
@@ -82,7 +82,7 @@ def test_an_order_from_search_to_checkout():
     assert (state.page, dict(state.basket[0].options)["size"]) == ("basket", size)
     state = visit(state, ("account",), ("choose", "address", "office"), ("basket",), ("checkout",), ("order",))
     assert (state.page, state.address, state.ordered) == ("thanks", "office", True)
-    with pytest.raises(Refused, match="is placed"):
+    with pytest.raises(EventRefused, match="is placed"):
         go(state, ("home",))
 
 
@@ -106,7 +106,7 @@ def test_what_is_not_on_the_page_is_refused():
         (there, ("choose", "address", "office")),
         (visit(there, ("account",)), ("choose", "address", "moon")),
     ]:
-        with pytest.raises(Refused):
+        with pytest.raises(EventRefused):
             go(state, event)
 
 
@@ -114,7 +114,7 @@ def test_a_basket_is_bounded_and_lines_can_be_removed():
     state = visit(State(), ("product", "1001"))
     for _ in range(BASKET):
         state = visit(state, ("add",), ("product", "1001"))
-    with pytest.raises(Refused, match="holds 5"):
+    with pytest.raises(EventRefused, match="holds 5"):
         go(state, ("add",))
     assert "Add to basket" not in plain(view(state, make_task("one", "train", 0)))
     state = visit(state, ("basket",), ("remove", "5"))
@@ -136,7 +136,7 @@ def test_a_product_keeps_its_options_until_another_is_looked_at():
 def goal_of(product, cents, *, address="", count=1):
     options = ((product.options[0][0], product.options[0][1][0]),)
     wanted = Wanted(product.kind, product.features[:2], options, product.number)
-    return Goal("", (wanted,) * count, cents, address)
+    return ShoppingGoal("", (wanted,) * count, cents, address)
 
 
 def order(*lines, address="home"):
@@ -175,7 +175,7 @@ def test_what_nobody_asked_for_divides_the_score():
 def test_two_products_match_in_any_order_and_address_counts():
     boots, cream = products()[search("hiking boots")[0]], products()[search("hand cream")[0]]
     wanted = (*goal_of(boots, 0).wanted, *goal_of(cream, 0).wanted)
-    goal = Goal("", wanted, boots.cents + cream.cents, "office")
+    goal = ShoppingGoal("", wanted, boots.cents + cream.cents, "office")
     assert goal.points == 10
     assert score(goal, order(bought(cream), bought(boots), address="office")) == 1.0
     assert score(goal, order(bought(cream), bought(boots))) == 9 / 10

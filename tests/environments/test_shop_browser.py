@@ -24,7 +24,7 @@ pytest.importorskip("playwright", reason="Playwright is not installed: pip insta
 
 from agentgym_environments.synthetic.shop.app import application
 from agentgym_environments.synthetic.shop.browse import elements, on_page
-from agentgym_environments.synthetic.shop.site import Site
+from agentgym_environments.synthetic.shop.site import ShopSite
 
 in_browser = [
     pytest.mark.browser,
@@ -269,7 +269,7 @@ def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(worlds, level, t
 
 
 def test_a_closed_site_serves_no_more():
-    shop = Site()
+    shop = ShopSite()
     assert httpx.get(shop.url).status_code < 500
     shop.close()
     with pytest.raises(httpx.ConnectError):

@@ -17,7 +17,7 @@ from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.spec import EnvSpec
 from agentgym_environments.synthetic.tools.database import Change, Database, changes
 from agentgym_environments.synthetic.tools.env import Tools
-from agentgym_environments.synthetic.tools.goals import ANY, Goal, Says, match, numbers_in, says
+from agentgym_environments.synthetic.tools.goals import ANY, Says, StateGoal, match, numbers_in, says
 from agentgym_environments.synthetic.tools.registry import render
 from agentgym_environments.synthetic.tools.tasks import KINDS, ONE_APP, SEVERAL
 from agentgym_environments.synthetic.tools.write_specs import specs
@@ -195,12 +195,12 @@ def test_changes_are_told_row_by_row_and_undone_ones_are_none():
 
 def test_a_goal_names_all_columns_and_one_row_meets_one_goal():
     rows = [Change("mails", "insert", 5, {"id": 5, "to": "a", "body": "12.50 euros"})]
-    goal = Goal("mails", "insert", {"to": "a", "body": Says((12.5,))})
+    goal = StateGoal("mails", "insert", {"to": "a", "body": Says((12.5,))})
     assert match([goal], rows) == {0: 0}
     assert len(match([goal, goal], rows)) == 1
-    assert match([Goal("mails", "insert", {"to": "a"})], rows) == {}  # a column that nobody spoke of
-    assert match([Goal("mails", "update", {"to": "a", "body": ANY}, 5)], rows) == {}
-    loose = Goal("mails", "insert", {"to": "a", "body": ANY})
+    assert match([StateGoal("mails", "insert", {"to": "a"})], rows) == {}  # a column that nobody spoke of
+    assert match([StateGoal("mails", "update", {"to": "a", "body": ANY}, 5)], rows) == {}
+    loose = StateGoal("mails", "insert", {"to": "a", "body": ANY})
     other = Change("mails", "insert", 6, {"id": 6, "to": "a", "body": "?"})
     assert match([loose, goal], [*rows, other]) == {0: 1, 1: 0}  # the loose one makes room
 

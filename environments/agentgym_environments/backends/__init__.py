@@ -1,1 +1,1 @@
-"""What environments run on and search in: sandboxes, browsers, desktops, retrievers."""
+"""Backends that environments run on and search in: sandboxes, browsers, desktops, retrievers."""

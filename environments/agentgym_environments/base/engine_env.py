@@ -1,4 +1,4 @@
-"""What worlds around another's engine share: a package that may be missing, and snapshots by playing again."""
+"""Base of worlds around another's engine: a package that may be missing, and snapshots by playing again."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 
 
-class Table:
+class AnswerTable:
     """Names, questions, and the answer to each question for each name, in the order of `names`."""
 
     def __init__(self, names: Sequence[str], answers: dict[str, tuple[str, ...]], offered: Sequence[str] = ()) -> None:
@@ -54,7 +54,7 @@ class Guessing(TurnEnv):
 
     out_of_turns_terminates = True
     thing = "thing"
-    """What is guessed, in a word."""
+    """Word for what is guessed."""
 
     def __init__(self, spec: EnvSpec, guesses: int) -> None:
         super().__init__(spec)
@@ -71,7 +71,7 @@ class Guessing(TurnEnv):
     # What a game gives.
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> AnswerTable:
         raise NotImplementedError
 
     @cached_property

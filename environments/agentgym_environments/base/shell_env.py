@@ -1,4 +1,4 @@
-"""What worlds share whose agents work in a sandbox by `run`, `view`, `edit` and `submit`.
+"""Base of environments whose agents work in a sandbox by `run`, `view`, `edit` and `submit`.
 
 An environment implements `open_sandbox`, `observe`, `judged`, `offers` and `subject`; `ShellEnv` does the actions.
 """
@@ -21,7 +21,7 @@ LINES = 150
 
 
 class Judged(NamedTuple):
-    """What `submit` led to."""
+    """Result of `submit`."""
 
     said: str
     over: bool = True
@@ -58,7 +58,7 @@ class ShellEnv(EpisodeEnv):
         raise NotImplementedError
 
     def judged(self) -> Judged:
-        """What becomes of the files of `self.box` when they are submitted."""
+        """Return what becomes of the files of `self.box` when they are submitted."""
         raise NotImplementedError
 
     def offers(self) -> list[str]:
@@ -66,7 +66,7 @@ class ShellEnv(EpisodeEnv):
         raise NotImplementedError
 
     def subject(self) -> str:
-        """What `state_key` begins with."""
+        """Return what `state_key` begins with."""
         raise NotImplementedError
 
     # Provided in return.

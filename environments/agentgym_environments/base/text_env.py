@@ -14,7 +14,7 @@ from agentgym_environments.base.episode_env import EpisodeEnv
 
 
 class Outcome(NamedTuple):
-    """What an understood action led to."""
+    """Result of an understood action."""
 
     reward: float = 0.0
     ended: bool = False
@@ -39,7 +39,7 @@ class TurnEnv(EpisodeEnv):
         raise NotImplementedError
 
     def refuse(self, action: str) -> str:
-        """What the agent reads after an action that was not understood."""
+        """Return what the agent reads after an action that was not understood."""
         return f"not an action; say {', '.join(self.env_spec.actions)}\n{self.observe()}"
 
     def key(self) -> str:

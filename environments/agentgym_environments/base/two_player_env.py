@@ -75,7 +75,7 @@ class Game(TurnEnv):
 
     @property
     def role(self) -> int:
-        """Who is asked: whose turn it is, or, once the game is over, who was asked last."""
+        """Return who is asked: whose turn it is, or, once the game is over, who was asked last."""
         if self.agent is not None:
             return self.agent
         mover = None if self.forfeited is not None else self.rules.mover(self.state)

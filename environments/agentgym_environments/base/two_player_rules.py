@@ -1,4 +1,4 @@
-"""What a game is: rules on immutable states, with two roles, 0 and 1. No opponent, no episode, no text grammar beyond
+"""Rules of a game on immutable states, with two roles, 0 and 1. No opponent, no episode, no text grammar beyond
 the names of actions; `env.py` makes a world of them and `exploitability.py` walks their tree."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 Scores = tuple[float, float]
-"""What role 0 and role 1 have won so far."""
+"""Points that role 0 and role 1 have won so far."""
 
 
 class Rules(Protocol):
@@ -22,7 +22,7 @@ class Rules(Protocol):
         ...
 
     def mover(self, state: Any) -> int | None:
-        """Whose turn it is; None once the game is over."""
+        """Return whose turn it is; None once the game is over."""
         ...
 
     def legal(self, state: Any) -> tuple[str, ...]: ...
@@ -38,11 +38,11 @@ class Rules(Protocol):
         ...
 
     def success(self, state: Any, role: int) -> bool:
-        """Whether a game that was played to its end went well for `role`."""
+        """Return whether a game that was played to its end went well for `role`."""
         ...
 
     def observe(self, state: Any, role: int) -> str:
-        """What `role` may see, and nothing else."""
+        """Return what `role` may see, and nothing else."""
         ...
 
     def key(self, state: Any) -> str:

@@ -130,7 +130,7 @@ async def perform(page: Page, action: Action) -> None:
 
 
 async def _point(page: Page, action: Action) -> None:
-    """What only the mouse does."""
+    """Do an action that only the mouse does."""
     places = [await _place(page, target) for target in action.targets]
     if action.verb == "click":
         await page.mouse.click(*places[0])

@@ -99,7 +99,7 @@ class Browsers:
         return self.run(self._open(tuple(allowed), size, tuple(scripts)), timeout_s)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float) -> Result:
-        """What the coroutine returns, run in the browsers' thread. Raises DeadlineExceeded."""
+        """Return what the coroutine returns, run in the browsers' thread. Raises DeadlineExceeded."""
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result(timeout_s)
@@ -247,11 +247,11 @@ class Tab:
         self.refused: list[str] = []
         """URLs that were asked for and not allowed."""
         self.lost = ""
-        """Why the tab is gone; empty while it is there."""
+        """Reason why the tab is gone; empty while it is there."""
         self._pool, self._warm, self._closed = pool, warm, False
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float = PAGE_S) -> Result:
-        """What the coroutine returns. Raises DeadlineExceeded, after which the tab is lost."""
+        """Return what the coroutine returns. Raises DeadlineExceeded, after which the tab is lost."""
         from playwright.async_api import Error
 
         if self.lost:
@@ -286,7 +286,8 @@ class Tab:
         return self.run(self.page.evaluate(expression, argument))
 
     def image(self, size: tuple[int, int] | None = None) -> np.ndarray:
-        """What is to be seen: uint8[height, width, 3]. With `size`, so many pixels (width, height) of its corner."""
+        """Return what is to be seen: uint8[height, width, 3]. With `size`, so many pixels (width, height) of its
+        corner."""
         width, height = size or self.size
         clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
         return pixels(self.run(self.page.screenshot(type="png", clip=clip)))

@@ -1,4 +1,4 @@
-"""What a browser leaves behind when it is killed: its children come to this process, which reaps them."""
+"""Reaper of what a killed browser leaves behind: its children come to this process, which reaps them."""
 
 from __future__ import annotations
 

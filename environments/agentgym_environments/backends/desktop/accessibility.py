@@ -1,4 +1,4 @@
-"""What the windows of a desktop hold, asked of their applications over AT-SPI. Part of the program of `desk.py`."""
+"""Contents of a desktop's windows, read from their applications over AT-SPI. Part of the program of `desk.py`."""
 
 import contextlib
 

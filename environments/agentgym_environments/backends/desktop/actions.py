@@ -61,7 +61,7 @@ class Act:
 
 
 def parse(said: str, where: Where) -> Act | str:
-    """What is to be done, or a sentence that says why nothing can be."""
+    """Return what is to be done, or a sentence that says why nothing can be."""
     verb, _, rest = said.strip().partition(" ")
     verb = verb.lower()
     if verb == "type":

@@ -36,12 +36,12 @@ CALM_S, CALM_SAMPLES = 0.01, 3
 LONGEST_REST_S = 10.0
 """Then it is looked at as it is: something may move for ever. On a busy machine an application starts for seconds."""
 FIXED_TIME = 1767268800
-"""Of the files an episode begins with: 2026-01-01, 12:00 UTC."""
+"""Time of the files an episode begins with: 2026-01-01, 12:00 UTC."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Desk:
+class XSession:
     def __init__(self):
         self.number, self.folder = new_folder()
         self.home = os.path.join(self.folder, "home")
@@ -196,7 +196,7 @@ class Desk:
         return False
 
     def read(self, limit=LONGEST_REST_S):
-        """What shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
+        """Return what shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
         self.rest(limit)
         return read_tree(self.bus)
 
@@ -237,7 +237,7 @@ def descendants():
 
 
 def activity():
-    """(how often every thread has run, whether one runs now) of all processes of this desktop."""
+    """Return (how often every thread has run, whether one runs now) of all processes of this desktop."""
     counts, busy = [], False
     for pid in descendants():
         with contextlib.suppress(OSError):
@@ -317,7 +317,7 @@ def main():
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(PR_SET_DUMPABLE, 0)  # what the agent may start under the same user cannot look into this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    desk = Desk()
+    desk = XSession()
     try:
         desk.open(**json.loads(sys.argv[1]))
         answer = {"result": desk.about()}

@@ -236,8 +236,8 @@ def package(module: str, name: str) -> ModuleType:
 
 
 def separation() -> list[str]:
-    """What starts a desktop apart from everything else. As root: a user of its own and, where the kernel lets us, an
-    own process space (with its first process all of it dies) and no network. Otherwise nothing."""
+    """Return what starts a desktop apart from everything else. As root: a user of its own and, where the kernel lets
+    us, an own process space (with its first process all of it dies) and no network. Otherwise nothing."""
     if os.geteuid():
         return []
     user = str(2**20 + secrets.randbelow(2**30))
@@ -310,5 +310,5 @@ def text_of(path: str) -> str:
 
 
 def pause(seconds: float) -> None:
-    """Between a press and a drag, which is told from a click by time and way."""
+    """Wait between a press and a drag, which differs from a click by time and distance."""
     time.sleep(seconds)

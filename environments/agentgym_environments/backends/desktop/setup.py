@@ -1,9 +1,9 @@
-"""What every episode begins with: settings that keep applications from telling the time, the machine or each other."""
+"""Settings that every episode begins with. They keep applications from telling the time, the machine or each other."""
 
 from __future__ import annotations
 
 SIZE = (800, 600)
-"""Of the screen, in pixels: width, height."""
+"""Width and height of the screen in pixels."""
 
 OPENBOX = """<?xml version="1.0"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
@@ -117,4 +117,4 @@ COMMANDS = {
     "files": "pcmanfm",
 }
 FOLDER = "Documents"
-"""Of home, in which tasks are played."""
+"""Folder of home in which tasks are played."""

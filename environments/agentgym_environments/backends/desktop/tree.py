@@ -1,4 +1,4 @@
-"""What a desktop shows, as text: one line an element, the ones that can be acted on with a number."""
+"""Text of what a desktop shows: one line an element, the ones that can be acted on with a number."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Element:
 
     @property
     def label(self) -> str:
-        """What a person would call it."""
+        """Return what a person would call it."""
         return self.name or (self.text or "").strip()
 
     def line(self, numbered: bool = True) -> str:
@@ -128,7 +128,7 @@ class Numbers:
 
 
 def anonymous(text: str, home: str) -> str:
-    """Without the name of this desktop's folder, in which home is: it is another one for every session."""
+    """Leave out the name of this desktop's folder, in which home is: it is another one for every session."""
     return text.replace(home, "~").replace(home.rpartition("/")[0].rpartition("/")[2] or home, "desktop")
 
 
@@ -156,7 +156,7 @@ def common(box: Sequence[int], view: Box) -> Box | None:
 
 
 def seen_through(node: dict[str, Any], view: Box) -> Box:
-    """What is scrolled out of sight says that it shows all the same."""
+    """Return what is scrolled out of sight says that it shows all the same."""
     return (common(node["box"], view) or NOTHING) if node["role"] in ("scroll pane", "viewport") else view
 
 

@@ -11,7 +11,7 @@ class Document:
     title: str
     sentences: tuple[str, ...]
     facts: tuple[str, ...] = ()
-    """What each sentence tells, by key; empty for documents of a remote index."""
+    """Key of the fact that each sentence states; empty for documents of a remote index."""
 
     @property
     def text(self) -> str:
@@ -19,5 +19,5 @@ class Document:
 
     @property
     def contents(self) -> str:
-        """As Search-R1's corpora have it: the title, a line break, the text."""
+        """Return the text as Search-R1's corpora have it: the title, a line break, the text."""
         return f"{self.title}\n{self.text}"

@@ -27,7 +27,7 @@ class Hit(NamedTuple):
 
 class Retriever(Protocol):
     def search(self, query: str, count: int) -> list[Hit]:
-        """At most `count` hits, best first."""
+        """Return at most `count` hits, best first."""
         ...
 
 

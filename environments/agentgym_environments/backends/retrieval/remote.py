@@ -12,7 +12,7 @@ from agentgym_environments.backends.retrieval.document import Document
 from agentgym_environments.backends.retrieval.index import Hit
 
 PAUSE_S = 0.2
-"""Before the second attempt; it doubles."""
+"""Seconds before the second attempt; they double."""
 
 
 class Remote:
@@ -57,7 +57,7 @@ class Remote:
 
 
 def _hit(one: dict[str, Any]) -> Hit:
-    """With scores an item is {"document", "score"}, without them the document itself."""
+    """Read an item: with scores it is {"document", "score"}, without them the document itself."""
     document = one.get("document", one)
     return Hit(parse(str(document["id"]), str(document["contents"])), float(one.get("score", 0.0)))
 

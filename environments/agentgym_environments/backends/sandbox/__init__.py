@@ -1,6 +1,6 @@
 """A folder and a shell of one's own, for commands that nobody vouches for."""
 
 from agentgym_environments.backends.sandbox.box import Ran, Sandbox, SandboxLost
-from agentgym_environments.backends.sandbox.limits import Limits
+from agentgym_environments.backends.sandbox.limits import SandboxLimits
 
-__all__ = ["Limits", "Ran", "Sandbox", "SandboxLost"]
+__all__ = ["Ran", "Sandbox", "SandboxLimits", "SandboxLost"]

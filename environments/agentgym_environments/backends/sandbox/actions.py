@@ -1,4 +1,4 @@
-"""What an agent says, as text or as a tool call, and what it means."""
+"""Actions of an agent in a sandbox, as text or as a tool call."""
 
 from __future__ import annotations
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Literal
 
 from agentgym.errors import ConfigError, MissingDependency
-from agentgym_environments.backends.sandbox.limits import Limits
+from agentgym_environments.backends.sandbox.limits import SandboxLimits
 
 Backend = Literal["auto", "bubblewrap", "docker"]
 
 IMAGE = "python:3.11-slim-bookworm"
-"""What Docker sandboxes are made of, unless another image with Python 3.11 or later and bash is asked for."""
+"""Image of Docker sandboxes, unless another one with Python 3.11 or later and bash is given."""
 
 OTHER_PACKAGES = (
     "/usr/lib/python3/dist-packages",
     "/usr/share/python-wheels",
     "/usr/local/lib/python3.11/dist-packages",
 )
-"""Where packages of the machine lie that a sandbox has no business to see: a task's solution may be among them."""
+"""Folders of the machine's packages, which a sandbox has no business to see: a task's solution may be among them."""
 
 NO_DOCKER = "no Docker engine answers: apt-get install docker.io, and start it"
 
@@ -47,7 +47,7 @@ def choose(backend: str) -> Literal["bubblewrap", "docker"]:
 
 @cache
 def bubblewrap_problem() -> str:
-    """Why bubblewrap cannot make a sandbox here; "" when it can. Found by trying, once a process."""
+    """Return why bubblewrap cannot make a sandbox here; "" when it can. Found by trying, once a process."""
     if shutil.which("bwrap") is None:
         return "a sandbox needs bubblewrap: apt-get install bubblewrap"
     tried = ["bwrap", *_namespaces(), "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
@@ -87,7 +87,7 @@ def _namespaces() -> list[str]:
     ]
 
 
-def bubblewrap(limits: Limits, readonly: Mapping[str, str], program: list[str]) -> list[str]:
+def bubblewrap(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str]) -> list[str]:
     """The command of a sandbox: an empty root, /usr, this Python, and three folders in memory to write to."""
     command = ["bwrap", *_namespaces(), "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
     for folder in _parents(["/etc/x", "/opt/bin/x", sys.base_prefix, *readonly.values()]):
@@ -134,7 +134,7 @@ def hidden_folders() -> tuple[str, ...]:
     return tuple(sorted({str(path) for path in others if path.is_dir()}))
 
 
-def docker(limits: Limits, readonly: Mapping[str, str], program: list[str], name: str, image: str) -> list[str]:
+def docker(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str], name: str, image: str) -> list[str]:
     """The command of a container that ends when its stdin does."""
     memory = f"{limits.memory_mb + 3 * limits.disk_mb + 64}m"
     command = ["docker", "run", "--rm", "--interactive", "--name", name, "--label", "agentgym.sandbox"]

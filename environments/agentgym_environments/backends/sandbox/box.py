@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from agentgym.errors import EnvironmentCrashed
 from agentgym_environments.backends.json_process import JsonProcess
 from agentgym_environments.backends.sandbox import backends, filter
-from agentgym_environments.backends.sandbox.limits import Limits
+from agentgym_environments.backends.sandbox.limits import SandboxLimits
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_S = 60.0
 GRACE_S = 15.0
-"""What the supervisor may take beyond a command's own time."""
+"""Seconds that the supervisor may take beyond a command's own time."""
 
 ENV = {
     "PATH": "/opt/bin:/usr/local/bin:/usr/bin:/bin",
@@ -43,7 +43,7 @@ class Ran(NamedTuple):
     code: int
     """Exit code; 124 after the time was over, 137 when another limit was met."""
     stopped: str
-    """Which limit stopped the command; "" when none did."""
+    """Name of the limit that stopped the command; "" when none did."""
 
 
 class Sandbox:
@@ -64,13 +64,13 @@ class Sandbox:
         self,
         files: Mapping[str, bytes] | None = None,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         readonly: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         backend: str = "auto",
         image: str = backends.IMAGE,
     ) -> None:
-        self.limits = limits or Limits()  # pyright: ignore[reportCallIssue]
+        self.limits = limits or SandboxLimits()  # pyright: ignore[reportCallIssue]
         self.backend = backends.choose(backend)
         self.name = f"agentgym-{uuid.uuid4().hex[:12]}"
         program = ["-I", "-S", "-c", SUPERVISOR.read_text(encoding="utf-8")]

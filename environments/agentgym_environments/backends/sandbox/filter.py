@@ -34,7 +34,7 @@ CALLS = {
         {"clone": 220, "clone3": 435},
     ),
 }  # fmt: skip
-"""Per machine: its mark in seccomp's data, the numbers of what is refused, and of what makes processes."""
+"""Machine: its mark in seccomp's data, the numbers of what is refused, and of what makes processes."""
 
 NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME's place in clone's flags."""

@@ -1,11 +1,11 @@
-"""What a sandbox may use."""
+"""Limits of a sandbox."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Limits(BaseModel):
+class SandboxLimits(BaseModel):
     """One session's share. Where each limit comes from, README.md says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -21,4 +21,4 @@ class Limits(BaseModel):
     files: int = Field(20_000, ge=100)
     """Files in each of them."""
     output_kb: int = Field(64, ge=1)
-    """What is kept of a command's output: its first and its last half."""
+    """Output that is kept of a command: its first and its last half."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentgym.errors import MissingDependency
 
 FOLDER = "/opt/packages"
-"""Where they are inside: for PYTHONPATH."""
+"""Folder of the packages inside a sandbox: for PYTHONPATH."""
 
 
 def installed(*names: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What runs inside a sandbox as its process 1: it starts commands, enforces their limits and moves files.
+"""Process 1 of a sandbox. It starts commands, enforces their limits and moves files.
 
 Its source travels as an argument of `python -I -c`, so it imports the standard library alone. It reads one JSON
 request a line from stdin and answers each with one JSON line on stdout. When stdin ends, which is when whoever
@@ -43,7 +43,7 @@ OWN = re.compile(
 )
 
 
-class Sandbox:
+class Supervisor:
     """The sandbox from inside. `limits` are the fields of `agentgym_environments.backends.sandbox.Limits`."""
 
     def __init__(self, limits: dict[str, Any], env: dict[str, str], shell: str) -> None:
@@ -86,7 +86,7 @@ class Sandbox:
             os.close(handle)
 
     def write(self, path: str, content: str) -> str:
-        """Why it could not be written; "" when it was."""
+        """Return why it could not be written; "" when it was."""
         path = os.path.join("/work", path)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -204,7 +204,8 @@ class Sandbox:
         return {"output": said.text(), "code": code, "stopped": stopped}
 
     def _too_much(self, deadline: float, files: dict[str, int]) -> str:
-        """Which limit is passed; `files` are those before the command, so that one that removes some may go on."""
+        """Return which limit is passed; `files` are those before the command, so that one that removes some may go
+        on."""
         if time.monotonic() > deadline:
             return "time"
         for path in WRITABLE:
@@ -373,7 +374,7 @@ def main() -> None:
     os.set_blocking(WAKE, False)
     signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    sandbox = Sandbox(**opening)
+    sandbox = Supervisor(**opening)
     replies.write(b'{"result": true}\n')
     replies.flush()
     for line in requests:

@@ -73,8 +73,8 @@ class AlfWorld(EngineEnv):
         return f"not possible here; you can {', '.join(self._possible())}"
 
     def key(self) -> str:
-        """Where everything is and what was done to it. What was merely looked at is left out, and what is not so: the
-        engine writes that down of some things, and only once it was so."""
+        """Return where everything is and what was done to it. What was merely looked at is left out, and what is not
+        so: the engine writes that down of some things, and only once it was so."""
         left_out = ("checked", "examined", "not_")
         facts = sorted(str(fact) for fact in self.state.facts if not fact.name.startswith(left_out))
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]

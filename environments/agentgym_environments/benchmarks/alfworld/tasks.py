@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 FIXED = ("fridge", "microwave", "sinkbasin")
-"""What every kitchen has one of: they cool, heat and clean."""
+"""Things that every kitchen has one of: they cool, heat and clean."""
 
 PLACES = {
     "small": {"countertop": 1, "cabinet": 2, "drawer": 1, "diningtable": 1},
@@ -156,7 +156,7 @@ APPLIANCE = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
 def _id(kind: str, number: int) -> str:
-    """As the engine writes names; it calls `sink_bar_1_bar_basin` a sinkbasin."""
+    """Return a name as the engine writes it; it calls `sink_bar_1_bar_basin` a sinkbasin."""
     return f"sink_bar_{number}_bar_basin" if kind == "sinkbasin" else f"{kind}_bar_{number}"
 
 

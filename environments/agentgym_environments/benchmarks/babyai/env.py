@@ -116,7 +116,7 @@ def _cell(place: int, cell: Any) -> str:
 
 
 def _progress(instruction: Any) -> str:
-    """What of a compound mission is fulfilled: part of the state, though not of the grid."""
+    """Return what of a compound mission is fulfilled: part of the state, though not of the grid."""
     parts = [part for part in (getattr(instruction, name, None) for name in ("instr_a", "instr_b")) if part is not None]
     if not parts:
         return ""

@@ -1,4 +1,4 @@
-"""What stands in the view, in words: where from the agent, its colour, its kind."""
+"""Words for what stands in the view: where from the agent, its colour, its kind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def name(cell: Any) -> str:
 
 
 def clear(grid: Any, seen: Any) -> str:
-    """How far it is to the wall ahead, to the left and to the right, as far as can be seen."""
+    """Return how far it is to the wall ahead, to the left and to the right, as far as can be seen."""
     column, row = HERE
 
     def steps(right: int, ahead: int) -> str | None:

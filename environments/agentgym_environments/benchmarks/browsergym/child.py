@@ -37,7 +37,7 @@ def make(task: str, options: dict[str, Any]) -> Any:
 
 
 def shown(observation: dict[str, Any]) -> dict[str, Any]:
-    """What is handed on of an observation."""
+    """Return what is handed on of an observation."""
     from browsergym.utils.obs import flatten_axtree_to_str  # pyright: ignore[reportMissingImports]
 
     tree = flatten_axtree_to_str(observation["axtree_object"], observation["extra_element_properties"])

@@ -12,17 +12,17 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 
 
 @dataclass(frozen=True)
-class Element:
+class PageElement:
     id: int
     """0 for plain text, which cannot be acted on."""
     depth: int
     role: str
     name: str
     rest: str
-    """What follows the name: states, classes, colour, place."""
+    """Text after the name: states, classes, colour, place."""
 
     def has(self, word: str) -> bool:
-        """Whether a state ("checked") or class (".star") is among its words."""
+        """Return whether a state ("checked") or class (".star") is among its words."""
         return word in self.words or any(part.startswith(".") and word[1:] in part.split(".") for part in self.words)
 
     @property
@@ -31,7 +31,7 @@ class Element:
 
     @property
     def value(self) -> str:
-        """What a field holds; empty where there is no value."""
+        """Return what a field holds; empty where there is no value."""
         found = re.search(rf"value=({_STRING}|\S+)", self.rest)
         return "" if found is None else json.loads(found[1]) if found[1].startswith('"') else found[1]
 
@@ -55,12 +55,12 @@ class Element:
         return (0, 0, 0, 0) if found is None else (int(found[3]), int(found[4]), int(found[1]), int(found[2]))
 
 
-class Elements(list[Element]):
+class Elements(list[PageElement]):
     """The lines of a tree, in their order, and the actions that led there."""
 
     taken: Sequence[str] = ()
 
-    def __init__(self, tree: str | list[Element], taken: Sequence[str] = ()) -> None:
+    def __init__(self, tree: str | list[PageElement], taken: Sequence[str] = ()) -> None:
         self.taken = taken
         super().__init__(
             tree if isinstance(tree, list) else (_read(line) for line in tree.splitlines() if line.strip())
@@ -69,36 +69,36 @@ class Elements(list[Element]):
     def of(self, *roles: str) -> Elements:
         return Elements([element for element in self if element.role in roles])
 
-    def named(self, name: str, *roles: str) -> Element | None:
+    def named(self, name: str, *roles: str) -> PageElement | None:
         """The first that can be acted on and is called so, regardless of case when none has the very name."""
         some = [element for element in self if element.id and (not roles or element.role in roles)]
         exact = [element for element in some if element.name == name]
         alike = [element for element in some if element.name.lower() == name.lower()]
         return (exact or alike or [None])[0]
 
-    def after(self, element: Element) -> Elements:
+    def after(self, element: PageElement) -> Elements:
         return Elements(self[self.index(element) + 1 :])
 
-    def before(self, element: Element) -> Elements:
+    def before(self, element: PageElement) -> Elements:
         return Elements(self[: self.index(element)])
 
-    def under(self, element: Element) -> Elements:
+    def under(self, element: PageElement) -> Elements:
         """Its children and theirs."""
-        found: list[Element] = []
+        found: list[PageElement] = []
         for other in self.after(element):
             if other.depth <= element.depth:
                 break
             found.append(other)
         return Elements(found)
 
-    def focused(self) -> Element | None:
+    def focused(self) -> PageElement | None:
         return next((element for element in self if element.has("focused")), None)
 
 
-def _read(line: str) -> Element:
+def _read(line: str) -> PageElement:
     found = _LINE.match(line)
     assert found is not None, line
     spaces, number, role, rest = found.groups()
     name = re.match(rf" ({_STRING})", rest)
     text = json.loads(name[1]) if name else ""
-    return Element(int(number or 0), len(spaces) // 2, role, text, rest[name.end() if name else 0 :].strip())
+    return PageElement(int(number or 0), len(spaces) // 2, role, text, rest[name.end() if name else 0 :].strip())

@@ -14,7 +14,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.benchmarks.miniwob.elements import Elements
-from agentgym_environments.benchmarks.miniwob.site import Seen, Site, folder
+from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, Seen, folder
 from agentgym_environments.benchmarks.miniwob.solver import EXPERTS, solve
 from agentgym_environments.benchmarks.miniwob.tasks import RELOAD, pages_of, tasks_of
 
@@ -27,7 +27,7 @@ READING = {
     "html": "Do what the task says on the web page below. It is HTML; an element's ref is its ID. One action a turn:",
     "screenshot": "Do what the page in the picture asks (160 by 210 pixels). One action a turn; a place is X,Y:",
 }
-"""How the instructions begin where the tree is not shown."""
+"""Beginning of the instructions where the tree is not shown."""
 
 
 class MiniWob(EpisodeEnv):
@@ -58,7 +58,7 @@ class MiniWob(EpisodeEnv):
         self.tasks = tasks_of(pages)
         super().__init__(_told(spec, pages, self.tasks, observation, pace_ms))
         self.view, self.pace_ms = observation, pace_ms
-        self._site: Site | None = None
+        self._site: MiniWobSite | None = None
         self._task: tuple[str, int] = ("", 0)
         """Page and seed."""
         self._taken: list[str] = []
@@ -96,7 +96,7 @@ class MiniWob(EpisodeEnv):
     def _start(self, page: str, seed: int) -> None:
         if self._site is None or self._site.lost:
             self.close()
-            self._site = Site(RELOAD)
+            self._site = MiniWobSite(RELOAD)
         self._task, self._taken = (page, seed), []
         # A number that is the same on every page could be said without looking.
         self._site.start(
@@ -158,7 +158,7 @@ def offers(seen: Seen) -> list[str]:
 def _told(
     spec: EnvSpec, pages: list[str], tasks: dict[str, list[tuple[str, int]]], observation: str, pace_ms: int
 ) -> EnvSpec:
-    """What the world says of itself with these arguments."""
+    """Return what the world says of itself with these arguments."""
     image = observation == "screenshot"
     solved = set(pages) <= set(EXPERTS) and pace_ms == 1000
     capabilities = ["snapshot", *(["expert"] if solved else []), *(["image"] if image else [])]

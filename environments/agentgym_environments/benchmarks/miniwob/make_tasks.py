@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from agentgym_environments.base.text_env import split_of
-from agentgym_environments.benchmarks.miniwob.site import Site, names
+from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, names
 
 WANTED = {"train": 60, "validation": 8, "test": 8}
 SEEDS = list(range(10, 260))
@@ -36,10 +36,10 @@ SHOWN = """seeds => {
     return parts.join("\\n");
   });
 }"""
-"""What the page shows of each seed, without names that count up from episode to episode."""
+"""Return what the page shows of each seed, without names that count up from episode to episode."""
 
 
-def seeds_of(page: str, site: Site) -> dict[str, list[int]]:
+def seeds_of(page: str, site: MiniWobSite) -> dict[str, list[int]]:
     site.start(page, SEEDS[0])
     found: dict[str, list[int]] = {split: [] for split in WANTED}
     known: dict[str, int] = {}
@@ -59,7 +59,7 @@ def seeds_of(page: str, site: Site) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    site, seeds = Site(), {}
+    site, seeds = MiniWobSite(), {}
     for page in names():
         seeds[page] = seeds_of(page, site)
         print(page, {split: len(some) for split, some in seeds[page].items()}, flush=True)

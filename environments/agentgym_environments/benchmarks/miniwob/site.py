@@ -20,7 +20,7 @@ WINDOW = (332, 214)
 PICTURE = (160, 210)
 HIDE = "#query, #reward-display, #sync-task-cover, #click-canvas"
 PAUSE_MS = 5000
-"""What was moving when an episode ended has come to rest after so long."""
+"""Milliseconds after which what was moving when an episode ended has come to rest."""
 
 OPENING_MS = 500
 """Pages that put the focus somewhere, or let something move in, have done so by then."""
@@ -52,7 +52,7 @@ STATE = """(() => {
 class Seen(NamedTuple):
     tree: str
     task: str
-    """What the page asks for."""
+    """Request of the page."""
     done: bool
     score: float
     """The page's own, without its penalty for time."""
@@ -60,7 +60,7 @@ class Seen(NamedTuple):
 
 @cache
 def folder() -> Path:
-    """Where the pages are. Importing the package would need Selenium. Raises MissingDependency."""
+    """Return where the pages are. Importing the package would need Selenium. Raises MissingDependency."""
     found = importlib.util.find_spec("miniwob")
     if found is None or not found.submodule_search_locations:
         raise MissingDependency("MiniWoB++ is not installed: pip install 'turngym[web]'")
@@ -72,7 +72,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in (folder() / "miniwob").glob("*.html"))
 
 
-class Site:
+class MiniWobSite:
     """A tab that holds one task page after another."""
 
     def __init__(self, reload: frozenset[str] = frozenset(), pool: Browsers | None = None) -> None:
@@ -84,7 +84,7 @@ class Site:
 
     @property
     def lost(self) -> str:
-        """Why the tab is gone; empty while it is there."""
+        """Return why the tab is gone; empty while it is there."""
         return self._page.tab.lost
 
     def start(self, name: str, seed: int, first: int = 1) -> None:
@@ -111,7 +111,7 @@ class Site:
         self._page.act(action)
 
     def evaluate(self, expression: str, argument: Any = None) -> Any:
-        """For those who make tasks; agents act by `act` alone."""
+        """Evaluate a script, to make tasks; agents act by `act` alone."""
         return self._page.tab.evaluate(expression, argument)
 
     def close(self) -> None:

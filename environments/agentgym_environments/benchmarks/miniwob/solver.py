@@ -1,4 +1,4 @@
-"""Which page is solved by which solver. A solver reads what the agent reads, and what was done before."""
+"""Table of pages and their solvers. A solver reads what the agent reads, and what was done before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pages and seeds the tasks are; `make_tasks.py` wrote tasks.json."""
+"""Pages and seeds of the tasks; `make_tasks.py` wrote tasks.json."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Explorer:
         self.here: Square = (0, 0)
 
     def see(self, seen: dict[str, Any], action: str = "") -> None:
-        """What the level looks like after `action`."""
+        """Return what the level looks like after `action`."""
         before, self.here = self.here, (int(seen["blstats"][0]), int(seen["blstats"][1]))
         if action in STEPS and before == self.here:
             self.stuck.add((before, action))

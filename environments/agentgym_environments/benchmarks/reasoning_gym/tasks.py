@@ -1,4 +1,4 @@
-"""Which data sets of reasoning-gym are worlds, and the question of a task."""
+"""Data sets of reasoning-gym that are worlds, and the question of a task."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ JAVA = ("-Xmx{heap}m", "-XX:+UseSerialGC", "-XX:+UnlockExperimentalVMOptions", "
 """The last makes sets, which the engine walks through, keep an order that does not depend on memory addresses."""
 
 
-class Engine:
+class ScienceWorldEngine:
     """One Java process and its Scala generator. heap_mb: the most memory for its objects, in MB."""
 
     def __init__(self, heap_mb: int) -> None:

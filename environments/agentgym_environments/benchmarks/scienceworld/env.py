@@ -10,7 +10,7 @@ from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_whole
 from agentgym_environments.base.text_env import Outcome, task_random
-from agentgym_environments.benchmarks.scienceworld.engine import Engine
+from agentgym_environments.benchmarks.scienceworld.engine import ScienceWorldEngine
 
 SPLITS = {"train": "getVariationsTrain", "validation": "getVariationsDev", "test": "getVariationsTest"}
 """Split: who of the engine's names its variations, which are its own."""
@@ -19,7 +19,7 @@ SPLITS = {"train": "getVariationsTrain", "validation": "getVariationsDev", "test
 LEAST_HEAP_MB = 64
 
 WHICH = "Ambiguous request"
-"""How the engine begins when it asks which of several things is meant; the next action is a number."""
+"""Beginning of the engine's question which of several things is meant; the next action is a number."""
 
 
 class ScienceWorld(EngineEnv):
@@ -41,7 +41,7 @@ class ScienceWorld(EngineEnv):
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         require_flag("scienceworld", "offer", offer)
         require_whole("scienceworld", "heap_mb", heap_mb, LEAST_HEAP_MB)
-        self.engine = Engine(heap_mb)
+        self.engine = ScienceWorldEngine(heap_mb)
         try:
             self.variations = self._variations(task, simplifications)
         except ConfigError:

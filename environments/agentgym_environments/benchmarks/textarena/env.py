@@ -110,7 +110,7 @@ class TextArena(EngineEnv):
         return hashlib.sha256(json.dumps(told, default=_plain, sort_keys=True).encode()).hexdigest()[:32]
 
     def _news(self) -> str:
-        """What the game has said since it was last asked, the agent's own words left out."""
+        """Return what the game has said since it was last asked, the agent's own words left out."""
         _, told = self.inner.get_observation()
         return "\n".join(text.strip() for author, text, _ in told if author == -1)
 
@@ -119,7 +119,7 @@ TRIES = 500
 """Openings drawn until one belongs to the split asked for."""
 
 STATE = ("board", "clues", "expressions", "h_edges", "mapping", "numbers", "v_edges")
-"""Where games keep state that is not in `game_state`."""
+"""Attributes in which games keep state that is not in `game_state`."""
 
 
 def _plain(value: Any) -> Any:

@@ -85,7 +85,7 @@ def _settings(challenge: str, level: int, split: str, seed: int) -> dict[str, An
 
 
 def _compile(made: tuple[Any, Any], path: Path) -> None:
-    """Into a folder of its own first: another process may be making the same game."""
+    """Make it in a folder of its own first: another process may be making the same game."""
     game, options = made
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="making-") as folder:
         options.path = str(Path(folder) / path.name)

@@ -1,4 +1,4 @@
-"""What a Gymnasium environment shows, as plain text."""
+"""Plain text of what a Gymnasium environment shows."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class CorridorState:
     bends: tuple[str, ...]
     """The right way at each place of the corridor."""
     sights: tuple[str, ...]
-    """What else is seen at each place; "" is nothing. It means nothing."""
+    """Other things that each place shows; "" is nothing. They mean nothing."""
     taken: str = ""
     """Colour of the key taken; "" while in the first room."""
     place: int = 0

@@ -107,7 +107,7 @@ def _distance(a: Cell, b: Cell) -> int:
 
 
 def _bearing(a: Cell, b: Cell) -> str:
-    """Where b lies, seen from a: "south west", or "here"."""
+    """Return where b lies, seen from a: "south west", or "here"."""
     south = "south" if b[1] > a[1] else "north" if b[1] < a[1] else ""
     east = "east" if b[0] > a[0] else "west" if b[0] < a[0] else ""
     return f"{south} {east}".strip() or "here"

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
-from agentgym_environments.diagnostics.sokoban.level import MOVES, Level
+from agentgym_environments.diagnostics.sokoban.level import MOVES, SokobanLevel
 from agentgym_environments.diagnostics.sokoban.solver import solve
 from agentgym_environments.diagnostics.sokoban.tasks import level
 
@@ -22,8 +22,8 @@ class Sokoban(TurnEnv):
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         super().__init__(spec.model_copy(update={"max_turns": max(spec.max_turns, longest)}))
         self.size, self.boxes, self.longest = size, boxes, longest
-        self.level: Level
-        self._plan: dict[Level, str] = {}
+        self.level: SokobanLevel
+        self._plan: dict[SokobanLevel, str] = {}
 
     def begin(self, split: str, task: int) -> None:
         self.level = level(self.size, self.boxes, self.longest, split, task)
@@ -62,4 +62,4 @@ class Sokoban(TurnEnv):
         return self.level.draw()
 
     def load(self, state: Any) -> None:
-        self.level, self._plan = Level.parse(state), {}
+        self.level, self._plan = SokobanLevel.parse(state), {}

@@ -11,7 +11,7 @@ MOVES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 @dataclass(frozen=True)
-class Level:
+class SokobanLevel:
     floor: frozenset[Square]
     goals: frozenset[Square]
     boxes: frozenset[Square]
@@ -21,7 +21,7 @@ class Level:
     def solved(self) -> bool:
         return self.boxes == self.goals
 
-    def move(self, way: str) -> Level:
+    def move(self, way: str) -> SokobanLevel:
         """The player walks, or pushes one box onto a free square; the same level when neither is possible."""
         square = ahead(self.player, way)
         if square in self.boxes:
@@ -47,7 +47,7 @@ class Level:
         return "." if goal else "_"
 
     @classmethod
-    def parse(cls, drawing: str) -> Level:
+    def parse(cls, drawing: str) -> SokobanLevel:
         """The level that `draw` drew."""
         marks = {(x, y): mark for y, line in enumerate(drawing.splitlines()) for x, mark in enumerate(line)}
 

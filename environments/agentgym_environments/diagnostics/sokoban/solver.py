@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from functools import lru_cache
 
-from agentgym_environments.diagnostics.sokoban.level import MOVES, Level, Square, ahead
+from agentgym_environments.diagnostics.sokoban.level import MOVES, SokobanLevel, Square, ahead
 
 
-def solve(level: Level) -> list[str] | None:
+def solve(level: SokobanLevel) -> list[str] | None:
     """A shortest list of moves that solves the level; None when there is none."""
     pushes = push_distances(level.floor, level.goals)
 

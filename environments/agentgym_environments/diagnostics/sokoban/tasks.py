@@ -6,11 +6,11 @@ from functools import lru_cache
 from random import Random
 
 from agentgym_environments.base.text_env import split_of, task_random
-from agentgym_environments.diagnostics.sokoban.level import MOVES, Level, Square, ahead, distances
+from agentgym_environments.diagnostics.sokoban.level import MOVES, SokobanLevel, Square, ahead, distances
 
 
 @lru_cache(maxsize=4096)
-def level(size: int, boxes: int, longest: int, split: str, task: int) -> Level:
+def level(size: int, boxes: int, longest: int, split: str, task: int) -> SokobanLevel:
     """Task `task` of `split`: a floor of size by size with some inner walls, solved in at most `longest` moves."""
     random = task_random("sokoban", size, boxes, longest, split, task)
     while True:
@@ -19,7 +19,7 @@ def level(size: int, boxes: int, longest: int, split: str, task: int) -> Level:
             return made
 
 
-def _attempt(random: Random, size: int, boxes: int, longest: int) -> Level | None:
+def _attempt(random: Random, size: int, boxes: int, longest: int) -> SokobanLevel | None:
     squares = [(x, y) for x in range(1, size + 1) for y in range(1, size + 1)]
     walls = random.sample(squares, random.randint(1, size))
     floor = frozenset(squares) - set(walls)
@@ -28,10 +28,10 @@ def _attempt(random: Random, size: int, boxes: int, longest: int) -> Level | Non
     if any(len({square[axis] for square in floor}) < size for axis in (0, 1)):
         return None  # smaller than it should be
     *goals, player = random.sample(sorted(floor), boxes + 1)
-    return _pull(random, Level(floor, frozenset(goals), frozenset(goals), player), longest)
+    return _pull(random, SokobanLevel(floor, frozenset(goals), frozenset(goals), player), longest)
 
 
-def _pull(random: Random, level: Level, longest: int) -> Level | None:
+def _pull(random: Random, level: SokobanLevel, longest: int) -> SokobanLevel | None:
     """Pull boxes until the moves run out; None unless every box ends well away from all goals."""
     moves, boxes, player = 0, level.boxes, level.player
     while True:
@@ -47,7 +47,7 @@ def _pull(random: Random, level: Level, longest: int) -> Level | None:
     if boxes & level.goals or (len(boxes) == 1 and _near(boxes, level.goals)):
         return None
     ways = [square for square, steps in walk.items() if moves + steps <= longest]
-    return Level(level.floor, level.goals, boxes, random.choice(sorted(ways)))
+    return SokobanLevel(level.floor, level.goals, boxes, random.choice(sorted(ways)))
 
 
 def _possible(

@@ -11,7 +11,7 @@ from agentgym_environments.diagnostics.wordle.feedback import feedback, patterns
 from agentgym_environments.diagnostics.wordle.tasks import words
 
 MANY = 200
-"""With more candidates than this, a few of them stand for all as guesses."""
+"""Number of candidates beyond which a few of them stand for all as guesses."""
 FEW = 40
 
 

@@ -1,4 +1,4 @@
-"""What both chess worlds share: a board in words, moves in UCI, an engine that answers, and snapshots."""
+"""Base of both chess worlds: a board in words, moves in UCI, an engine that answers, and snapshots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
-from agentgym_environments.games.chess.engine import Engine, program
+from agentgym_environments.games.chess.engine import ChessEngine, program
 
 try:
     import chess
@@ -29,7 +29,7 @@ class ChessEnv(TurnEnv):
                 f"{spec.id}: nodes and strong are 1 or more, slips 0 to 1; not {nodes}, {strong}, {slips}"
             )
         self.nodes, self.slips, self.strong = nodes, slips, strong
-        self.engine = Engine(program(engine))
+        self.engine = ChessEngine(program(engine))
         self.board = chess.Board()
         self.colour = chess.WHITE
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 
 USUAL = "/usr/games/stockfish"
-"""Where Debian puts it, which is not on everybody's PATH."""
+"""Debian's place for it, which is not on everybody's PATH."""
 
 
 def program(name: str) -> str:
@@ -28,7 +28,7 @@ def program(name: str) -> str:
     return found
 
 
-class Engine:
+class ChessEngine:
     """Started by the first search; started again, once a search, when it has died."""
 
     def __init__(self, path: str, memory_mb: int = 1) -> None:

@@ -35,7 +35,7 @@ class Endgames(ChessEnv):
         self.open(fen, chess.Board(fen).turn)
 
     def progress(self) -> float:
-        """How closely the other king is held: 1 less an eighth for each square it could go to."""
+        """Return how closely the other king is held: 1 less an eighth for each square it could go to."""
         king = self.board.king(not self.colour)
         board = self.board.copy(stack=False)
         board.turn = not self.colour

@@ -21,7 +21,7 @@ class Position:
     mine: int = 0
     """Stones of whoever is to move."""
     stones: int = 0
-    """Of both."""
+    """Stones of both."""
 
     @cached_property
     def bottom(self) -> int:
@@ -64,7 +64,7 @@ class Position:
         return found & self.board & ~self.stones
 
     def won(self) -> bool:
-        """Whether the stone that was put last made four in a row."""
+        """Return whether the stone that was put last made four in a row."""
         stones = self.theirs
         for step in (1, self.rows + 1, self.rows, self.rows + 2):
             pair = stones & (stones >> step)
@@ -74,8 +74,8 @@ class Position:
 
 
 def search(position: Position, depth: int, alpha: int = -WIN, beta: int = WIN) -> int:
-    """What the position is worth to whoever is to move, `depth` moves ahead. Where nobody wins within them: how many
-    more cells would win for it than for the other."""
+    """Return what the position is worth to whoever is to move, `depth` moves ahead. Where nobody wins within them:
+    how many more cells would win for it than for the other."""
     playable = position.playable
     if not playable:
         return 0

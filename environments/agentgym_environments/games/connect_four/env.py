@@ -18,7 +18,7 @@ from agentgym_environments.games.connect_four.bitboard import WIN, Position, rat
 MARKS = "xo"
 
 
-class Rules:
+class ConnectFourRules:
     """Role 0, x, moved first on the empty board; an episode begins after two to five random stones, neither player able
     to win at once."""
 
@@ -114,7 +114,7 @@ class ConnectFour(Game):
         self.depth = depth
         opponents = {"random": at_random, "minimax": glance, "expert": partial(ahead, depth)}
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
-        super().__init__(spec, Rules(columns, rows), opponents, opponent, side)
+        super().__init__(spec, ConnectFourRules(columns, rows), opponents, opponent, side)
 
     def seat(self, task: int) -> int:
         return self.state.count % 2

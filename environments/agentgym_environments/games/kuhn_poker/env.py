@@ -23,23 +23,23 @@ DEALS = ("JQ", "JK", "QJ", "QK", "KJ", "KQ")
 WORDS = {"p": "pass", "b": "bet"}
 ENDS = ("pp", "pbp", "pbb", "bp", "bb")
 BLUFF = 1 / 3
-"""How often role 0 bets on a J in the equilibrium that plays here; any number from 0 to 1/3 is one."""
+"""Share of the J on which role 0 bets in the equilibrium that plays here; any number from 0 to 1/3 is one."""
 
 
 @dataclass(frozen=True)
 class Hand:
     deals: tuple[str, ...]
-    """Of every hand of the episode."""
+    """Cards of every hand of the episode."""
     number: int = 0
     history: str = ""
-    """Of the present hand: "p" and "b"."""
+    """Actions of the present hand: "p" and "b"."""
     chips: int = 0
-    """What role 0 has won, and role 1 lost."""
+    """Chips that role 0 has won, and role 1 lost."""
     last: str = ""
-    """How the hand before ended, as both saw it."""
+    """End of the hand before, as both saw it."""
 
 
-class Rules:
+class KuhnPokerRules:
     """`hands` in a row, role 0 first in each. One hand is the game of the literature; it has six deals in all, which
     leaves none to hold out, so that all its tasks are for training."""
 
@@ -126,7 +126,9 @@ class KuhnPoker(Game):
             raise ConfigError(f"kuhn-poker: hands is 1 to 50, not {hands}")
         changes = {"splits": {"train": 12}} if hands == 1 else {}
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
-        super().__init__(spec, Rules(hands), {"random": at_random, "expert": balanced}, opponent, side, **changes)
+        super().__init__(
+            spec, KuhnPokerRules(hands), {"random": at_random, "expert": balanced}, opponent, side, **changes
+        )
 
     def best(self, state: Hand) -> str:
         """The equilibrium's move. Its coin is the state's own: an expert that drew from the world would change it."""
@@ -136,7 +138,7 @@ class KuhnPoker(Game):
 
 
 def pay(deal: str, history: str) -> int:
-    """What role 0 wins by a hand that is over."""
+    """Return what role 0 wins by a hand that is over."""
     if history[-2:] == "bp":  # whoever passed after a bet loses the ante
         return 1 if len(history) == 2 else -1
     return (1 if "JQK".index(deal[0]) > "JQK".index(deal[1]) else -1) * (2 if "b" in history else 1)
@@ -153,7 +155,7 @@ def equilibrium(bluff: float = BLUFF) -> dict[str, dict[str, float]]:
 
 
 def at_random(state: Hand, random: np.random.Generator) -> str:
-    return str(random.choice(Rules.actions))
+    return str(random.choice(KuhnPokerRules.actions))
 
 
 def balanced(state: Hand, random: np.random.Generator) -> str:

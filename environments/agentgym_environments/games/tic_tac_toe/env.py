@@ -25,7 +25,7 @@ MIRRORED = ((0, 1, 2, 3, 4, 5, 6, 7, 8), (2, 1, 0, 5, 4, 3, 8, 7, 6))
 EMPTY = "." * 9
 
 
-class Rules:
+class TicTacToeRules:
     """A state is nine characters, row by row: "x" (role 0, which moves first), "o" (role 1) or "."."""
 
     actions: tuple[str, ...] = tuple("123456789")
@@ -90,7 +90,7 @@ class TicTacToe(Game):
         )
         opponents = {"random": at_random, "minimax": glance, "expert": perfect}
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
-        super().__init__(spec, Rules(), opponents, opponent, side, **tasks)
+        super().__init__(spec, TicTacToeRules(), opponents, opponent, side, **tasks)
 
     def seat(self, task: int) -> int:
         return mover(self.state)
@@ -120,7 +120,7 @@ def winner(state: str) -> int | None:
 
 @cache
 def value(state: str) -> int:
-    """What whoever is to move gets under perfect play: 1, 0 or −1."""
+    """Return what whoever is to move gets under perfect play: 1, 0 or −1."""
     if winner(state) is not None:
         return -1
     return max((-value(put(state, cell)) for cell in free(state)), default=0)
@@ -151,8 +151,8 @@ def perfect(state: str, random: np.random.Generator) -> str:
 
 @lru_cache
 def openings(side: int | str | None) -> dict[str, list[str]]:
-    """Of each split, in an order that is drawn once, the boards of up to four marks in which the game goes on and
-    perfect play draws; with `side`, those in which that role moves. A board and its reflections are in one split."""
+    """Return of each split, in an order that is drawn once, the boards of up to four marks in which the game goes on
+    and perfect play draws; with `side`, those in which that role moves. A board and its reflections share a split."""
     found, edge = {EMPTY}, [EMPTY]
     for _ in range(4):
         edge = sorted({put(board, cell) for board in edge for cell in free(board) if winner(board) is None})

@@ -20,7 +20,7 @@ class Persona:
     patience: int
     """Offers that she refuses before she leaves."""
     counter: float
-    """What she offers herself, as a share of what she would pay."""
+    """Her own offer, as a share of what she would pay."""
     tells: float
     """The budget that she names, as a share of the true one; 0: she names none."""
     charm: float = 0.0
@@ -48,7 +48,7 @@ class Car:
     price: int
     """List price."""
     cost: int
-    """What the house paid; it sells nothing for less."""
+    """Price that the house paid; it sells nothing for less."""
 
     def line(self) -> str:
         return f"{self.name}: {self.kind}, {', '.join(self.features)}; list {self.price}, cost {self.cost}"
@@ -90,7 +90,7 @@ class Deal:
 
 
 def worth(car: Car, kind: str, wishes: tuple[str, ...], buyer: Persona, praised: int, budget: int | None) -> int:
-    """What a buyer of that kind pays at most, rounded down to 100; budget None: money is no matter."""
+    """Return what a buyer of that kind pays at most, rounded down to 100; budget None: money is no matter."""
     if car.kind != kind:
         return 0
     share = 0.88 + 0.04 * len(set(wishes) & set(car.features)) + buyer.charm * praised

@@ -12,7 +12,7 @@ from agentgym_environments.synthetic.car_dealer.deal import Car, Persona, worth
 
 @dataclass(frozen=True)
 class Known:
-    """What the seller has heard."""
+    """Facts that the seller has heard."""
 
     cars: tuple[Car, ...]
     buyer: Persona
@@ -54,7 +54,8 @@ def _most(known: Known, car: Car, budget: int | None) -> int:
 
 
 def _budget(known: Known) -> int | None:
-    """What she named, or what a refused offer gave away: she would have paid less than the car's value to her."""
+    """Return what she named, or what a refused offer gave away: she would have paid less than the car's value to
+    her."""
     if known.budget is not None:
         return known.budget
     by_name = {car.name: car for car in known.cars}

@@ -1,4 +1,4 @@
-"""What is true of which city. `cities.txt` is our own compilation of common knowledge, rounded; README.md says how."""
+"""Facts about cities. `cities.txt` is our own compilation of common knowledge, rounded; README.md says how."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from agentgym_environments.base.guessing_env import Table
+from agentgym_environments.base.guessing_env import AnswerTable
 from agentgym_environments.base.text_env import task_random
 
 
@@ -44,8 +44,8 @@ def cities(few: bool) -> tuple[City, ...]:
 
 
 @lru_cache
-def table(few: bool, which: bool) -> Table:
-    """which: also questions that are answered by more than yes or no. Questions with one answer for all are not
+def table(few: bool, which: bool) -> AnswerTable:
+    """Return which: also questions that are answered by more than yes or no. Questions with one answer for all are not
     offered, nor comparisons with cities that are not in the mini game: they would be too many to send."""
     known = cities(few)
 
@@ -71,7 +71,7 @@ def table(few: bool, which: bool) -> Table:
     small = {city.name for city in known} - {city.name for city in cities(few=True)}
     ends = tuple(f" {word} {name}" for word in ("than", "of", "from") for name in small)
     offered = [asked for asked, row in answers.items() if len(set(row)) > 1 and not asked.endswith(ends)]
-    return Table([city.name for city in known], answers, offered)
+    return AnswerTable([city.name for city in known], answers, offered)
 
 
 def far(one: City, other: City) -> str:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.guessing_env import Guessing, Table, plain
+from agentgym_environments.base.guessing_env import AnswerTable, Guessing, plain
 from agentgym_environments.synthetic.guess_city import atlas
 
 SAME = {
@@ -33,7 +33,7 @@ class GuessCity(Guessing):
         self.few, self.which = few, which
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> AnswerTable:
         return atlas.table(self.few, self.which)
 
     @cached_property

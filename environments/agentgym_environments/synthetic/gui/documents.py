@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from agentgym_environments.synthetic.gui.task import Operation, Task, Tree
+from agentgym_environments.synthetic.gui.task import GuiTask, Operation, Tree
 
 NAMES = ("notes", "plan", "list", "diary", "draft", "letter", "minutes", "recipe", "journal", "report", "memo", "ideas")
 WHO = ("Anna", "Bruno", "Clara", "David", "Edith", "Felix", "Greta", "Hugo", "Ines", "Jonas", "Karla", "Leo", "Mira")
@@ -32,12 +32,12 @@ def document(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def edited(random: Random, kind: str, goal: str, before: list[str], after: list[str]) -> Task:
+def edited(random: Random, kind: str, goal: str, before: list[str], after: list[str]) -> GuiTask:
     """A task that changes one document among others; `goal` says {file} where its name belongs."""
     name, other = random.sample(NAMES, 2)
     file = f"{name}.txt"
     tree: Tree = {file: document(before), f"{other}.txt": document(sentences(random, 2))}
-    return Task(
+    return GuiTask(
         kind=kind,
         goal=f"{goal.format(file=file)} Save the file.",
         apps=("editor",),
@@ -48,7 +48,7 @@ def edited(random: Random, kind: str, goal: str, before: list[str], after: list[
     )
 
 
-def change_word(random: Random) -> Task:
+def change_word(random: Random) -> GuiTask:
     lines = sentences(random, random.randint(3, 6))
     number = random.randrange(len(lines))
     old = lines[number].split()[3]
@@ -58,24 +58,24 @@ def change_word(random: Random) -> Task:
     return edited(random, "change word", goal, lines, after)
 
 
-def append_line(random: Random) -> Task:
+def append_line(random: Random) -> GuiTask:
     *lines, new = sentences(random, random.randint(3, 6))
     return edited(random, "append line", f'Add a last line to {{file}}: "{new}".', lines, [*lines, new])
 
 
-def insert_line(random: Random) -> Task:
+def insert_line(random: Random) -> GuiTask:
     *lines, new = sentences(random, random.randint(3, 6))
     return edited(random, "insert line", f'Put a new first line into {{file}}: "{new}".', lines, [new, *lines])
 
 
-def remove_line(random: Random) -> Task:
+def remove_line(random: Random) -> GuiTask:
     lines = sentences(random, random.randint(3, 6))
     gone = random.randrange(len(lines))
     after = [line for where, line in enumerate(lines) if where != gone]
     return edited(random, "remove line", f"Remove line {gone + 1} of {{file}}.", lines, after)
 
 
-def change_setting(random: Random) -> Task:
+def change_setting(random: Random) -> GuiTask:
     names = random.sample(SETTINGS, random.randint(3, 6))
     values = {name: random.randint(2, 9999) for name in names}
     chosen = random.choice(names)
@@ -85,7 +85,7 @@ def change_setting(random: Random) -> Task:
     return edited(random, "change setting", f"Set {chosen} to {new} in {{file}}.", before, after)
 
 
-def replace_everywhere(random: Random) -> Task:
+def replace_everywhere(random: Random) -> GuiTask:
     lines = sentences(random, random.randint(24, 40))
     counts = {word: sum(word in line for line in lines) for word in WHO}
     old = max(counts, key=lambda word: counts[word])
@@ -94,14 +94,14 @@ def replace_everywhere(random: Random) -> Task:
     return edited(random, "replace everywhere", f'In {{file}} replace every "{old}" by "{new}".', lines, after)
 
 
-def sort_lines(random: Random) -> Task:
+def sort_lines(random: Random) -> GuiTask:
     lines = sentences(random, random.randint(6, 9))
     if lines == sorted(lines):
         lines.reverse()
     return edited(random, "sort lines", "Sort the lines of {file} alphabetically.", lines, sorted(lines))
 
 
-def drop_repeats(random: Random) -> Task:
+def drop_repeats(random: Random) -> GuiTask:
     lines = sentences(random, random.randint(5, 8))
     before = list(lines)
     for line in random.sample(lines, random.randint(1, 3)):
@@ -110,12 +110,12 @@ def drop_repeats(random: Random) -> Task:
     return edited(random, "drop repeats", goal, before, lines)
 
 
-def save_changed_copy(random: Random) -> Task:
+def save_changed_copy(random: Random) -> GuiTask:
     task = random.choice((append_line, insert_line, change_word))(random)
     copy = f"{random.choice([name for name in NAMES if f'{name}.txt' not in task.before])}-{random.randint(2, 99)}.txt"
     text = task.after[task.opened] or ""
     goal = task.goal.removesuffix("Save the file.")
-    return Task(
+    return GuiTask(
         kind="save changed copy",
         goal=f"{goal}Save it as {copy} in the same folder, and leave the file {task.opened} as it was.",
         apps=("editor",),

@@ -14,8 +14,8 @@ from agentgym_environments.backends.desktop.desktop import Desktop, pause
 from agentgym_environments.backends.desktop.setup import COMMANDS, CONFIGURATION, FOLDER, SIZE, WINDOW_MANAGER
 from agentgym_environments.backends.desktop.tree import Element, Numbers
 from agentgym_environments.base.episode_env import EpisodeEnv
-from agentgym_environments.synthetic.gui.solver import View, next_action
-from agentgym_environments.synthetic.gui.task import Task, Tree
+from agentgym_environments.synthetic.gui.solver import SolverInput, next_action
+from agentgym_environments.synthetic.gui.task import GuiTask, Tree
 from agentgym_environments.synthetic.gui.tasks import make_task, makers
 
 CLICKED = {"menu", "item", "button", "icon", "checkbox", "radio", "text", "combo", "cell"}
@@ -25,8 +25,8 @@ CALCULATOR_AGAIN_S = 0.3
 meanwhile; whoever looks before its end sees now this and now that."""
 
 MENU_APART_S = 0.55
-"""Between two clicks while a menu is open: GTK takes a release in the first half second for the end of the click that
-opened it."""
+"""Seconds between two clicks while a menu is open. GTK takes a release in the first half second for the end of the
+click that opened it."""
 
 
 class Gui(EpisodeEnv):
@@ -50,7 +50,7 @@ class Gui(EpisodeEnv):
             spec = spec.model_copy(update={**seen, "deterministic": False, "notes": notes})
         super().__init__(spec)
         self.app, self.level, self.observation = app, level, observation
-        self.task: Task
+        self.task: GuiTask
         self.desktop: Desktop | None = None
         self.elements: list[Element] = []
         self.files: Tree = {}
@@ -92,7 +92,7 @@ class Gui(EpisodeEnv):
 
     def expert(self) -> str:
         self.require_episode("expert")
-        return next_action(View(self.task, self.elements, self.files, self._history))
+        return next_action(SolverInput(self.task, self.elements, self.files, self._history))
 
     def close(self) -> None:
         if self.desktop is not None:
@@ -138,7 +138,7 @@ class Gui(EpisodeEnv):
         return self._display() == self.task.shows
 
     def _display(self) -> str:
-        """What the calculator shows; below it, in scientific mode, are its modes."""
+        """Return what the calculator shows; below it, in scientific mode, are its modes."""
         shown = [one.text or "" for one in self.elements if one.role == "text" and one.window == "galculator"]
         return shown[0].split("\n")[0].strip() if shown else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from agentgym_environments.synthetic.gui.documents import WHAT, document, sentences
-from agentgym_environments.synthetic.gui.task import Operation, Task, Tree
+from agentgym_environments.synthetic.gui.task import GuiTask, Operation, Tree
 
 FILES = ("budget", "invoice", "photo", "sketch", "contract", "poem", "survey", "menu", "speech", "receipt", "timetable",
          "address", "song", "manual", "essay", "lecture")  # fmt: skip
@@ -46,7 +46,7 @@ def apply(tree: Tree, plan: tuple[Operation, ...]) -> Tree:
 
 
 def target(change: Operation) -> str:
-    """Where a rename, move or copy puts it: into a folder `to`, or beside it under the name `to`."""
+    """Return where a rename, move or copy puts it: into a folder `to`, or beside it under the name `to`."""
     folder, _, name = change.path.rpartition("/")
     if change.verb == "rename":
         return f"{folder}/{change.to}" if folder else change.to
@@ -71,49 +71,49 @@ def some_tree(random: Random, files: int, folders: int) -> tuple[Tree, list[str]
     return tree, names, inside
 
 
-def arranged(kind: str, goal: str, before: Tree, *plan: Operation, apps: tuple[str, ...] = ("files",)) -> Task:
-    return Task(kind=kind, goal=goal, apps=apps, before=before, after=apply(before, plan), plan=plan)
+def arranged(kind: str, goal: str, before: Tree, *plan: Operation, apps: tuple[str, ...] = ("files",)) -> GuiTask:
+    return GuiTask(kind=kind, goal=goal, apps=apps, before=before, after=apply(before, plan), plan=plan)
 
 
-def rename_file(random: Random) -> Task:
+def rename_file(random: Random) -> GuiTask:
     tree, names, _ = some_tree(random, random.randint(3, 5), random.randint(1, 2))
     old = random.choice(names)
     new = f"{random.choice([name for name in FILES if name not in ' '.join(names)])}-{random.randint(1, 99)}.txt"
     return arranged("rename", f"Rename the file {old} to {new}.", tree, Operation("rename", old, new))
 
 
-def delete_file(random: Random) -> Task:
+def delete_file(random: Random) -> GuiTask:
     tree, names, _ = some_tree(random, random.randint(3, 5), random.randint(1, 2))
     gone = random.choice(names)
     return arranged("delete", f"Delete the file {gone}.", tree, Operation("delete", gone))
 
 
-def make_folder(random: Random) -> Task:
+def make_folder(random: Random) -> GuiTask:
     tree, _, folders = some_tree(random, random.randint(2, 4), random.randint(1, 2))
     new = f"{random.choice([name for name in FOLDERS if name not in folders])}-{random.randint(2000, 2030)}"
     return arranged("make folder", f"Make a folder {new}.", tree, Operation("mkdir", new))
 
 
-def move_file(random: Random) -> Task:
+def move_file(random: Random) -> GuiTask:
     tree, names, folders = some_tree(random, random.randint(3, 5), 2)
     name, folder = random.choice(names), random.choice(folders)
     return arranged("move", f"Move the file {name} into the folder {folder}.", tree, Operation("move", name, folder))
 
 
-def make_file(random: Random) -> Task:
+def make_file(random: Random) -> GuiTask:
     tree, names, _ = some_tree(random, random.randint(2, 4), 1)
     new = f"{random.choice([name for name in FILES if name not in ' '.join(names)])}-{random.randint(1, 99)}.txt"
     return arranged("make file", f"Make an empty file {new}.", tree, Operation("touch", new))
 
 
-def copy_file(random: Random) -> Task:
+def copy_file(random: Random) -> GuiTask:
     tree, names, folders = some_tree(random, random.randint(3, 5), 2)
     name, folder = random.choice(names), random.choice(folders)
     goal = f"Put a copy of {name} into the folder {folder}; the file itself stays where it is."
     return arranged("copy", goal, tree, Operation("copy", name, folder))
 
 
-def sort_endings(random: Random) -> Task:
+def sort_endings(random: Random) -> GuiTask:
     tree, names, folders = some_tree(random, random.randint(5, 7), 2)
     ending = random.choice([name.rpartition(".")[2] for name in names])
     chosen = [name for name in names if name.endswith(ending)][:4]
@@ -122,7 +122,7 @@ def sort_endings(random: Random) -> Task:
     return arranged("sort endings", goal, tree, *(Operation("move", name, folders[0]) for name in chosen))
 
 
-def dig_out(random: Random) -> Task:
+def dig_out(random: Random) -> GuiTask:
     tree, names, folders = some_tree(random, 3, 2)
     outer, inner = folders
     deep = f"{outer}/{random.choice([name for name in FOLDERS if name not in folders])}"
@@ -135,7 +135,7 @@ def dig_out(random: Random) -> Task:
     return arranged("dig out", f"{goal} {inner} stays as it is.", tree, *changes)
 
 
-def put_in_order(random: Random) -> Task:
+def put_in_order(random: Random) -> GuiTask:
     tree, names, folders = some_tree(random, random.randint(4, 6), 1)
     new = f"{random.choice([name for name in FOLDERS if name not in folders])}-{random.randint(2000, 2030)}"
     first, second, third = names[:3]
@@ -145,7 +145,7 @@ def put_in_order(random: Random) -> Task:
     return arranged("put in order", goal, tree, *changes)
 
 
-def empty_folder(random: Random) -> Task:
+def empty_folder(random: Random) -> GuiTask:
     tree, _, folders = some_tree(random, 2, 2)
     folder = folders[0]
     inside = random.sample([name for name in FILES if not any(name in path for path in tree)], 3)
@@ -155,7 +155,7 @@ def empty_folder(random: Random) -> Task:
     return arranged("empty folder", goal, tree, *(Operation("delete", f"{folder}/{name}.txt") for name in inside[1:]))
 
 
-def file_and_correct(random: Random) -> Task:
+def file_and_correct(random: Random) -> GuiTask:
     """Make a folder, move a document there, and change what it says."""
     tree, names, folders = some_tree(random, 4, 1)
     new = f"{random.choice([name for name in FOLDERS if name not in folders])}-{random.randint(2000, 2030)}"
@@ -172,7 +172,7 @@ def file_and_correct(random: Random) -> Task:
     return arranged("file and correct", goal, tree, *changes)
 
 
-def two_documents(random: Random) -> Task:
+def two_documents(random: Random) -> GuiTask:
     """Add a line to two documents, rename one of them."""
     tree, names, _ = some_tree(random, 2, 2)
     first, second = (f"{name.partition('.')[0]}.txt" for name in names)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from agentgym_environments.backends.desktop.setup import FOLDER
 from agentgym_environments.backends.desktop.tree import Element
 from agentgym_environments.synthetic.gui.folders import is_done
-from agentgym_environments.synthetic.gui.task import Operation, Task, Tree
+from agentgym_environments.synthetic.gui.task import GuiTask, Operation, Tree
 
 DIALOGS = {"rename": "Rename File", "mkdir": "Creating New Folder", "touch": "Creating ...", "delete": "Question",
            "save as": "Save As"}  # fmt: skip
@@ -19,10 +19,10 @@ DIALOGS = {"rename": "Rename File", "mkdir": "Creating New Folder", "touch": "Cr
 
 
 @dataclass
-class View:
-    """What the expert goes by."""
+class SolverInput:
+    """Input of the expert."""
 
-    task: Task
+    task: GuiTask
     elements: list[Element]
     files: Tree
     history: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class View:
         return self.history[-1] if self.history else ""
 
 
-def next_action(view: View) -> str:
+def next_action(view: SolverInput) -> str:
     if view.task.shows:
         return calculate(view)
     for change in view.task.plan:
@@ -78,7 +78,7 @@ def fill(field: Element, text: str, confirm: str) -> str:
 # The calculator.
 
 
-def calculate(view: View) -> str:
+def calculate(view: SolverInput) -> str:
     keys, _, then = view.task.keys.partition("\\")
     display = view.find("text")
     if display is None or view.dialog:
@@ -93,7 +93,7 @@ def calculate(view: View) -> str:
     return f"type {keys}"
 
 
-def _in_base(view: View, number: str, shown: str) -> str:
+def _in_base(view: SolverInput, number: str, shown: str) -> str:
     if view.find("button", "AND") is None:
         return click(view.find("item", "Scientific Mode") or view.find("menu", "View"))
     if shown == number:
@@ -108,7 +108,7 @@ def _in_base(view: View, number: str, shown: str) -> str:
 # The editor.
 
 
-def edit(view: View, name: str, text: str) -> str:
+def edit(view: SolverInput, name: str, text: str) -> str:
     """Make the open document say `text`, and save it."""
     shown = view.find("text", window=f"{name} - Mousepad")
     if shown is None or shown.text is None:
@@ -126,7 +126,7 @@ def edit(view: View, name: str, text: str) -> str:
     return fill(shown, text, "press ctrl+s")
 
 
-def replacement(task: Task, text: str) -> tuple[str, str] | None:
+def replacement(task: GuiTask, text: str) -> tuple[str, str] | None:
     """The words of a task that is done by replacing one by the other."""
     if task.kind != "replace everywhere":
         return None
@@ -134,7 +134,7 @@ def replacement(task: Task, text: str) -> tuple[str, str] | None:
     return old, new
 
 
-def replace(view: View, old: str, new: str) -> str:
+def replace(view: SolverInput, old: str, new: str) -> str:
     fields = view.all("text", "Find and Replace")
     everywhere = view.find("checkbox", "Replace all in:")
     if len(fields) < 2 or everywhere is None:
@@ -145,7 +145,7 @@ def replace(view: View, old: str, new: str) -> str:
     return click(everywhere if "checked" not in everywhere.states else view.find("button", "Replace All"))
 
 
-def save_as(view: View, change: Operation) -> str:
+def save_as(view: SolverInput, change: Operation) -> str:
     dialog = view.dialog
     if dialog is not None and dialog.label == DIALOGS["save as"]:
         field = view.all("text", dialog.label)
@@ -159,7 +159,7 @@ def save_as(view: View, change: Operation) -> str:
 # The file manager.
 
 
-def operate(view: View, change: Operation) -> str:
+def operate(view: SolverInput, change: Operation) -> str:
     if change.verb == "save as":
         return save_as(view, change)
     folder, _, name = change.path.rpartition("/")
@@ -180,7 +180,7 @@ def operate(view: View, change: Operation) -> str:
     return go_to(view, folder) or begin(view, change, name)
 
 
-def go_to(view: View, folder: str) -> str:
+def go_to(view: SolverInput, folder: str) -> str:
     """The next step on the way to a folder; nothing when it is open."""
     location = view.find("text")
     here = (location.text or "").rstrip("/") if location else ""
@@ -195,8 +195,8 @@ def go_to(view: View, folder: str) -> str:
     return fill(location, wanted, "press return") if location else "press escape"
 
 
-def begin(view: View, change: Operation, name: str) -> str:
-    """What opens the dialog of a change, or does it."""
+def begin(view: SolverInput, change: Operation, name: str) -> str:
+    """Return what opens the dialog of a change, or does it."""
     if change.verb == "mkdir":
         return "press ctrl+shift+n"
     if change.verb == "touch":
@@ -216,7 +216,7 @@ def begin(view: View, change: Operation, name: str) -> str:
     return {"rename": "press f2", "delete": "press delete", "copy": "press ctrl+c"}[change.verb]
 
 
-def answer(view: View, change: Operation, dialog: Element) -> str:
+def answer(view: SolverInput, change: Operation, dialog: Element) -> str:
     if dialog.label != DIALOGS.get(change.verb):
         return "press escape"
     if change.verb == "delete":

@@ -22,7 +22,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Task:
+class GuiTask:
     kind: str
     goal: str
     apps: tuple[str, ...]
@@ -32,10 +32,10 @@ class Task:
     after: Tree = field(default_factory=dict)
     """The documents when it is done: these and no others."""
     shows: str = ""
-    """What the calculator must show."""
+    """Text that the calculator must show."""
     plan: tuple[Operation, ...] = ()
     keys: str = ""
-    """For the expert: what the calculator is to be told."""
+    """Keys that the expert presses on the calculator."""
 
     @property
     def content(self) -> str:

@@ -9,9 +9,9 @@ from random import Random
 from agentgym.errors import ConfigError
 from agentgym_environments.base.text_env import split_of, task_random
 from agentgym_environments.synthetic.gui import calculations, documents, folders
-from agentgym_environments.synthetic.gui.task import Task
+from agentgym_environments.synthetic.gui.task import GuiTask
 
-Maker = Callable[[Random], Task]
+Maker = Callable[[Random], GuiTask]
 
 KINDS: dict[tuple[str, str], tuple[Maker, ...]] = {
     ("editor", "easy"): documents.EASY,
@@ -36,7 +36,7 @@ def makers(app: str, level: str) -> tuple[Maker, ...]:
 
 
 @lru_cache(maxsize=4096)
-def make_task(app: str, level: str, split: str, index: int) -> Task:
+def make_task(app: str, level: str, split: str, index: int) -> GuiTask:
     """Kinds take turns; a task belongs to the one split that its content says."""
     random = task_random("gui", app, level, split, index)
     kinds = makers(app, level)

@@ -76,7 +76,7 @@ class Maze(TurnEnv):
         }
 
     def expert(self) -> str:
-        """With the map the next step of a shortest way; without, of an explorer who knows what was seen."""
+        """Return the next step: with the map of a shortest way; without it of an explorer who knows what was seen."""
         self.require_episode("expert")
         if self.view != "map":
             return f"go {explore(self.plan, self.seen, self.here, self.view == 'compass') or 'north'}"

@@ -10,7 +10,16 @@ from typing import Any
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
-from agentgym_environments.synthetic.navigation.house import CONTAINERS, ROOMS, SURFACES, THINGS, WAYS, House, State, on
+from agentgym_environments.synthetic.navigation.house import (
+    CONTAINERS,
+    ROOMS,
+    SURFACES,
+    THINGS,
+    WAYS,
+    House,
+    NavigationState,
+    on,
+)
 from agentgym_environments.synthetic.navigation.solver import next_action
 from agentgym_environments.synthetic.navigation.tasks import house
 
@@ -32,13 +41,13 @@ class Navigation(TurnEnv):
         self.rooms, self.goals, self.closed = rooms, goals, closed
         self.task: tuple[str, int] = ("", 0)
         self.house: House
-        self.state: State
+        self.state: NavigationState
 
     def begin(self, split: str, task: int) -> None:
         self.task = (split, task)
         self.house = house(self.rooms, self.goals, self.closed, split, task)
         start = self.house.start
-        self.state = State(start, dict(self.house.things), frozenset(), frozenset({start}))
+        self.state = NavigationState(start, dict(self.house.things), frozenset(), frozenset({start}))
 
     def observe(self) -> str:
         here, state = self.state.here, self.state
@@ -87,7 +96,7 @@ class Navigation(TurnEnv):
         return [way for way in WAYS if way in self.house.doors[self.state.here]]
 
     def _doing(self) -> list[str]:
-        """What changes something here."""
+        """Return what changes something here."""
         here, state = self.state.here, self.state
         doing = [f"go {way}" for way in self._ways()]
         for piece in self.house.furniture[here]:
@@ -116,7 +125,7 @@ class Navigation(TurnEnv):
         }
 
     def expert(self) -> str:
-        """Whatever a helper does who knows only what was seen; "go north" when all is done."""
+        """Return whatever a helper does who knows only what was seen; "go north" when all is done."""
         self.require_episode("expert")
         return "go north" if self._placed() == len(self.house.goals) else next_action(self.house, self.state)
 
@@ -134,4 +143,4 @@ class Navigation(TurnEnv):
         self.begin(*state["task"])
         things = {thing: None if spot is None else (spot[0], spot[1]) for thing, spot in state["things"].items()}
         opened = frozenset((room, piece) for room, piece in state["open"])
-        self.state = State(state["here"], things, opened, frozenset(state["seen"]))
+        self.state = NavigationState(state["here"], things, opened, frozenset(state["seen"]))

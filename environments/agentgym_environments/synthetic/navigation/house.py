@@ -52,7 +52,7 @@ class House:
     """(thing, where it belongs)"""
     start: str
     things: dict[str, Spot]
-    """Where every thing is at first."""
+    """Place of every thing at first."""
 
     @cached_property
     def told(self) -> str:
@@ -82,7 +82,7 @@ class House:
 
 
 @dataclass(frozen=True)
-class State:
+class NavigationState:
     here: str
     things: dict[str, Spot | None]
     """None: carried."""
@@ -95,7 +95,7 @@ class State:
         return next((thing for thing, spot in self.things.items() if spot is None), None)
 
     def shows(self, spot: Spot) -> bool:
-        """What is there can be seen and taken from within the room."""
+        """Return what is there can be seen and taken from within the room."""
         return spot[1] in SURFACES or spot in self.open
 
     def inside(self, spot: Spot) -> list[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentgym_environments.synthetic.navigation.house import House, Spot, State, on
+from agentgym_environments.synthetic.navigation.house import House, NavigationState, Spot, on
 
 
-def next_action(house: House, state: State) -> str:
+def next_action(house: House, state: NavigationState) -> str:
     carried = state.carried
     aims = {thing: spot for thing, spot in house.goals if state.things[thing] != spot}
     if carried in aims:
@@ -27,14 +27,14 @@ def next_action(house: House, state: State) -> str:
     return _look(house, state)
 
 
-def _bring(house: House, state: State, thing: str, spot: Spot) -> str:
+def _bring(house: House, state: NavigationState, thing: str, spot: Spot) -> str:
     if state.here != spot[0]:
         return f"go {house.path(state.here, set(state.seen), {spot[0]})[0]}"
     return f"put {thing} {on(spot[1])} {spot[1]}" if state.shows(spot) else f"open {spot[1]}"
 
 
-def _look(house: House, state: State, doors_only: bool = False) -> str:
-    """To the nearest room not seen, unless something closed is as near."""
+def _look(house: House, state: NavigationState, doors_only: bool = False) -> str:
+    """Go to the nearest room not seen, unless something closed is as near."""
     closed: dict[str, str] = {}
     for room in state.seen if not doors_only else ():
         for piece in house.furniture[room]:

@@ -10,7 +10,7 @@ from agentgym_environments.backends.sandbox import Sandbox
 from agentgym_environments.backends.sandbox.actions import Edit, Run, Said, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 from agentgym_environments.synthetic.research import grader
-from agentgym_environments.synthetic.research.tasks import SIZES, Task, task
+from agentgym_environments.synthetic.research.tasks import SIZES, ResearchTask, task
 
 SOLVED = 0.9
 """Share of the way from the baseline to the reference that counts as success."""
@@ -47,7 +47,7 @@ class Research(ShellEnv):
         self.hard, self.sandbox, self.judge_s = hard, sandbox, judge_s
 
     @property
-    def task(self) -> Task:
+    def task(self) -> ResearchTask:
         return task(self.hard, *self.where)
 
     def open_sandbox(self) -> Sandbox:
@@ -98,7 +98,7 @@ class Research(ShellEnv):
         return self.say(said)
 
     def hint(self) -> str:
-        """What is to be found, a thing a call."""
+        """Return what is to be found, a thing a call."""
         self.require_episode("hint")
         told = self.task.hints()
         self.hints += 1

@@ -8,39 +8,39 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentgym_environments.backends.sandbox import Limits, Sandbox
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 from agentgym_environments.backends.sandbox.packages import FOLDER, installed
-from agentgym_environments.synthetic.research.tasks import SOLVE, Task, csv
+from agentgym_environments.synthetic.research.tasks import SOLVE, ResearchTask, csv
 
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 OUT_BYTES = 1_000_000
 GREATEST = 1e9
 """No prediction or level is larger: what is, is garbage."""
 MOST_BYTES, MOST_FILES = 16 << 20, 1000
-"""What the agent may submit."""
+"""Limits of what the agent may submit."""
 
 
-class Verdict(NamedTuple):
+class ScoreVerdict(NamedTuple):
     score: float | None
     """None where there is none."""
     why: str = ""
 
 
 def sandbox(files: Mapping[str, bytes], backend: str) -> Sandbox:
-    """With numpy, and half a gigabyte of memory."""
-    limits = Limits(memory_mb=512, output_kb=16)  # pyright: ignore[reportCallIssue]
+    """Return a sandbox with numpy, and half a gigabyte of memory."""
+    limits = SandboxLimits(memory_mb=512, output_kb=16)  # pyright: ignore[reportCallIssue]
     env = {"PYTHONPATH": FOLDER, **THREADS}
     return Sandbox(files, limits=limits, readonly=installed("numpy"), env=env, backend=backend)
 
 
 def too_much(files: Mapping[str, bytes]) -> str:
-    """Why the files cannot be submitted; "" when they can."""
+    """Return why the files cannot be submitted; "" when they can."""
     if sum(map(len, files.values())) > MOST_BYTES or len(files) > MOST_FILES:
         return f"the files you made are more than {MOST_BYTES >> 20} MB or {MOST_FILES}: remove some"
     return ""
 
 
-def judge(task: Task, files: Mapping[str, bytes], backend: str, timeout_s: float) -> Verdict:
+def judge(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_s: float) -> ScoreVerdict:
     """`files`: path -> content of what the agent made or changed. What the world brings itself stays as it is."""
     ours = {**task.files(), "inputs.csv": csv(task.inputs)}
     fixed = ours.keys() - {"solve.py"} | {"out.csv"}
@@ -48,13 +48,15 @@ def judge(task: Task, files: Mapping[str, bytes], backend: str, timeout_s: float
     with sandbox({**ours, **theirs}, backend) as box:
         ran = box.run("cd /work; python run.py", timeout_s)
         if ran.stopped:
-            return Verdict(None, f"the program was stopped ({ran.stopped})")
+            return ScoreVerdict(None, f"the program was stopped ({ran.stopped})")
         if ran.code:
-            return Verdict(None, f"the program failed: {(ran.output.strip().splitlines() or ['no word'])[-1][:300]}")
+            return ScoreVerdict(
+                None, f"the program failed: {(ran.output.strip().splitlines() or ['no word'])[-1][:300]}"
+            )
         out = numbers(box.read("out.csv"), len(task.held_out))
     if isinstance(out, str):
-        return Verdict(None, out)
-    return Verdict(SOLVE[task.kind][2](np.array(out), np.array(task.held_out), task.terms))
+        return ScoreVerdict(None, out)
+    return ScoreVerdict(SOLVE[task.kind][2](np.array(out), np.array(task.held_out), task.terms))
 
 
 def numbers(content: bytes | None, count: int) -> list[float] | str:

@@ -52,7 +52,7 @@ SOLVE: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., flo
 
 
 @dataclass(frozen=True)
-class Task:
+class ResearchTask:
     kind: str
     train: Columns
     inputs: Columns
@@ -60,15 +60,15 @@ class Task:
     """y of the held-out rows, which no sandbox ever has."""
     terms: dict[str, int]
     clues: list[Any]
-    """What is to be found, as the reference takes it."""
+    """Facts to be found, as the reference takes them."""
     spoilt: bool
-    """Whether some y of train.csv are not to be trusted."""
+    """True where some y of train.csv are wrong."""
     baseline: float
     reference: float
     """Held-out scores; less is better."""
 
     def files(self) -> dict[str, bytes]:
-        """What the agent begins with."""
+        """Return what the agent begins with."""
         made = {"train.csv": csv(self.train), "terms.json": json.dumps(self.terms).encode(), "run.py": program("run")}
         return {**made, "score.py": program(f"{self.kind}_score"), "solve.py": program(f"{self.kind}_baseline")}
 
@@ -93,7 +93,7 @@ class Task:
         ]
 
     def share(self, score: float) -> float:
-        """How much of the way from the baseline to the reference a score is, in [0, 1]."""
+        """Return how much of the way from the baseline to the reference a score is, in [0, 1]."""
         return round(min(1.0, max(0.0, (self.baseline - score) / (self.baseline - self.reference))), 4)
 
     def needed(self, share: float) -> float:
@@ -111,7 +111,7 @@ def csv(columns: Columns) -> bytes:
 
 
 @lru_cache(maxsize=128)
-def task(hard: bool, split: str, number: int) -> Task:
+def task(hard: bool, split: str, number: int) -> ResearchTask:
     """Every second task is of the same kind. The first draw that belongs to the split and has a gap wide enough."""
     kind = KINDS[number % len(KINDS)]
     for attempt in range(1000):
@@ -124,7 +124,7 @@ def task(hard: bool, split: str, number: int) -> Task:
     raise AssertionError(f"no {kind} task of {split} can be drawn")
 
 
-def _task(kind: str, clues: list[Any], terms: dict[str, int], columns: Columns) -> Task:
+def _task(kind: str, clues: list[Any], terms: dict[str, int], columns: Columns) -> ResearchTask:
     train = {name: column[:ROWS] for name, column in columns.items() if name != "true"}
     inputs = {name: column[ROWS:] for name, column in columns.items() if name not in ("y", "true")}
     held_out = columns["true"][ROWS:]
@@ -133,7 +133,7 @@ def _task(kind: str, clues: list[Any], terms: dict[str, int], columns: Columns) 
     truth = np.array(held_out)
     first = score(baseline(*given, terms), truth, terms)
     best = score(reference(*given, terms, clues), truth, terms)
-    return Task(kind, train, inputs, held_out, terms, clues, columns["y"] != columns["true"], first, best)
+    return ResearchTask(kind, train, inputs, held_out, terms, clues, columns["y"] != columns["true"], first, best)
 
 
 # The kinds. Each draws clues, terms and columns: `y` as it is told in train.csv, `true` as it is judged by.
@@ -212,5 +212,5 @@ def stock(chance: random.Random, hard: bool) -> tuple[list[Any], dict[str, int],
 
 
 def _short(x: float) -> float:
-    """As the file will say it."""
+    """Return a number as the file has it."""
     return float(f"{x:.6g}")

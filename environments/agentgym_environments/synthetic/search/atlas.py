@@ -30,7 +30,7 @@ WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
-class City:
+class AtlasCity:
     id: str
     name: str
     country: str
@@ -42,7 +42,7 @@ class City:
     others: tuple[str, ...]
     """Other names, in Latin letters."""
     airport: str = ""
-    """Of the one airport that serves it and no namesake; else empty."""
+    """Code of the one airport that serves it and no namesake; else empty."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ class Airport:
     """Id of the city that it serves; empty where the join found none."""
 
 
-Entity = City | Country | Airport
+Entity = AtlasCity | Country | Airport
 
 
 @dataclass(frozen=True)
 class Atlas:
-    cities: dict[str, City]
+    cities: dict[str, AtlasCity]
     countries: dict[str, Country]
     airports: dict[str, Airport]
 
@@ -130,8 +130,8 @@ def read_atlas(smallest: int = 15000) -> Atlas:
         for city in (_city(one) for _, one in sorted(names.get_cities().items(), key=lambda pair: int(pair[0])))
         if city.country in nations
     }
-    by_name: dict[tuple[str, str], list[City]] = defaultdict(list)
-    by_country: dict[str, list[City]] = defaultdict(list)
+    by_name: dict[tuple[str, str], list[AtlasCity]] = defaultdict(list)
+    by_country: dict[str, list[AtlasCity]] = defaultdict(list)
     for city in cities.values():
         by_name[city.country, fold(city.name)].append(city)
         by_country[city.country].append(city)
@@ -145,7 +145,7 @@ def read_atlas(smallest: int = 15000) -> Atlas:
     return Atlas(_with_airports(cities, airports), countries, airports)
 
 
-def _city(one: dict[str, Any]) -> City:
+def _city(one: dict[str, Any]) -> AtlasCity:
     seen, others = {fold(one["name"])}, []
     for other in one["alternatenames"]:
         if len(others) == MOST_NAMES:
@@ -153,7 +153,7 @@ def _city(one: dict[str, Any]) -> City:
         if other.isascii() and other.replace(" ", "").isalpha() and fold(other) not in seen and len(other) > 3:
             seen.add(fold(other))
             others.append(other)
-    return City(
+    return AtlasCity(
         id=f"city-{one['geonameid']}",
         name=one["name"],
         country=one["countrycode"],
@@ -164,7 +164,7 @@ def _city(one: dict[str, Any]) -> City:
     )
 
 
-def _airport(name: str, one: dict[str, Any], by_name: dict[tuple[str, str], list[City]]) -> Airport:
+def _airport(name: str, one: dict[str, Any], by_name: dict[tuple[str, str], list[AtlasCity]]) -> Airport:
     place = (one["lat"], one["lon"])
     served = by_name.get((one["country"], fold(one["city"])), [])
     joined = len(served) == 1 and distance_km(place, served[0].place) <= NEAR_KM
@@ -186,8 +186,8 @@ def _country(
     one: dict[str, Any],
     nations: dict[str, Any],
     continents: dict[str, Any],
-    cities: list[City],
-    by_name: dict[tuple[str, str], list[City]],
+    cities: list[AtlasCity],
+    by_name: dict[tuple[str, str], list[AtlasCity]],
 ) -> Country:
     code = one["iso"]
     capital = by_name.get((code, fold(one["capital"])), [])
@@ -213,7 +213,7 @@ def _country(
     )
 
 
-def _with_airports(cities: dict[str, City], airports: dict[str, Airport]) -> dict[str, City]:
+def _with_airports(cities: dict[str, AtlasCity], airports: dict[str, Airport]) -> dict[str, AtlasCity]:
     """Tell cities of their airport, where no other airport names a city of that name."""
     serving: dict[str, list[Airport]] = defaultdict(list)
     for airport in airports.values():
@@ -223,7 +223,7 @@ def _with_airports(cities: dict[str, City], airports: dict[str, Airport]) -> dic
 
 
 def distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Along a great circle, on a sphere of 6371 km."""
+    """Return the distance along a great circle, on a sphere of 6371 km."""
     (north, east), (to_north, to_east) = ((math.radians(x), math.radians(y)) for x, y in (one, other))
     half = math.sin((to_north - north) / 2) ** 2
     half += math.cos(north) * math.cos(to_north) * math.sin((to_east - east) / 2) ** 2

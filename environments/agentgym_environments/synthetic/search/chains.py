@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from agentgym_environments.backends.retrieval.document import Document
-from agentgym_environments.synthetic.search.atlas import Airport, Atlas, City, Country, Entity, fold
+from agentgym_environments.synthetic.search.atlas import Airport, Atlas, AtlasCity, Country, Entity, fold
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Relation:
     """A step to another thing."""
 
     key: str
-    """Of the fact, in the document that states it."""
+    """Key of the fact, in the document that states it."""
     phrase: str
-    """What a question calls the thing that it leads to."""
+    """Words of a question for the thing that it leads to."""
     to: Callable[[Any], str]
     """Id of the one thing that it leads to; empty when there is none."""
     stated_there: bool = False
@@ -34,7 +34,7 @@ class Relation:
 
 RELATIONS: dict[type, tuple[Relation, ...]] = {
     Airport: (Relation("city", "the city served by {}", lambda airport: airport.city),),
-    City: (
+    AtlasCity: (
         Relation("country", "the country of {}", lambda city: f"country-{city.country.lower()}"),
         Relation("city", "the only airport serving {}", lambda city: city.airport, stated_there=True),
     ),
@@ -50,7 +50,7 @@ RELATIONS: dict[type, tuple[Relation, ...]] = {
 }
 
 VALUES: dict[type, dict[str, tuple[str, Callable[[Any], str]]]] = {
-    City: {
+    AtlasCity: {
         "population": ("What is the population of {}?", lambda city: f"{city.population:,}" if city.population else ""),
     },
     Airport: {
@@ -64,8 +64,9 @@ VALUES: dict[type, dict[str, tuple[str, Callable[[Any], str]]]] = {
     },
 }
 
-"""What a question asks for at the end. Time zones, currencies and calling codes stand in the documents too, but are not
-asked for: who knows the world guesses them from the question, as nobody guesses a population to the last digit."""
+"""Attributes that a question asks for at the end. Time zones, currencies and calling codes stand in the documents
+too, but are not asked for: they can be guessed from the
+question, as a population cannot."""
 
 NAMED = ("city", "second")
 """Relations that may end a chain: then the name of the thing is the answer (of `city`, the airport's)."""
@@ -80,9 +81,9 @@ class Chain:
     facts: tuple[tuple[str, str], ...]
     """(document, key of the fact), in the order in which they have to be read."""
     queries: tuple[str, ...]
-    """What a solver that has read the facts before searches for each of them by."""
+    """Queries for each of the facts by a solver that has read the ones before."""
     countries: frozenset[str]
-    """Of every thing in the chain: ISO codes."""
+    """ISO codes of every thing in the chain."""
 
     @property
     def gold(self) -> tuple[str, ...]:
@@ -98,7 +99,7 @@ class Chains:
 
     @cached_property
     def titles(self) -> Counter[str]:
-        """How many documents have each title."""
+        """Return how many documents have each title."""
         return Counter(fold(document.title) for document in self.documents.values())
 
     @cached_property
@@ -106,7 +107,7 @@ class Chains:
         return Counter(fold(city.name) for city in self.atlas.cities.values())
 
     def steps(self, here: Entity, path: tuple[str, ...]) -> list[tuple[Relation, Entity]]:
-        """Where a chain may go on to from `here`, having been at `path`."""
+        """Return where a chain may go on to from `here`, having been at `path`."""
         found = []
         for relation in RELATIONS[type(here)]:
             there = relation.to(here)
@@ -159,7 +160,7 @@ class Chains:
         if any(within(name, question) for name in [*bridges, fold(chain.answers[0])]):
             return False
         for here, there in pairwise(things):  # a country's document names its capital, and so tells the country too
-            upward = isinstance(here, City) and isinstance(there, Country)
+            upward = isinstance(here, AtlasCity) and isinstance(there, Country)
             if upward and within(fold(here.name), fold(self.documents[there.id].contents)):
                 return False
         earlier = " | ".join(fold(self.documents[one].contents) for one in chain.gold[:-1])
@@ -168,9 +169,9 @@ class Chains:
 
 def _query(thing: Entity, before: Entity | None) -> str:
     """The name, and the country's where who has come this way has read it."""
-    return f"{thing.name} {before.name}" if isinstance(before, Country) and isinstance(thing, City) else thing.name
+    return f"{thing.name} {before.name}" if isinstance(before, Country) and isinstance(thing, AtlasCity) else thing.name
 
 
 def within(words: str, text: str) -> bool:
-    """Whether `words` stand in `text` one after another as whole words; both are folded."""
+    """Return whether `words` stand in `text` one after another as whole words; both are folded."""
     return f" {words} " in f" {text} "

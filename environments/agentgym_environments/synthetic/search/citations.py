@@ -1,4 +1,4 @@
-"""What ReSeek's rewards are made of: was a judgement of what was found right, and does an answer cite what it rests on?
+"""Parts of ReSeek's rewards: was a judgement of what was found right, and does an answer cite what it rests on?
 
 Pure functions over a world's `info`. The world pays none of this itself: a judgement of rubbish found on purpose is
 easily right, so that an agent could live on it. A trainer that wants it adds `judge_reward` to the turn that judged.
@@ -28,12 +28,12 @@ def parse_judgement(text: str) -> bool | None:
 
 
 def useful(shown: Iterable[str], gold: Collection[str]) -> bool:
-    """Whether any document shown is one that the answer rests on."""
+    """Return whether any document shown is one that the answer rests on."""
     return any(name in gold for name in shown)
 
 
 def tells(passages: Iterable[str], answers: Sequence[str]) -> bool:
-    """Whether any passage contains an answer, both normalised: a target where no gold documents are known."""
+    """Return whether any passage contains an answer, both normalised: a target where no gold documents are known."""
     texts = [f" {normalise(passage)} " for passage in passages]
     return any(f" {normalise(answer)} " in text for answer in answers if normalise(answer) for text in texts)
 
@@ -59,7 +59,7 @@ def judge_rewards(infos: Sequence[Mapping[str, Any]]) -> list[float]:
 @dataclass(frozen=True)
 class Citations:
     cited: tuple[str, ...]
-    """In order, without repeats."""
+    """Citations in order, without repeats."""
     unseen: tuple[str, ...]
     """Cited though never shown: made up, or guessed."""
     precision: float
@@ -74,7 +74,8 @@ def split_citations(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_citations(cited: Sequence[str], shown: Collection[str], gold: Collection[str]) -> Citations:
-    """What was cited, against what was shown and what the answer rests on. What was not shown supports nothing."""
+    """Return what was cited, against what was shown and what the answer rests on. What was not shown supports
+    nothing."""
     cited = tuple(dict.fromkeys(cited))
     right = sum(name in gold and name in shown for name in cited)
     return Citations(

@@ -89,7 +89,7 @@ class Search(TurnEnv):
         self.task = (split, task)
         self.chain = questions(self.smallest, self.hops, split, self.env_spec.splits[split])[task]
         self.view: list[Any] = ["question"]
-        """What the agent looks at: ["results", query, ids], ["page", id], ["found", id, text] and so on."""
+        """Present view of the agent: ["results", query, ids], ["page", id], ["found", id, text] and so on."""
         self.known: dict[str, str] = {}
         """Documents that searches listed; their contents too where the library has no such document."""
         self.read: set[tuple[str, int]] = set()
@@ -97,7 +97,7 @@ class Search(TurnEnv):
         self.unjudged: list[str] = []
         """Documents that the last search or opening showed, until they are judged."""
         self.judgement: dict[str, bool] | None = None
-        """Of the last action, when it judged."""
+        """Judgement in the last action, when it judged."""
 
     # Acting.
 

@@ -1,4 +1,4 @@
-"""Whether an answer is right, as SQuAD counts it: lower case, no punctuation, no articles, single spaces.
+"""Comparison of answers as in SQuAD: lower case, no punctuation, no articles, single spaces.
 
 Two things beyond SQuAD: accents are folded, since the corpus spells names as their countries do, and a point or comma
 inside a number goes without leaving a space, as all punctuation does ("1,234" is "1234").
@@ -22,7 +22,7 @@ def normalise(text: str) -> str:
 
 
 def exact_match(said: str, answers: Sequence[str]) -> bool:
-    """Whether `said` is one of `answers` once both are normalised; an empty answer never is."""
+    """Return whether `said` is one of `answers` once both are normalised; an empty answer never is."""
     return bool(normalise(said)) and normalise(said) in map(normalise, answers)
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 
 from agentgym_environments.backends.retrieval.document import Document
-from agentgym_environments.synthetic.search.atlas import Airport, Atlas, City, Country
+from agentgym_environments.synthetic.search.atlas import Airport, Atlas, AtlasCity, Country
 
 CITY = {
     "country": ("{name} is a city in {country}.", "{name} is a place in {country}.", "In {country} lies {name}."),
@@ -83,15 +83,15 @@ def documents(atlas: Atlas) -> Iterator[Document]:
         yield _city(city, atlas)
 
 
-def _most_populous(atlas: Atlas) -> dict[str, City]:
-    first: dict[str, City] = {}
+def _most_populous(atlas: Atlas) -> dict[str, AtlasCity]:
+    first: dict[str, AtlasCity] = {}
     for city in atlas.cities.values():
         if city.country not in first or city.population > first[city.country].population:
             first[city.country] = city
     return first
 
 
-def _city(city: City, atlas: Atlas) -> Document:
+def _city(city: AtlasCity, atlas: Atlas) -> Document:
     values = {
         **vars(city),
         "country": atlas.countries[f"country-{city.country.lower()}"].name,
@@ -103,7 +103,7 @@ def _city(city: City, atlas: Atlas) -> Document:
     return _write(city.id, city.name, CITY, values, absent)
 
 
-def _country(country: Country, atlas: Atlas, first: City | None) -> Document:
+def _country(country: Country, atlas: Atlas, first: AtlasCity | None) -> Document:
     near = [atlas.countries[one].name for one in country.neighbours]
     second = atlas.cities[country.second].name if country.second else ""
     values = {

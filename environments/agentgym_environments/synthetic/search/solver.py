@@ -50,7 +50,7 @@ def _other(query: str, name: str, view: Sequence[Any]) -> str:
 
 
 def hint(chain: Chain, step: int) -> str:
-    """What to look for next and by which words; never a fact that has not been read."""
+    """Return what to look for next and by which words; never a fact that has not been read."""
     if step == len(chain.facts):
         return "All that is needed has been shown: answer what the question asks for."
     key = chain.facts[step][1]

@@ -1,4 +1,4 @@
-"""Which questions a world asks: drawn from (hops, split), the same on every machine for the same data packages.
+"""Questions of a world: drawn from (hops, split), the same on every machine for the same data packages.
 
 A country belongs to one split with all that lies in it, and a chain stays in its split, so that no fact learnt from
 training answers a question of another split.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from agentgym.errors import ConfigError
 from agentgym_environments.base.text_env import split_of, task_random
-from agentgym_environments.synthetic.search.atlas import Atlas, City, Entity
+from agentgym_environments.synthetic.search.atlas import Atlas, AtlasCity, Entity
 from agentgym_environments.synthetic.search.chains import VALUES, Chain, Chains, Relation
 from agentgym_environments.synthetic.search.library import library
 
@@ -93,7 +93,7 @@ def _starts(atlas: Atlas, split: str) -> dict[str, dict[str, list[Entity]]]:
     """Things of the split by country and kind, so that no country or kind crowds out the others."""
     found: dict[str, dict[str, list[Entity]]] = defaultdict(lambda: defaultdict(list))
     for thing in atlas.all():
-        if _split(thing.country) == split and not (isinstance(thing, City) and not thing.population):
+        if _split(thing.country) == split and not (isinstance(thing, AtlasCity) and not thing.population):
             found[thing.country][type(thing).__name__].append(thing)
     return found
 

@@ -11,9 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
-from agentgym_environments.synthetic.shop.goals import Goal
-from agentgym_environments.synthetic.shop.shop import Event, Refused, State, go
-from agentgym_environments.synthetic.shop.views import Group, Press, View, view
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal
+from agentgym_environments.synthetic.shop.shop import Event, EventRefused, State, go
+from agentgym_environments.synthetic.shop.views import ListingGroup, PageView, Press, view
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,7 +35,7 @@ h1 { font-size: 1.3em; } p { margin: .5em 0; } a { color: #0645ad; } button { pa
 class Customer:
     """A session: what is wanted, for the streets of the account and the score, and the state so far."""
 
-    goal: Goal
+    goal: ShoppingGoal
     state: State = field(default_factory=State)
 
 
@@ -59,7 +59,7 @@ def application(customers: dict[str, Customer]) -> FastAPI:
         try:
             event = event_of(path, dict(request.query_params))
             state = submit(go(customer.state, event), dict(parse_qsl(body))) if body else go(customer.state, event)
-        except Refused as refused:
+        except EventRefused as refused:
             return HTMLResponse(page(customer.state, customer.goal, str(refused)), 409, headers=FRESH)
         customer.state = state
         if request.method == "POST" and not state.ordered:
@@ -74,7 +74,7 @@ def application(customers: dict[str, Customer]) -> FastAPI:
 
 
 def event_of(path: str, query: dict[str, str]) -> Event:
-    """What asking for a page does. Raises Refused where there is none."""
+    """Return what asking for a page does. Raises EventRefused where there is none."""
     head, _, tail = path.partition("/")
     if head == "search" and not tail:
         return ("search", query.get("q", ""), query.get("page", "1"))
@@ -82,7 +82,7 @@ def event_of(path: str, query: dict[str, str]) -> Event:
         return ("product", tail)
     if head in ("", "basket", "checkout", "account") and not tail:
         return (head or "home",)
-    raise Refused("there is no such page")
+    raise EventRefused("there is no such page")
 
 
 def url_of(event: Event) -> str:
@@ -94,14 +94,14 @@ def url_of(event: Event) -> str:
 
 
 def here(state: State) -> Event:
-    """What leads to the page that a customer is on."""
+    """Return what leads to the page that a customer is on."""
     if state.page == "results":
         return ("search", state.query, str(state.number))
     return ("product", str(state.product)) if state.page == "product" else (state.page,)
 
 
 def submit(state: State, form: dict[str, str]) -> State:
-    """The state after a form: what was chosen, then the button. Raises Refused, all of it or nothing."""
+    """The state after a form: what was chosen, then the button. Raises EventRefused, all of it or nothing."""
     does = form.pop("do", "save")
     for name, value in form.items():
         state = go(state, ("choose", name, value))
@@ -109,11 +109,11 @@ def submit(state: State, form: dict[str, str]) -> State:
     if verb == "save":
         return state
     if verb not in ("add", "buy", "remove", "order"):
-        raise Refused(f"there is no button {verb}")
+        raise EventRefused(f"there is no button {verb}")
     return go(state, (verb, line) if line else (verb,))
 
 
-def page(state: State, goal: Goal, problem: str = "") -> str:
+def page(state: State, goal: ShoppingGoal, problem: str = "") -> str:
     """HTML."""
     seen = view(state, goal)
     problem = f"<p><strong>{escape(problem)}</strong></p>" if problem else ""
@@ -123,7 +123,7 @@ def page(state: State, goal: Goal, problem: str = "") -> str:
     return f'<!doctype html><html lang="en">{head}<body>{top}{problem}<main>{_main(seen)}</main></body></html>'
 
 
-def _main(seen: View) -> str:
+def _main(seen: PageView) -> str:
     texts = "".join(f"<p>{escape(text)}</p>" for text in seen.texts)
     return f"<h1>{escape(seen.title)}</h1>{texts}{''.join(map(_entry, seen.entries))}{_form(seen)}"
 
@@ -142,7 +142,7 @@ def _entry(entry: Press) -> str:
     return f'<p><a href="{escape(url_of(entry.event))}">{escape(f"{entry.label} {entry.note}")}</a></p>'
 
 
-def _form(seen: View) -> str:
+def _form(seen: PageView) -> str:
     """Lists to choose in and buttons, which send what is chosen along."""
     if not seen.groups and not seen.buttons:
         return ""
@@ -151,7 +151,7 @@ def _form(seen: View) -> str:
     return f'<form method="post" autocomplete="off">{"".join(map(_group, seen.groups))}<p>{pressed}</p></form>'
 
 
-def _group(group: Group) -> str:
+def _group(group: ListingGroup) -> str:
     options = "".join(
         f"<option{' selected' if value == group.chosen else ''}>{escape(value)}</option>" for value in group.values
     )

@@ -33,14 +33,14 @@ NUMBER = "first => { if (!window.__numbered) { window.__numbered = true; __seen.
 
 
 @dataclass(frozen=True)
-class Element:
+class ShopElement:
     """A line of the accessibility tree that can be acted on."""
 
     id: int
     role: str
     name: str
     value: str
-    """What a field holds or a list has selected."""
+    """Text that a field holds or a list has selected."""
     options: tuple[str, ...]
 
 
@@ -124,7 +124,7 @@ class ShopBrowser(EpisodeEnv):
 
     @property
     def customer(self) -> Customer:
-        """What the shop knows of this session: its state and the goal."""
+        """Return what the shop knows of this session: its state and the goal."""
         assert self._customer is not None
         return self._customer
 
@@ -176,8 +176,8 @@ class ShopBrowser(EpisodeEnv):
         return self.customer.goal, self.customer.state
 
 
-def elements(tree: str) -> list[Element]:
-    """What can be acted on in an accessibility tree."""
+def elements(tree: str) -> list[ShopElement]:
+    """Return what can be acted on in an accessibility tree."""
     found = []
     for line in tree.splitlines():
         match = re.match(r'\s*\[(\d+)\] (link|button|searchbox|combobox) ("(?:[^"\\]|\\.)*")(.*)', line)
@@ -187,11 +187,11 @@ def elements(tree: str) -> list[Element]:
         value = re.search(rf"(?:value=|selected ){quoted}", match[4])
         options = re.findall(rf"(?:selected|option) {quoted}", match[4])
         said = json.loads(value[1]) if value else ""
-        found.append(Element(int(match[1]), match[2], json.loads(match[3]), said, tuple(map(json.loads, options))))
+        found.append(ShopElement(int(match[1]), match[2], json.loads(match[3]), said, tuple(map(json.loads, options))))
     return found
 
 
-def page_offers(here: list[Element], searches: list[str]) -> list[str]:
+def page_offers(here: list[ShopElement], searches: list[str]) -> list[str]:
     """Clicks on links and buttons, lists to choose in, and words of the task for the search."""
     said = []
     for one in here:
@@ -204,7 +204,7 @@ def page_offers(here: list[Element], searches: list[str]) -> list[str]:
     return said
 
 
-def on_page(event: Event, said: str, here: list[Element]) -> str:
+def on_page(event: Event, said: str, here: list[ShopElement]) -> str:
     """An event of the shop (`said` in text) as the next action on its page."""
     if event[0] == "choose":
         field = next(one for one in here if one.role == "combobox" and one.name == event[1])
@@ -217,8 +217,8 @@ def on_page(event: Event, said: str, here: list[Element]) -> str:
     return _click(here, said.removeprefix("click "))
 
 
-def _click(here: list[Element], label: str) -> str:
-    """On the link or button of that name; a note may follow it."""
+def _click(here: list[ShopElement], label: str) -> str:
+    """Click the link or button of that name; a note may follow it."""
     named = [one for one in here if one.role in ("link", "button")]
     exact = [one for one in named if one.name == label]
     return f"click {(exact or [one for one in named if one.name.startswith(f'{label} ')])[0].id}"

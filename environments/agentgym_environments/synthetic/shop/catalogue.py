@@ -42,7 +42,7 @@ class Product:
     cents: int
     title: str
     stars: float
-    """What other customers gave, 1 to 5. Of no use but to lead astray."""
+    """Rating by other customers, 1 to 5: of no use but to lead astray."""
 
     @property
     def code(self) -> str:

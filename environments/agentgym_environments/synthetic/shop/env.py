@@ -11,11 +11,11 @@ from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.synthetic.shop.catalogue import search
-from agentgym_environments.synthetic.shop.goals import Goal, score
-from agentgym_environments.synthetic.shop.shop import Event, Line, Refused, State, go
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, score
+from agentgym_environments.synthetic.shop.shop import Event, EventRefused, Line, State, go
 from agentgym_environments.synthetic.shop.solver import next_move
 from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
-from agentgym_environments.synthetic.shop.views import View, plain, view
+from agentgym_environments.synthetic.shop.views import PageView, plain, view
 
 
 class Shop(TurnEnv):
@@ -32,7 +32,7 @@ class Shop(TurnEnv):
 
     def begin(self, split: str, task_index: int) -> None:
         self.task = (split, task_index)
-        self.goal: Goal = make_task(self.level, split, task_index)
+        self.goal: ShoppingGoal = make_task(self.level, split, task_index)
         self.state = State()
 
     def observe(self) -> str:
@@ -47,7 +47,7 @@ class Shop(TurnEnv):
             return None
         try:
             self.state = go(self.state, event)
-        except Refused:
+        except EventRefused:
             return None
         return ordered(self.goal, self.state)
 
@@ -93,7 +93,7 @@ def told(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:
     )
 
 
-def ordered(goal: Goal, state: State) -> Outcome:
+def ordered(goal: ShoppingGoal, state: State) -> Outcome:
     """The reward of a placed order, nothing before."""
     if not state.ordered:
         return Outcome()
@@ -101,7 +101,7 @@ def ordered(goal: Goal, state: State) -> Outcome:
     return Outcome(worth, ended=True, success=worth == 1.0)
 
 
-def understand(action: str, seen: View) -> Event | None:
+def understand(action: str, seen: PageView) -> Event | None:
     """The event that a line of text (lower case, single spaces) names on a page; None when there is none."""
     verb, _, rest = action.partition(" ")
     if verb == "search" and rest:
@@ -117,7 +117,7 @@ def understand(action: str, seen: View) -> Event | None:
     return None
 
 
-def say(event: Event, seen: View) -> str:
+def say(event: Event, seen: PageView) -> str:
     """An event as an action on a page; the reverse of `understand`."""
     if event[0] == "choose":
         return f"choose {event[1]} {event[2]}"
@@ -125,7 +125,7 @@ def say(event: Event, seen: View) -> str:
     return f"click {label}" if label else f"search {event[1]}"
 
 
-def offers(seen: View, goal: Goal) -> list[str]:
+def offers(seen: PageView, goal: ShoppingGoal) -> list[str]:
     """Everything that can be clicked or chosen, and searches for words of the task."""
     words = [query for one in goal.wanted for query in (one.kind, " ".join((*one.features, one.kind)))]
     searches = [f"search {query.lower()}" for query in dict.fromkeys(words)]
@@ -133,7 +133,7 @@ def offers(seen: View, goal: Goal) -> list[str]:
     return [*searches, *clicks, *(f"choose {group.name} {value}" for group in seen.groups for value in group.values)]
 
 
-def state_key(goal: Goal, state: State) -> str:
+def state_key(goal: ShoppingGoal, state: State) -> str:
     """Names a task and all that the shop knows of the customer."""
     return hashlib.sha256(f"{goal}\n{state}".encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""What a customer wants, and how much of it an order has."""
+"""Goals of a customer, and the share of them that an order meets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Wanted:
 
     @property
     def content(self) -> str:
-        """What decides about the split: never asked for in another."""
+        """Return what decides about the split: never asked for in another."""
         return "/".join((self.kind, *sorted(self.features)))
 
     def has(self, product: Product) -> bool:
-        """Whether a product can be ordered so that nothing but the price is amiss."""
+        """Return whether a product can be ordered so that nothing but the price is amiss."""
         offered = dict(product.options)
         return (
             product.kind == self.kind
@@ -39,16 +39,16 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Goal:
+class ShoppingGoal:
     text: str
-    """As the agent reads it."""
+    """Text that the agent reads."""
     wanted: tuple[Wanted, ...]
     cents: int
     """Most that the whole order may cost."""
     address: str = ""
-    """Where it shall go; empty where nothing was said."""
+    """Address where it shall go; empty where none was named."""
     streets: tuple[str, ...] = ()
-    """Of the customer's addresses, in the order of ADDRESSES."""
+    """Streets of the customer's addresses, in the order of ADDRESSES."""
 
     @property
     def points(self) -> int:
@@ -63,8 +63,8 @@ def matched(wanted: Wanted, line: Line) -> int:
     return 1 + len(set(wanted.features) & set(product.features)) + len(set(wanted.options) & set(line.options))
 
 
-def assign(goal: Goal, basket: tuple[Line, ...]) -> tuple[int | None, ...]:
-    """For each wanted product the index of the line that serves it best, or None."""
+def assign(goal: ShoppingGoal, basket: tuple[Line, ...]) -> tuple[int | None, ...]:
+    """Return for each wanted product the index of the line that serves it best, or None."""
     slots: list[int | None] = [*range(len(basket)), *([None] * len(goal.wanted))]
 
     def worth(chosen: tuple[int | None, ...]) -> int:
@@ -74,7 +74,7 @@ def assign(goal: Goal, basket: tuple[Line, ...]) -> tuple[int | None, ...]:
     return tuple(i if i is not None and matched(one, basket[i]) else None for one, i in zip(goal.wanted, best))
 
 
-def score(goal: Goal, state: State) -> float:
+def score(goal: ShoppingGoal, state: State) -> float:
     """Points had / points there are, from 0 to 1: what the order would be worth (or is).
 
     A point each for the kind, every feature and every option of each wanted product, for the price, and for the address

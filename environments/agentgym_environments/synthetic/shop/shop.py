@@ -14,7 +14,7 @@ A_PAGE = 5
 BASKET = 5
 """Most lines in a basket."""
 ADDRESSES = ("home", "office", "parents")
-"""What a customer's account holds; the first is where an order goes unless another is chosen."""
+"""Addresses of a customer's account; the first is where an order goes unless another is chosen."""
 PAGES = ("home", "results", "product", "basket", "checkout", "account", "thanks")
 
 
@@ -33,29 +33,29 @@ class State:
     page: str = "home"
     query: str = ""
     number: int = 1
-    """Of the page of results."""
+    """Number of the page of results."""
     product: int = 0
     """The one looked at, or 0."""
     chosen: tuple[tuple[str, str], ...] = ()
-    """Of the options of that product."""
+    """Options of that product that are chosen."""
     basket: tuple[Line, ...] = ()
     address: str = ADDRESSES[0]
     ordered: bool = False
 
 
 Event = tuple[str, ...]
-"""What a customer does: ("search", words, page), ("product", number), ("home",), ("basket",), ("checkout",),
+"""Event by a customer: ("search", words, page), ("product", number), ("home",), ("basket",), ("checkout",),
 ("account",), ("choose", name, value), ("add",), ("buy",), ("remove", line), ("order",)."""
 
 
-class Refused(Exception):
+class EventRefused(Exception):
     """The shop has no such page or button there."""
 
 
 def go(state: State, event: Event) -> State:
-    """The state after an event. Raises Refused, saying why."""
+    """The state after an event. Raises EventRefused, saying why."""
     if state.ordered:
-        raise Refused("the order is placed")
+        raise EventRefused("the order is placed")
     verb, *rest = event
     if verb in ("home", "basket", "checkout", "account"):
         return replace(state, page=verb)
@@ -71,7 +71,7 @@ def go(state: State, event: Event) -> State:
         return _remove(state, rest[0])
     if verb == "order" and state.page == "checkout" and state.basket:
         return replace(state, page="thanks", ordered=True)
-    raise Refused(f"there is no {verb} here")
+    raise EventRefused(f"there is no {verb} here")
 
 
 def found(state: State) -> tuple[int, ...]:
@@ -91,15 +91,15 @@ def total(state: State) -> int:
 def _results(state: State, query: str, number: str = "1") -> State:
     query = " ".join(query.split())[:200]
     if not query:
-        raise Refused("search for something")
+        raise EventRefused("search for something")
     if not number.isascii() or not number.isdigit() or len(number) > 3 or not 1 <= int(number) <= last_page(query):
-        raise Refused(f"there is no page {number} of results")
+        raise EventRefused(f"there is no page {number} of results")
     return replace(state, page="results", query=query, number=int(number))
 
 
 def _look(state: State, number: str) -> State:
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) not in products():
-        raise Refused(f"there is no product {number}")
+        raise EventRefused(f"there is no product {number}")
     product = products()[int(number)]
     if state.product == product.number:
         return replace(state, page="product")
@@ -110,25 +110,25 @@ def _look(state: State, number: str) -> State:
 def _choose(state: State, name: str, value: str) -> State:
     if state.page == "account" and name == "address":
         if value not in ADDRESSES:
-            raise Refused(f"the account has no address {value}")
+            raise EventRefused(f"the account has no address {value}")
         return replace(state, address=value)
     offered = dict(products()[state.product].options) if state.page == "product" else {}
     if value not in offered.get(name, ()):
-        raise Refused(f"there is no {name} {value} here")
+        raise EventRefused(f"there is no {name} {value} here")
     return replace(state, chosen=tuple((one, value if one == name else old) for one, old in state.chosen))
 
 
 def _add(state: State, then: str) -> State:
     if state.page != "product":
-        raise Refused("no product is shown")
+        raise EventRefused("no product is shown")
     if len(state.basket) == BASKET:
-        raise Refused(f"the basket holds {BASKET} products")
+        raise EventRefused(f"the basket holds {BASKET} products")
     line = Line(state.product, state.chosen)
     return replace(state, page=then, basket=(*state.basket, line))
 
 
 def _remove(state: State, line: str) -> State:
     if state.page != "basket" or line not in map(str, range(1, len(state.basket) + 1)):
-        raise Refused(f"the basket has no line {line}")
+        raise EventRefused(f"the basket has no line {line}")
     index = int(line) - 1
     return replace(state, basket=state.basket[:index] + state.basket[index + 1 :])

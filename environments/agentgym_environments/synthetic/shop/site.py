@@ -11,7 +11,7 @@ from functools import cache
 
 from agentgym.errors import EnvironmentFailure, MissingDependency
 from agentgym_environments.synthetic.shop.app import Customer, application
-from agentgym_environments.synthetic.shop.goals import Goal
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal
 
 START_S = 20.0
 """Most seconds until the server answers."""
@@ -23,7 +23,7 @@ def require() -> None:
         raise MissingDependency("the shop in a browser needs FastAPI and uvicorn: pip install 'turngym[shop]'")
 
 
-class Site:
+class ShopSite:
     """A server in a background thread that ends with the process."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Site:
                 raise EnvironmentFailure("the shop's server did not start")
             time.sleep(0.005)
 
-    def welcome(self, goal: Goal) -> tuple[str, Customer]:
+    def welcome(self, goal: ShoppingGoal) -> tuple[str, Customer]:
         """A new customer and his token, which is his alone."""
         token = secrets.token_urlsafe(16)
         self._customers[token] = Customer(goal)
@@ -64,11 +64,11 @@ _starting = threading.Lock()
 
 
 @cache
-def _site() -> Site:
-    return Site()
+def _site() -> ShopSite:
+    return ShopSite()
 
 
-def site() -> Site:
+def site() -> ShopSite:
     """This process's server, started when it is first needed."""
     require()
     with _starting:

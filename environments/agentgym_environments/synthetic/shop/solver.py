@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from agentgym_environments.synthetic.shop.catalogue import products
-from agentgym_environments.synthetic.shop.goals import Goal, Wanted, assign, matched
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted, assign, matched
 from agentgym_environments.synthetic.shop.shop import Event, Line, State, found, last_page
 
 
 class Move(NamedTuple):
     event: Event
     why: str
-    """In words, as a hint."""
+    """Reason in words, as a hint."""
 
 
-def next_move(goal: Goal, state: State) -> Move:
-    """What to do in any state of an order that is not placed."""
+def next_move(goal: ShoppingGoal, state: State) -> Move:
+    """Return what to do in any state of an order that is not placed."""
     served = [_served(one, state, i) for one, i in zip(goal.wanted, assign(goal, state.basket))]
     wrong = [str(i + 1) for i in range(len(state.basket)) if i not in served]
     if wrong:

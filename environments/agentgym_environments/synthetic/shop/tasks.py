@@ -7,7 +7,7 @@ from random import Random
 
 from agentgym_environments.base.text_env import split_of, task_random
 from agentgym_environments.synthetic.shop.catalogue import Product, kinds, products
-from agentgym_environments.synthetic.shop.goals import Goal, Wanted
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted
 from agentgym_environments.synthetic.shop.shop import ADDRESSES
 
 STREETS = ("Mill Lane", "Station Road", "Harbour Street", "Chapel Hill", "Orchard Way", "King Street", "Elm Grove")
@@ -26,8 +26,8 @@ TWO = (
 
 
 @dataclass(frozen=True)
-class Level:
-    """How much a task asks for."""
+class ShopLevel:
+    """Size of what a task asks for."""
 
     items: int
     features: tuple[int, int]
@@ -38,17 +38,17 @@ class Level:
     turns: int
     """Most turns, in text."""
     hidden: bool = True
-    """Whether features may be asked for that search does not know of."""
+    """True where features may be asked for that search does not know of."""
 
 
 LEVELS = {
-    "easy": Level(1, (1, 1), (0, 0), (0.1, 0.5), 12, hidden=False),
-    "one": Level(1, (2, 3), (1, 2), (0.02, 0.3), 20),
-    "two": Level(2, (2, 3), (1, 2), (0.01, 0.1), 40),
+    "easy": ShopLevel(1, (1, 1), (0, 0), (0.1, 0.5), 12, hidden=False),
+    "one": ShopLevel(1, (2, 3), (1, 2), (0.02, 0.3), 20),
+    "two": ShopLevel(2, (2, 3), (1, 2), (0.01, 0.1), 40),
 }
 
 
-def make_task(level: str, split: str, index: int) -> Goal:
+def make_task(level: str, split: str, index: int) -> ShoppingGoal:
     """The goal of a task; the same for the same arguments."""
     random, rules = task_random("shop", level, split, index), LEVELS[level]
     wanted: list[Wanted] = []
@@ -63,10 +63,10 @@ def make_task(level: str, split: str, index: int) -> Goal:
     streets = tuple(f"{random.randint(1, 99)} {random.choice(STREETS)}, {town}" for town in towns)
     what = "; and ".join(_say(one) for one in wanted)
     text = random.choice(ONE if rules.items == 1 else TWO).format(what=what, price=euros, address=address)
-    return Goal(text, tuple(wanted), 100 * euros, address, streets)
+    return ShoppingGoal(text, tuple(wanted), 100 * euros, address, streets)
 
 
-def _want(rules: Level, random: Random) -> Wanted:
+def _want(rules: ShopLevel, random: Random) -> Wanted:
     product: Product = random.choice(random.choice(list(kinds().values())))
     features = random.sample(product.features if rules.hidden else product.known, random.randint(*rules.features))
     names = random.sample(range(len(product.options)), random.randint(*rules.options))

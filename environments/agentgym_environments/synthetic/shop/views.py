@@ -1,11 +1,11 @@
-"""What a page of the shop shows and offers, apart from how it is drawn; and drawn as plain text."""
+"""Pages of the shop: contents and links, apart from how they are drawn; and drawn as plain text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from agentgym_environments.synthetic.shop.catalogue import Product, products, search, wares
-from agentgym_environments.synthetic.shop.goals import Goal
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal
 from agentgym_environments.synthetic.shop.shop import A_PAGE, ADDRESSES, BASKET, Event, State, found, last_page, total
 
 
@@ -19,7 +19,7 @@ class Press:
 
 
 @dataclass(frozen=True)
-class Group:
+class ListingGroup:
     """Values of which one is chosen."""
 
     name: str
@@ -28,12 +28,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     title: str
     texts: tuple[str, ...] = ()
     entries: tuple[Press, ...] = ()
     """Links with a note: results, lines of the basket."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ListingGroup, ...] = ()
     buttons: tuple[Press, ...] = ()
     """They change the basket or place the order."""
     links: tuple[Press, ...] = ()
@@ -43,7 +43,7 @@ class View:
         return (*self.entries, *self.buttons, *self.links)
 
 
-def view(state: State, goal: Goal) -> View:
+def view(state: State, goal: ShoppingGoal) -> PageView:
     """The page that a customer sees. The goal gives only the streets of the addresses."""
     return {
         "home": _home,
@@ -56,7 +56,7 @@ def view(state: State, goal: Goal) -> View:
     }[state.page](state, goal)
 
 
-def plain(seen: View) -> str:
+def plain(seen: PageView) -> str:
     """A page as text: what is in square brackets can be clicked."""
     lines = [f"== {seen.title} ==", *seen.texts]
     lines += [f"[{entry.label}] {entry.note}" for entry in seen.entries]
@@ -71,7 +71,7 @@ def euros(cents: int) -> str:
     return f"{cents // 100}.{cents % 100:02} euros"
 
 
-def _row(group: Group) -> str:
+def _row(group: ListingGroup) -> str:
     return f"{group.name}: " + ", ".join(f"({value})" if value == group.chosen else value for value in group.values)
 
 
@@ -80,13 +80,13 @@ def _links(state: State, *first: Press) -> tuple[Press, ...]:
     return (*first, Press("Home", ("home",)), Press("Basket", ("basket",), count), Press("Account", ("account",)))
 
 
-def _home(state: State, goal: Goal) -> View:
+def _home(state: State, goal: ShoppingGoal) -> PageView:
     categories = ", ".join(category["name"] for category in wares()["categories"])
     texts = (f"Welcome! {len(products())} products: {categories}.", "Search for what you need.")
-    return View("Corner Shop", texts, links=_links(state))
+    return PageView("Corner Shop", texts, links=_links(state))
 
 
-def _results(state: State, goal: Goal) -> View:
+def _results(state: State, goal: ShoppingGoal) -> PageView:
     shown, count = found(state), len(search(state.query))
     first = (state.number - 1) * A_PAGE + 1
     text = f"{first} to {first + len(shown) - 1} of {count}" if shown else "Nothing was found."
@@ -96,27 +96,27 @@ def _results(state: State, goal: Goal) -> View:
         turn.append(Press("Next page", ("search", state.query, str(state.number + 1))))
     if state.number > 1:
         turn.append(Press("Previous page", ("search", state.query, str(state.number - 1))))
-    return View(f"Results for {state.query}", (text,), entries, links=_links(state, *turn))
+    return PageView(f"Results for {state.query}", (text,), entries, links=_links(state, *turn))
 
 
 def _entry(product: Product) -> Press:
     return Press(product.code, ("product", str(product.number)), f"{product.title}, {euros(product.cents)}")
 
 
-def _product(state: State, goal: Goal) -> View:
+def _product(state: State, goal: ShoppingGoal) -> PageView:
     product, chosen = products()[state.product], dict(state.chosen)
     texts = (
         f"{product.kind} by {product.brand}, {product.stars} of 5 stars",
         f"Price: {euros(product.cents)}",
         f"Details: {'; '.join(product.features)}",
     )
-    groups = tuple(Group(name, values, chosen[name]) for name, values in product.options)
+    groups = tuple(ListingGroup(name, values, chosen[name]) for name, values in product.options)
     buttons = (Press("Add to basket", ("add",)), Press("Buy now", ("buy",))) if len(state.basket) < BASKET else ()
     back = [Press("Back to results", ("search", state.query, str(state.number)))] if state.query else []
-    return View(f"{product.code} {product.title}", texts, (), groups, buttons, _links(state, *back))
+    return PageView(f"{product.code} {product.title}", texts, (), groups, buttons, _links(state, *back))
 
 
-def _basket(state: State, goal: Goal) -> View:
+def _basket(state: State, goal: ShoppingGoal) -> PageView:
     entries, buttons = [], []
     for index, line in enumerate(state.basket):
         product = products()[line.product]
@@ -125,32 +125,32 @@ def _basket(state: State, goal: Goal) -> View:
         buttons.append(Press(f"Remove {index + 1}", ("remove", str(index + 1))))
     texts = (f"Total: {euros(total(state))}",) if entries else ("Your basket is empty.",)
     links = _links(state, *([Press("Checkout", ("checkout",))] if entries else []))
-    return View("Basket", texts, tuple(entries), (), tuple(buttons), links)
+    return PageView("Basket", texts, tuple(entries), (), tuple(buttons), links)
 
 
 def _sum(product: Product, options: str) -> str:
     return f"{product.title}, {options}, {euros(product.cents)}"
 
 
-def _checkout(state: State, goal: Goal) -> View:
+def _checkout(state: State, goal: ShoppingGoal) -> PageView:
     if not state.basket:
-        return View("Checkout", ("Your basket is empty.",), links=_links(state))
+        return PageView("Checkout", ("Your basket is empty.",), links=_links(state))
     street = goal.streets[ADDRESSES.index(state.address)]
     texts = (
         f"Products: {len(state.basket)}",
         f"Total: {euros(total(state))}",
         f"Delivery to {state.address}: {street}. The address can be changed in your account.",
     )
-    return View("Checkout", texts, buttons=(Press("Place order", ("order",)),), links=_links(state))
+    return PageView("Checkout", texts, buttons=(Press("Place order", ("order",)),), links=_links(state))
 
 
-def _account(state: State, goal: Goal) -> View:
+def _account(state: State, goal: ShoppingGoal) -> PageView:
     texts = tuple(f"{name}: {street}" for name, street in zip(ADDRESSES, goal.streets))
-    chosen = Group("address", ADDRESSES, state.address)
-    return View(
+    chosen = ListingGroup("address", ADDRESSES, state.address)
+    return PageView(
         "Account", ("Orders are delivered to the chosen address.", *texts), groups=(chosen,), links=_links(state)
     )
 
 
-def _thanks(state: State, goal: Goal) -> View:
-    return View("Thank you", (f"Your order over {euros(total(state))} is on its way.",))
+def _thanks(state: State, goal: ShoppingGoal) -> PageView:
+    return PageView("Thank you", (f"Your order over {euros(total(state))} is on its way.",))

@@ -1,4 +1,5 @@
-"""What a fix may not add: it runs in one process with the hidden tests, and one that rules that process is no fix.
+"""Rules for what a fix may not add: it runs in one process with the hidden tests, and one that rules that process is
+no fix.
 
 The rule speaks of what the fix adds to the task's files: a package may use all of it already.
 """
@@ -27,7 +28,7 @@ LARGEST = 1_000_000
 
 
 def problem(path: str, before: bytes, after: bytes, package: str) -> str:
-    """Why `after` is refused as a fix of `before`; "" when it is not. What does not parse harms nobody."""
+    """Return why `after` is refused as a fix of `before`; "" when it is not. What does not parse harms nobody."""
     if len(after) > LARGEST:
         return f"{path} is larger than {LARGEST} bytes"
     try:

@@ -9,15 +9,15 @@ from pathlib import Path
 from agentgym.env import Action
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.backends.sandbox import Limits, Sandbox, actions
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, actions
 from agentgym_environments.backends.sandbox.actions import Edit, Said, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 from agentgym_environments.synthetic.swe import source
 from agentgym_environments.synthetic.swe.allowed import problem
-from agentgym_environments.synthetic.swe.grader import Verdict, judge
+from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
 from agentgym_environments.synthetic.swe.mutate import PLANS
 from agentgym_environments.synthetic.swe.source import Source
-from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, Suite, Task, of_split, suites
+from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, PackageSpec, SweTask, of_split, suites
 
 
 class Swe(ShellEnv):
@@ -87,12 +87,12 @@ class Swe(ShellEnv):
     # What the agent is told.
 
     @property
-    def task(self) -> Task:
+    def task(self) -> SweTask:
         split, number = self.where
         return self._tasks[split][number]
 
     @property
-    def suite(self) -> Suite:
+    def suite(self) -> PackageSpec:
         return suites(self.folder)[self.task.package]
 
     @property
@@ -103,7 +103,7 @@ class Swe(ShellEnv):
         self._broken = self.task.broken(self.source)
         return Sandbox(
             {**self.source.seen, **self._broken},
-            limits=Limits(output_kb=16),  # pyright: ignore[reportCallIssue]
+            limits=SandboxLimits(output_kb=16),  # pyright: ignore[reportCallIssue]
             readonly={str(source.tools(self.cache)): "/opt/tools"},
             env={"PYTHONPATH": f"/opt/tools:/work/{self.source.root}"},
             backend=self.sandbox,
@@ -168,6 +168,6 @@ class Swe(ShellEnv):
 @lru_cache(maxsize=256)
 def judged(
     package: Source, files: frozenset[tuple[str, bytes | None]], cache: Path, backend: str, timeout_s: float
-) -> Verdict:
+) -> PatchVerdict:
     """`judge`, once for one fix. The processor is shared: a verdict may take ten times what the tests take alone."""
     return judge(package, dict(files), cache, backend=backend, timeout_s=min(timeout_s, 150))

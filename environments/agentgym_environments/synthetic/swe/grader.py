@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym_environments.backends.sandbox import Limits, Sandbox
+from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 from agentgym_environments.synthetic.swe import source
 from agentgym_environments.synthetic.swe.source import Source
 
@@ -42,17 +42,17 @@ CANARIES = 5
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the hidden tests said."""
+class PatchVerdict:
+    """Result of the hidden tests."""
 
     passed: frozenset[str]
     failed: dict[str, str]
     """Test -> how it failed, in pytest's words."""
     honest: bool
-    """Whether the tests that must fail did."""
+    """True when the tests that must fail did."""
 
     def solved(self, fail_to_pass: frozenset[str], passing: int, unstable: frozenset[str]) -> bool:
-        """Whether the tests that failed pass, no other fails, and none has gone missing.
+        """Return whether the tests that failed pass, no other fails, and none has gone missing.
 
         passing: how many pass when all is well, fail_to_pass among them. unstable: tests that do not count.
         """
@@ -62,7 +62,7 @@ class Verdict:
 
 def judge(
     package: Source, files: Mapping[str, bytes | None], cache: Path, *, backend: str = "auto", timeout_s: float = 60.0
-) -> Verdict:
+) -> PatchVerdict:
     """Run every hidden test on `package` with `files` in place of its own; a file that is None is left out.
 
     No result counts for nothing passed.
@@ -80,7 +80,7 @@ def judge(
     )
     with Sandbox(
         everything,
-        limits=Limits(memory_mb=2048, processes=256),  # pyright: ignore[reportCallIssue]
+        limits=SandboxLimits(memory_mb=2048, processes=256),  # pyright: ignore[reportCallIssue]
         readonly={str(source.tools(cache)): "/opt/tools"},
         env={"PYTHONPATH": f"/opt/tools:/work/{package.root}"},
         backend=backend,
@@ -89,7 +89,7 @@ def judge(
         return read_report(box.read(report) or b"", word)
 
 
-def read_report(report: bytes, word: str) -> Verdict:
+def read_report(report: bytes, word: str) -> PatchVerdict:
     """Pytest's JUnit report. Skipped tests are neither passed nor failed."""
     passed, failed, canaries = set(), {}, 0
     try:
@@ -105,4 +105,4 @@ def read_report(report: bytes, word: str) -> Verdict:
             failed[name] = problem.text or problem.get("message") or ""
         elif all(child.tag != "skipped" for child in case):
             passed.add(name)
-    return Verdict(frozenset(passed - failed.keys()), failed, canaries == CANARIES)
+    return PatchVerdict(frozenset(passed - failed.keys()), failed, canaries == CANARIES)

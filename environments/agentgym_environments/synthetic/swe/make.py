@@ -24,11 +24,11 @@ import click
 from agentgym.errors import ConfigError
 from agentgym_environments.synthetic.swe import source as sources
 from agentgym_environments.synthetic.swe.allowed import problem
-from agentgym_environments.synthetic.swe.grader import Verdict, judge
+from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
 from agentgym_environments.synthetic.swe.issue import clearest, symptom
-from agentgym_environments.synthetic.swe.mutate import Edit, apply, mutations
+from agentgym_environments.synthetic.swe.mutate import Mutation, apply, mutations
 from agentgym_environments.synthetic.swe.source import Package, Source
-from agentgym_environments.synthetic.swe.tasks import SPLITS, Suite, Task, as_row
+from agentgym_environments.synthetic.swe.tasks import SPLITS, PackageSpec, SweTask, as_row
 
 MOST_FAILING = 12
 """A bug that more tests find is not one: it breaks everything."""
@@ -36,7 +36,7 @@ SAMPLE = 8
 """Tests that a task names of those that pass with and without its bugs."""
 
 
-def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[Suite, frozenset[str]]:
+def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[PackageSpec, frozenset[str]]:
     """The package's suite, and the tests that passed twice. Raises ConfigError when fewer than ten do.
 
     without: pattern of tests that do not count, such as those that measure time.
@@ -54,10 +54,10 @@ def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[S
             f"only {len(stable)} tests of {package.name} pass in a sandbox; the first that failed: {failed}"
         )
     seen = frozenset().union(*(verdict.passed | verdict.failed.keys() for verdict in verdicts))
-    return Suite(package, split, len(stable), seen - stable, round(seconds, 1)), stable
+    return PackageSpec(package, split, len(stable), seen - stable, round(seconds, 1)), stable
 
 
-def bugs(source: Source, package: str, chance: random.Random) -> Iterator[Edit]:
+def bugs(source: Source, package: str, chance: random.Random) -> Iterator[Mutation]:
     """Bugs in an order drawn by `chance`, at most one a function at first, whose fix is one that is not refused."""
     found = [
         edit for path in sorted(source.seen) if source.is_code(path) for edit in mutations(path, source.seen[path])
@@ -87,8 +87,8 @@ def parses(content: bytes) -> bool:
 
 
 def task_of(
-    package: Package, source: Source, edits: tuple[Edit, ...], verdict: Verdict, stable: frozenset[str]
-) -> Task | None:
+    package: Package, source: Source, edits: tuple[Mutation, ...], verdict: PatchVerdict, stable: frozenset[str]
+) -> SweTask | None:
     """The task of these bugs; None when no test finds them, too many do, or tests have gone missing."""
     failing = stable & verdict.failed.keys()
     if not 1 <= len(failing) <= MOST_FAILING or stable - failing != stable & verdict.passed or not verdict.honest:
@@ -96,19 +96,20 @@ def task_of(
     failed = {test: verdict.failed[test] for test in sorted(failing)}
     issue = symptom(clearest(failed), failed[clearest(failed)], source.root)
     passing = sorted(stable - failing)
-    return Task(package.name, edits, issue, failing, tuple(passing[:: len(passing) // SAMPLE + 1]))
+    return SweTask(package.name, edits, issue, failing, tuple(passing[:: len(passing) // SAMPLE + 1]))
 
 
 def make(
     package: Package, split: str, cache: Path, singles: int, pairs: int, seed: str, without: str = ""
-) -> tuple[Suite, list[Task]]:
-    """Up to so many tasks with one bug and with two. A pair's bugs are in different functions, and tests find each."""
+) -> tuple[PackageSpec, list[SweTask]]:
+    """Return up to so many tasks with one bug and with two. A pair's bugs are in different functions, and tests find
+    each."""
     suite, stable = baseline(package, split, cache, without)
     click.echo(f"{package.name} {package.version}: {len(stable)} tests pass in {suite.seconds:g} s", err=True)
     source = sources.unpack(package, cache)
     limit = 60 + 20 * suite.seconds
     chance = random.Random(f"{seed}/{package.name}")
-    made: list[Task] = []
+    made: list[SweTask] = []
     for tried, edit in enumerate(bugs(source, package.name, chance)):
         if len(made) == singles or tried == 4 * singles:
             break
@@ -121,21 +122,21 @@ def make(
 
 
 def pairs_of(
-    package: Package, source: Source, stable: frozenset[str], made: list[Task], most: int, cache: Path, limit: float
-) -> list[Task]:
-    """Up to so many tasks of two bugs each; the first ones share none."""
+    package: Package, source: Source, stable: frozenset[str], made: list[SweTask], most: int, cache: Path, limit: float
+) -> list[SweTask]:
+    """Return up to so many tasks of two bugs each; the first ones share none."""
     apart = [
         (one, other)
         for one, other in combinations(made, 2)
         if one.edits[0].function != other.edits[0].function and not one.fail_to_pass & other.fail_to_pass
     ]
-    both: list[Task] = []
-    used: set[Edit] = set()
+    both: list[SweTask] = []
+    used: set[Mutation] = set()
     while apart and len(both) < most:
         one, other = min(apart, key=lambda pair: sum(task.edits[0] in used for task in pair))
         apart.remove((one, other))
         edits = (*one.edits, *other.edits)
-        draft = Task(package.name, edits, f"1. {one.issue}\n2. {other.issue}", frozenset(), ())
+        draft = SweTask(package.name, edits, f"1. {one.issue}\n2. {other.issue}", frozenset(), ())
         task = task_of(package, source, edits, judge(source, draft.broken(source), cache, timeout_s=limit), stable)
         if task and one.fail_to_pass | other.fail_to_pass <= task.fail_to_pass:
             used.update(edits)

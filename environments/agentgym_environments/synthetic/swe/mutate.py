@@ -26,11 +26,11 @@ PLANS = {
     "arguments": "two arguments of a call have changed places",
     "statement": "a step is missing: something that was to be done here is not",
 }
-"""What hint() says last, by kind of bug."""
+"""Last hint by kind of bug."""
 
 
 @dataclass(frozen=True)
-class Edit:
+class Mutation:
     """One line that was broken."""
 
     path: str
@@ -43,7 +43,7 @@ class Edit:
     broken: str
 
 
-def apply(content: bytes, edits: list[Edit], *, fix: bool = False) -> bytes:
+def apply(content: bytes, edits: list[Mutation], *, fix: bool = False) -> bytes:
     """The file with each of the edits made, or taken back. Raises ValueError where it has another line there."""
     lines = content.decode().split("\n")
     for edit in edits:
@@ -54,7 +54,7 @@ def apply(content: bytes, edits: list[Edit], *, fix: bool = False) -> bytes:
     return "\n".join(lines).encode()
 
 
-def mutations(path: str, content: bytes) -> Iterator[Edit]:
+def mutations(path: str, content: bytes) -> Iterator[Mutation]:
     """Every bug of a file, function by function; not all of them leave it valid Python."""
     lines = content.decode("latin-1").split("\n")  # a character a byte, as the positions of syntax trees count
     for function, node in _functions(ast.parse(content), ""):
@@ -62,7 +62,7 @@ def mutations(path: str, content: bytes) -> Iterator[Edit]:
             old = lines[line - 1]
             broken = old[:start] + new + old[end:]
             if broken != old:
-                yield Edit(path, line, function, kind, *(text.encode("latin-1").decode() for text in (old, broken)))
+                yield Mutation(path, line, function, kind, *(text.encode("latin-1").decode() for text in (old, broken)))
 
 
 def _functions(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:

@@ -27,7 +27,8 @@ TOOLS = (
     "six==1.17.0",
     "whatever==0.7",
 )
-"""What runs the tests, and what some packages' tests import: a folder of its own, without a package of the machine."""
+"""Packages that run the tests, and those that some tests import: a folder of its own, without a package of the
+machine."""
 
 LEFT_OUT = re.compile(r"(^|/)(\.|__pycache__/|[^/]*\.egg-info/)|^docs/|\.pyc$")
 """Files of a source distribution that no task needs; compiled code is the code before it was broken."""
@@ -59,7 +60,7 @@ class Source:
     """The package's folder with a slash, or its one file: what a fix may change lies here."""
 
     def is_code(self, path: str) -> bool:
-        """Whether a fix may change the file."""
+        """Return whether a fix may change the file."""
         inside = path.startswith(self.module) if self.module.endswith("/") else path == self.module
         return inside and path.endswith(".py") and not is_test(path)
 

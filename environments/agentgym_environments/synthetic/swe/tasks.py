@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.errors import ConfigError
-from agentgym_environments.synthetic.swe.mutate import Edit, apply
+from agentgym_environments.synthetic.swe.mutate import Mutation, apply
 from agentgym_environments.synthetic.swe.source import Package, Source
 
 HERE = Path(__file__).parent
@@ -17,7 +17,7 @@ SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Suite:
+class PackageSpec:
     """A package whose tests pass."""
 
     package: Package
@@ -31,11 +31,11 @@ class Suite:
 
 
 @dataclass(frozen=True)
-class Task:
+class SweTask:
     """A package with one bug, or two."""
 
     package: str
-    edits: tuple[Edit, ...]
+    edits: tuple[Mutation, ...]
     issue: str
     """The symptom, as one who met it would write it."""
     fail_to_pass: frozenset[str]
@@ -50,22 +50,22 @@ class Task:
 
 
 @lru_cache(maxsize=4)
-def suites(folder: Path = HERE) -> dict[str, Suite]:
+def suites(folder: Path = HERE) -> dict[str, PackageSpec]:
     """Package name -> its suite."""
     found = {}
     for row in _rows(folder / "packages.jsonl"):
         package = Package(row["name"], row["version"], row["sha256"])
         unstable = frozenset(row["unstable"])
-        found[package.name] = Suite(package, row["split"], row["passing"], unstable, row["seconds"])
+        found[package.name] = PackageSpec(package, row["split"], row["passing"], unstable, row["seconds"])
     return found
 
 
 @lru_cache(maxsize=4)
-def tasks(folder: Path = HERE) -> tuple[Task, ...]:
+def tasks(folder: Path = HERE) -> tuple[SweTask, ...]:
     return tuple(
-        Task(
+        SweTask(
             row["package"],
-            tuple(Edit(**edit) for edit in row["edits"]),
+            tuple(Mutation(**edit) for edit in row["edits"]),
             row["issue"],
             frozenset(row["fail_to_pass"]),
             tuple(row["pass_to_pass"]),
@@ -74,15 +74,15 @@ def tasks(folder: Path = HERE) -> tuple[Task, ...]:
     )
 
 
-def of_split(split: str, bugs: int, folder: Path = HERE) -> list[Task]:
+def of_split(split: str, bugs: int, folder: Path = HERE) -> list[SweTask]:
     """The tasks of a split with so many bugs. A package is in one split alone."""
     packages = suites(folder)
     return [task for task in tasks(folder) if packages[task.package].split == split and len(task.edits) == bugs]
 
 
-def as_row(thing: Task | Suite) -> dict[str, Any]:
+def as_row(thing: SweTask | PackageSpec) -> dict[str, Any]:
     """The line of the data file."""
-    if isinstance(thing, Suite):
+    if isinstance(thing, PackageSpec):
         row = {**asdict(thing.package), **asdict(thing), "unstable": sorted(thing.unstable)}
         del row["package"]
         return row

@@ -10,8 +10,8 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.synthetic.tools.database import Change, Database, Dump, changes, digest
 from agentgym_environments.synthetic.tools.goals import match
-from agentgym_environments.synthetic.tools.job import Job, Step
-from agentgym_environments.synthetic.tools.registry import Call, Refused, Tool, call, read_call, render
+from agentgym_environments.synthetic.tools.job import Job, PlannedStep
+from agentgym_environments.synthetic.tools.registry import Call, CallRefused, Tool, call, read_call, render
 
 
 class JobEnv(TurnEnv):
@@ -29,7 +29,7 @@ class JobEnv(TurnEnv):
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
         self.desk: Any = None
-        """What the tools work on; has `db`."""
+        """Object that the tools work on; has `db`."""
         self.job = Job()
         self.opening = ""
         self.told = ""
@@ -51,7 +51,7 @@ class JobEnv(TurnEnv):
         raise NotImplementedError
 
     def answered(self) -> bool | None:
-        """Whether what had to be said was said; None where nothing has to be."""
+        """Return whether what had to be said was said; None where nothing has to be."""
         raise NotImplementedError
 
     def offered(self) -> list[str]:
@@ -63,14 +63,14 @@ class JobEnv(TurnEnv):
         raise NotImplementedError
 
     def extra(self) -> Any:
-        """What of the state is not in the database, as JSON."""
+        """Return what of the state is not in the database, as JSON."""
         raise NotImplementedError
 
     def set_extra(self, extra: Any) -> None:
         raise NotImplementedError
 
     def beside(self) -> Any:
-        """What `state_key` tells of `extra`."""
+        """Return what `state_key` tells of `extra`."""
         return self.extra()
 
     # Turns.
@@ -94,7 +94,7 @@ class JobEnv(TurnEnv):
         try:
             self._call = read_call(self._action)
             self.told = render(self.run(*self._call))
-        except Refused as reason:
+        except CallRefused as reason:
             self.told, self._call = f"error: {reason}", None
             return None
         self._said.add(as_text(*self._call))
@@ -105,7 +105,7 @@ class JobEnv(TurnEnv):
         return Outcome(float(success), ended=True, success=success)
 
     def run(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Raises Refused."""
+        """Raises CallRefused."""
         if name in self.world_tools:
             return call(self.world_tools, self, name, arguments)
         with self.db.whole():
@@ -139,7 +139,7 @@ class JobEnv(TurnEnv):
         step = self.next_step()
         return self.farewell() if step is None else {"name": step.name, "arguments": step.arguments}
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> PlannedStep | None:
         met = match(self.job.goals, self.found)
         waiting = [any(goal not in met for goal in step.goals) for step in self.job.plan]
         for number, step in enumerate(self.job.plan):

@@ -27,7 +27,7 @@ class Change(NamedTuple):
     kind: Literal["insert", "update", "delete"]
     id: int
     values: Row
-    """Of an insert the new row, of a delete the old one, of an update the columns that differ, as they are now."""
+    """New row of an insert, old row of a delete, or columns that an update changed, as they are now."""
 
 
 class Database:
@@ -43,7 +43,7 @@ class Database:
         else:
             self.connection.deserialize(image)
         self.columns = self._columns()
-        """Of every table, the first being `id`."""
+        """Columns of every table, the first being `id`."""
         self.touched = set(self.columns)
         """Tables in which something may have been written; the reader clears it."""
 
@@ -68,7 +68,7 @@ class Database:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """What happens inside happens wholly or not at all."""
+        """Make all changes inside, or none."""
         self.connection.execute("BEGIN")
         try:
             yield

@@ -14,8 +14,8 @@ from agentgym_environments.synthetic.tools.calls import JobEnv, as_text
 from agentgym_environments.synthetic.tools.database import Dump
 from agentgym_environments.synthetic.tools.goals import says
 from agentgym_environments.synthetic.tools.job import Job
-from agentgym_environments.synthetic.tools.registry import Line, Refused, Tool, tool, tools_of
-from agentgym_environments.synthetic.tools.tasks import KINDS, LEVELS, Level, task
+from agentgym_environments.synthetic.tools.registry import CallRefused, Line, Tool, tool, tools_of
+from agentgym_environments.synthetic.tools.tasks import KINDS, LEVELS, ToolsLevel, task
 
 APPS = {"mail": mail, "calendar": calendar, "notes": notes, "contacts": contacts, "shop": shop, "bank": bank}
 
@@ -38,7 +38,7 @@ def help(world: Any, app: Line = "") -> str:
     if not app:
         return f'{world.opening}\nApps: {", ".join(APPS)}. Call help with {{"app": ...}} for the tools of one.'
     if app not in APPS:
-        raise Refused(f"there is no app {app!r}; there are {', '.join(APPS)}")
+        raise CallRefused(f"there is no app {app!r}; there are {', '.join(APPS)}")
     return "\n".join(one.usage for one in tools_of(APPS[app]).values())
 
 
@@ -63,7 +63,7 @@ class Tools(JobEnv):
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         if level not in LEVELS or kind not in ("", *KINDS):
             raise ConfigError(f"tools: level is one of {', '.join(LEVELS)}; kind is one of {', '.join(KINDS)}")
-        self.level = Level((KINDS[kind],), 1, LEVELS[level].size) if kind else LEVELS[level]
+        self.level = ToolsLevel((KINDS[kind],), 1, LEVELS[level].size) if kind else LEVELS[level]
         self.name = f"{level} {kind}".strip()
         self.answer = ""
 

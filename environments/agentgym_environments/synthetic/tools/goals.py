@@ -33,7 +33,7 @@ ANY = Anything()
 
 
 @dataclass(frozen=True)
-class Goal:
+class StateGoal:
     """One row that should change."""
 
     table: str
@@ -62,7 +62,7 @@ def fits(wanted: Any, found: Any) -> bool:
 
 
 def says(text: Any, wanted: Says) -> bool:
-    """Whether the text holds every fact."""
+    """Return whether the text holds every fact."""
     if not isinstance(text, str) or len(text) > wanted.longest:
         return False
     plain, numbers = " ".join(text.casefold().split()), numbers_in(text)
@@ -78,8 +78,8 @@ def numbers_in(text: str) -> list[float]:
     return [round(float(number.replace(",", "")), 2) for number in found]
 
 
-def match(goals: Sequence[Goal], found: Sequence[Change]) -> dict[int, int]:
-    """As many goals as can be met at once: index of goal -> index of change (augmenting paths)."""
+def match(goals: Sequence[StateGoal], found: Sequence[Change]) -> dict[int, int]:
+    """Match as many goals as can be met at once: index of goal -> index of change (augmenting paths)."""
     owner: dict[int, int] = {}
 
     def place(goal: int, seen: set[int]) -> bool:

@@ -6,42 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from agentgym_environments.synthetic.tools.apps.desk import Desk
+from agentgym_environments.synthetic.tools.apps.desk import AppState
 from agentgym_environments.synthetic.tools.apps.shop import SHOP
-from agentgym_environments.synthetic.tools.goals import ANY, Goal, Says
+from agentgym_environments.synthetic.tools.goals import ANY, Says, StateGoal
 from agentgym_environments.synthetic.tools.life import Life, Row
 
 
-class Step(NamedTuple):
+class PlannedStep(NamedTuple):
     """A call of the expert's plan."""
 
     name: str
     arguments: dict[str, Any]
     goals: tuple[int, ...] = ()
-    """Which goals it meets; none for a call that reads or prepares."""
+    """Goals that it meets; none for a call that reads or prepares."""
 
 
 @dataclass
 class Job:
     text: str = ""
-    goals: list[Goal] = field(default_factory=list)
-    plan: list[Step] = field(default_factory=list)
+    goals: list[StateGoal] = field(default_factory=list)
+    plan: list[PlannedStep] = field(default_factory=list)
     answer: Says | None = None
-    """What the answer must say, where the job is a question."""
+    """Content that the answer must have, where the job is a question."""
     answer_text: str = ""
-    """What the expert answers."""
+    """Answer of the expert."""
 
     def read(self, name: str, /, **arguments: Any) -> None:
         """A call of the plan that meets no goal."""
-        self.plan.append(Step(name, arguments))
+        self.plan.append(PlannedStep(name, arguments))
 
-    def do(self, name: str, /, *goals: Goal, **arguments: Any) -> None:
+    def do(self, name: str, /, *goals: StateGoal, **arguments: Any) -> None:
         """A call of the plan that meets goals."""
         first = len(self.goals)
         self.goals += goals
-        self.plan.append(Step(name, arguments, tuple(range(first, len(self.goals)))))
+        self.plan.append(PlannedStep(name, arguments, tuple(range(first, len(self.goals)))))
 
-    def send(self, desk: Desk, to: str, subject: str, body: str, says: Says, reply_to: int | None = None) -> None:
+    def send(self, desk: AppState, to: str, subject: str, body: str, says: Says, reply_to: int | None = None) -> None:
         """A mail that must say something. A mail that answers none may answer any."""
         goal = sent(desk, to, says, ANY if reply_to is None else reply_to)
         arguments = {"to": to, "subject": subject, "body": body}
@@ -51,19 +51,19 @@ class Job:
 Kind = Callable[[Life], Job]
 
 
-def sent(desk: Desk, to: str, says: Says, reply_to: Any = ANY) -> Goal:
+def sent(desk: AppState, to: str, says: Says, reply_to: Any = ANY) -> StateGoal:
     sender = f"{desk.name} <{desk.email}>"
     values = {"folder": "sent", "sender": sender, "recipient": to, "subject": ANY, "body": says, "at": desk.now}
-    return Goal("mails", "insert", {**values, "reply_to": reply_to})
+    return StateGoal("mails", "insert", {**values, "reply_to": reply_to})
 
 
-def booked(desk: Desk, account: int, amount: int, other: str, reference: Any = ANY) -> Goal:
+def booked(desk: AppState, account: int, amount: int, other: str, reference: Any = ANY) -> StateGoal:
     """`amount` in cents; negative where money goes out."""
     values = {"account": account, "at": desk.now, "amount": amount, "other": other, "reference": reference}
-    return Goal("transactions", "insert", values)
+    return StateGoal("transactions", "insert", values)
 
 
-def ordered(desk: Desk, account: int, lines: list[tuple[Row, int]]) -> list[Goal]:
+def ordered(desk: AppState, account: int, lines: list[tuple[Row, int]]) -> list[StateGoal]:
     """An order of (product, quantity) and its payment."""
     total = sum(product["price"] * quantity for product, quantity in lines)
     order = {"at": desk.now, "status": "processing", "account": account, "total": total}
@@ -72,19 +72,19 @@ def ordered(desk: Desk, account: int, lines: list[tuple[Row, int]]) -> list[Goal
         for product, quantity in lines
     ]
     paid = booked(desk, account, -total, SHOP)
-    return [Goal("orders", "insert", order), *(Goal("order_items", "insert", item) for item in items), paid]
+    return [StateGoal("orders", "insert", order), *(StateGoal("order_items", "insert", item) for item in items), paid]
 
 
-def updated(table: str, id: int, **values: Any) -> Goal:
-    return Goal(table, "update", values, id)
+def updated(table: str, id: int, **values: Any) -> StateGoal:
+    return StateGoal(table, "update", values, id)
 
 
-def deleted(table: str, id: int) -> Goal:
-    return Goal(table, "delete", {}, id)
+def deleted(table: str, id: int) -> StateGoal:
+    return StateGoal(table, "delete", {}, id)
 
 
-def added(table: str, **values: Any) -> Goal:
-    return Goal(table, "insert", values)
+def added(table: str, **values: Any) -> StateGoal:
+    return StateGoal(table, "insert", values)
 
 
 def joined(jobs: list[Job]) -> Job:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentgym_environments.base.text_env import split_of
 from agentgym_environments.synthetic.tools import words
-from agentgym_environments.synthetic.tools.apps.desk import SCHEMA, Desk
+from agentgym_environments.synthetic.tools.apps.desk import SCHEMA, AppState
 from agentgym_environments.synthetic.tools.database import Database
 
 SIZES = {1: (10, 12, 10, 24), 2: (14, 22, 16, 40), 3: (20, 40, 24, 70)}
@@ -38,7 +38,7 @@ class Life:
         self.today = datetime(2026, 1, 5, 8) + timedelta(days=chance.randrange(700))
         self.me = first
         email = f"{first}.{last}@home.example".lower()
-        self.desk = Desk(Database(SCHEMA), self.stamp(self.today), f"{first} {last}", email)
+        self.desk = AppState(Database(SCHEMA), self.stamp(self.today), f"{first} {last}", email)
         self._used: set[int] = set()
         contacts, mails, events, transactions = SIZES[size]
         self._people = self._make_contacts(contacts)
@@ -69,7 +69,7 @@ class Life:
         return self.stamp(self._days.pop())[:10]
 
     def take_product(self) -> Row:
-        """In stock."""
+        """Return the products in stock."""
         return self._products.pop()
 
     def take_word(self, kind: str) -> str:
@@ -156,7 +156,7 @@ class Life:
             self.add("notes", title=title, text=text)
 
     def _make_products(self) -> list[Row]:
-        """Of every kind of thing three or four, told apart by an adjective; about one in six is out of stock."""
+        """Make three or four of every kind of thing, which differ by an adjective; about one in six is out of stock."""
         there = []
         for category in self.chance.sample(list(words.CATEGORIES), 3):
             for thing in words.CATEGORIES[category].split():

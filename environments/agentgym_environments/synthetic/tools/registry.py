@@ -33,7 +33,7 @@ PAGE = 10
 """Rows of one page of a list."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """An app says no; the agent reads why."""
 
 
@@ -65,15 +65,15 @@ class Tool:
         return f"{self.name}({', '.join(told)}): {self.description}"
 
 
-def tool(function: Callable[..., Any]) -> Tool:
-    """A Tool of a function; its name and docstring are the tool's."""
+def tool(function: Callable[..., Any], description: str = "") -> Tool:
+    """A Tool of a function, by its name and its docstring or `description`."""
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is one.empty else one.default) for one in parameters
     }
     config = ConfigDict(extra="forbid", allow_inf_nan=False)
     model = create_model(function.__name__, __config__=config, **fields)
-    return Tool(function.__name__, " ".join((function.__doc__ or "").split()), function, model)
+    return Tool(function.__name__, description or " ".join((function.__doc__ or "").split()), function, model)
 
 
 def tools_of(*modules: Any) -> dict[str, Tool]:
@@ -83,31 +83,32 @@ def tools_of(*modules: Any) -> dict[str, Tool]:
 
 
 def read_call(action: Action) -> Call:
-    """The call in an action: a tool call, or its JSON as text. Raises Refused, saying what is wrong."""
+    """The call in an action: a tool call, or its JSON as text. Raises CallRefused, saying what is wrong."""
     how = 'write one JSON object {"name": tool, "arguments": {...}}'
     if isinstance(action, str):
         try:
             action = json.loads(action)
         except (ValueError, RecursionError):
-            raise Refused(f"not a tool call: {how}") from None
+            raise CallRefused(f"not a tool call: {how}") from None
     if not isinstance(action, dict) or not isinstance(action.get("name"), str):
-        raise Refused(f"not a tool call: {how}")
+        raise CallRefused(f"not a tool call: {how}")
     arguments = action.get("arguments", {})
     if not isinstance(arguments, dict) or set(action) - {"name", "arguments"}:
-        raise Refused(f"not a tool call: {how}")
+        raise CallRefused(f"not a tool call: {how}")
     return Call(action["name"], arguments)
 
 
 def call(tools: dict[str, Tool], desk: Any, name: str, given: dict[str, Any]) -> Any:
-    """What the tool returns. Raises Refused for an unknown tool, for arguments that do not fit, or when it says no."""
+    """Return what the tool returns. Raises CallRefused for an unknown tool, for arguments that do not fit, or when it
+    says no."""
     if name not in tools:
-        raise Refused(f"there is no tool {name[:60]!r}; call help")
+        raise CallRefused(f"there is no tool {name[:60]!r}; call help")
     one = tools[name]
     try:
         arguments = one.arguments.model_validate(given)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, what['loc']))[:60]}: {what['msg']}" for what in error.errors()[:4]]
-        raise Refused(f"{'; '.join(problems)}. Usage: {one.usage}") from None
+        raise CallRefused(f"{'; '.join(problems)}. Usage: {one.usage}") from None
     return one.function(desk, **{key: getattr(arguments, key) for key in one.arguments.model_fields})
 
 
@@ -123,10 +124,10 @@ def page_of(rows: Iterable[Any], page: int) -> dict[str, Any]:
 
 
 def cents(amount: float) -> int:
-    """Raises Refused for parts of a cent."""
+    """Raises CallRefused for parts of a cent."""
     whole = round(amount * 100)
     if abs(amount * 100 - whole) > 1e-6:
-        raise Refused(f"an amount has at most two decimals, not {amount}")
+        raise CallRefused(f"an amount has at most two decimals, not {amount}")
     return whole
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from agentgym_environments.base.text_env import task_random
-from agentgym_environments.synthetic.tools.apps.desk import Desk
+from agentgym_environments.synthetic.tools.apps.desk import AppState
 from agentgym_environments.synthetic.tools.database import Database, Dump
 from agentgym_environments.synthetic.tools.job import Job, Kind, joined
 from agentgym_environments.synthetic.tools.kinds import mail_and_time, money, several
@@ -53,33 +53,33 @@ KINDS = {kind.__name__: kind for kind in (*ONE_APP, *SEVERAL)}
 
 
 @dataclass(frozen=True)
-class Level:
+class ToolsLevel:
     kinds: tuple[Kind, ...]
     jobs: int
-    """Of different kinds."""
+    """Number of jobs, of different kinds."""
     size: int
-    """Of the life: how much there is to be confused with."""
+    """Size of the data: how much there is to be confused with."""
 
 
-LEVELS = {"one": Level(ONE_APP, 1, 1), "several": Level(SEVERAL, 1, 2), "long": Level(SEVERAL, 3, 3)}
+LEVELS = {"one": ToolsLevel(ONE_APP, 1, 1), "several": ToolsLevel(SEVERAL, 1, 2), "long": ToolsLevel(SEVERAL, 3, 3)}
 
 
 @dataclass(frozen=True)
-class Task:
+class ToolsTask:
     image: bytes
-    """Of the database as the task finds it."""
+    """Image of the database at the start of the task."""
     before: Dump
     now: str
     name: str
     email: str
     job: Job
 
-    def desk(self) -> Desk:
-        return Desk(Database(image=self.image), self.now, self.name, self.email)
+    def desk(self) -> AppState:
+        return AppState(Database(image=self.image), self.now, self.name, self.email)
 
 
 @lru_cache(maxsize=64)
-def task(level: Level, split: str, index: int, name: str) -> Task:
+def task(level: ToolsLevel, split: str, index: int, name: str) -> ToolsTask:
     """Task `index` of a split; `name` tells apart the worlds that draw tasks."""
     chance = task_random("tools", name, split, index)
     life = Life(chance, split, level.size)
@@ -87,4 +87,4 @@ def task(level: Level, split: str, index: int, name: str) -> Task:
     desk = life.desk
     image, before = desk.db.image(), desk.db.dump()
     desk.db.close()
-    return Task(image, before, desk.now, desk.name, desk.email, job)
+    return ToolsTask(image, before, desk.now, desk.name, desk.email, job)

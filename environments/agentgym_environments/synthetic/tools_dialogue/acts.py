@@ -56,7 +56,7 @@ ASKED = {
         r"\b(?:the|your) (?:problem|matter|reason|request|issue|concern)\b",
     ),
 }
-"""What an agent asks for."""
+"""Requests of an agent."""
 
 NOT_ADDRESS = r"(?!.{0,50}\b(?:address|destination))"
 ACTIONS = {
@@ -78,7 +78,7 @@ ACTIONS = {
         r"\bhand\w*\b.{0,40}\bover\b", r"\b(?:colleague|specialist|supervisor|someone else)", r"\bescalat"
     ),
 }
-"""What an agent proposes to do, by its synonyms."""
+"""Proposals of an agent, by their synonyms."""
 
 QUESTION_WORD = either(
     r"(?:^|[,:;(]|\b(?:and|or|in|to|please|me|so|know|then|exactly|now|also|ask|again|wonder|with)) *"
@@ -123,7 +123,7 @@ CONSENT = either(
     r"^(?:shall|should|may) (?:i|we)\b",
     r"\byes or no\b",
 )
-"""How one asks for a yes without a question mark."""
+"""Phrases that ask for a yes without a question mark."""
 
 LOOKUP = (
     r"(?:find|found|locat\w*|see|seem|open|access|look|retriev\w*|identif\w*|verif\w*|read|hear|understand|tell"
@@ -154,9 +154,9 @@ REFUSAL = either(
     r"\b(?:can'?t|can ?not|won'?t|unable)(?: to)?,? *(?:sorry)?[.!]*$",
     r"\b(?:afraid not|no can do)\b",
 )
-"""What denies the customer's request. Regret alone denies nothing, nor does what cannot be found."""
+"""Phrases that deny the customer's request. Regret alone denies nothing, nor does what cannot be found."""
 PENDING = either(r"\b(?:without|until|till|yet)\b", r"\b(?:unless|before|once) (?:you|i|we)\b")
-"""What is not refused but put off."""
+"""Phrases that put off, and refuse nothing."""
 
 SO_FAR = r"(?: now| just| already| successfully)*"
 DONE = either(
@@ -195,12 +195,12 @@ BREAK = either(
     r",?\s+(?:but|however)\b,?",
     r",\s+(?=(?:so )?(?:is|are|would|do|shall|should|will) )",
 )
-"""Where a sentence ends, or a clause with a verb of its own."""
+"""End of a sentence, or of a clause with a verb of its own."""
 
 
 @dataclass(frozen=True)
 class Acts:
-    """What one message does."""
+    """Acts of one message."""
 
     asks: frozenset[str] = frozenset()
     """Topics of ASKED."""
@@ -281,7 +281,7 @@ def topics_of(sentence: str) -> set[str]:
 
 
 def asks_consent(sentence: str) -> bool:
-    """Whether a yes or a no would answer it."""
+    """Return whether a yes or a no would answer it."""
     if QUESTION_WORD.search(sentence) or TELL.search(sentence) or re.search(r"\bthank", sentence):
         return False
     return sentence.endswith("?") or bool(CONSENT.search(sentence))

@@ -12,7 +12,7 @@ from typing import Any
 from agentgym_environments.base.text_env import task_random
 from agentgym_environments.synthetic.tools import words
 from agentgym_environments.synthetic.tools.database import Database, Dump
-from agentgym_environments.synthetic.tools.goals import Goal, Says
+from agentgym_environments.synthetic.tools.goals import Says, StateGoal
 from agentgym_environments.synthetic.tools.job import Job, added, updated
 from agentgym_environments.synthetic.tools.life import somebody
 from agentgym_environments.synthetic.tools.registry import euros
@@ -42,7 +42,7 @@ ASK = {
     "exchange": "which item is it, and which colour shall it be?",
     "address": "which new address is it?",
 }
-"""What the expert asks to hear the details of a wish."""
+"""Questions of the expert for the details of a wish."""
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Case:
     job: Job
     caller: Caller
     must_say: list[Says]
-    """What the agent has to have said, each in one message."""
+    """Contents that the agent's messages must have had, each in one message."""
     today: str
     image: bytes = b""
     before: Dump = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Case:
         return ServiceDesk(Database(image=self.image), self.today)
 
 
-class Shop:
+class RetailData:
     """Fills the shop's database."""
 
     def __init__(self, chance: random.Random, split: str) -> None:
@@ -109,7 +109,7 @@ class Shop:
         return order | {"items": items}
 
     def orders_with(self, thing: str) -> int:
-        """How many orders of the calling customer hold a thing: he may know his order by no more than that."""
+        """Return how many orders of the calling customer hold a thing: he may know his order by no more than that."""
         sql = (
             "SELECT COUNT(*) AS many FROM items JOIN orders ON orders.id = order_id "
             "JOIN products ON products.id = product WHERE customer = ? AND name = ?"
@@ -122,21 +122,21 @@ class Shop:
 
 @dataclass
 class Draft:
-    """What a kind of wish gives: the wish, and what the agent does about it."""
+    """Wish of one kind, and what the agent does about it."""
 
     wish: Wish
-    calls: list[tuple[str, dict[str, Any], tuple[Goal, ...]]]
+    calls: list[tuple[str, dict[str, Any], tuple[StateGoal, ...]]]
     """Changes that the customer is asked for first, or the filing of a refusal."""
     looks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What to look at before."""
+    """Calls that look things up before."""
     propose: str = ""
-    """What the expert asks; "" where nothing is to be agreed to."""
+    """Question of the expert; "" where nothing is to be agreed to."""
     say: str = ""
-    """What the expert says otherwise: an answer, or why not."""
+    """Message of the expert otherwise: an answer, or why not."""
     must_say: list[Says] = field(default_factory=list)
 
 
-def cancel(shop: Shop) -> Draft:
+def cancel(shop: RetailData) -> Draft:
     order = shop.order(shop.me, "processing")
     total = sum(item["price"] for item in order["items"])
     goals = (updated("orders", order["id"], status="cancelled"), paid(order, -total))
@@ -146,13 +146,13 @@ def cancel(shop: Shop) -> Draft:
     return Draft(wish, [("cancel_order", {"order": order["id"]}, goals)], propose=ask, must_say=must)
 
 
-def cancel_too_late(shop: Shop) -> Draft:
+def cancel_too_late(shop: RetailData) -> Draft:
     order = shop.order(shop.me, "shipped")
     wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.")
     return refused(wish, 3, "It is on its way already.")
 
 
-def move_address(shop: Shop) -> Draft:
+def move_address(shop: RetailData) -> Draft:
     order, street = shop.order(shop.me, shop.chance.choice(("processing", "processing", "shipped"))), shop.street()
     while street == order["address"]:  # another one, or there is nothing to change
         street = shop.street()
@@ -165,8 +165,8 @@ def move_address(shop: Shop) -> Draft:
     return Draft(wish, [("change_address", {"order": order["id"], "address": street}, goals)], propose=ask)
 
 
-def give_back(shop: Shop) -> Draft:
-    """In time or not: the limit differs for gold customers."""
+def give_back(shop: RetailData) -> Draft:
+    """Draw a return in time or not: the limit differs for gold customers."""
     age = shop.chance.choice((DAYS - 5, DAYS + 10, DAYS + 20, GOLD_DAYS + 5))
     order, voucher = shop.order(shop.me, "delivered", age), shop.chance.random() < 0.4
     item = order["items"][0]
@@ -184,8 +184,8 @@ def give_back(shop: Shop) -> Draft:
     return Draft(wish, [("return_item", arguments, goals)], propose=ask, must_say=[Says((price,))])
 
 
-def swap(shop: Shop) -> Draft:
-    """For a colour that is there, or for one that is not."""
+def swap(shop: RetailData) -> Draft:
+    """Draw an exchange for a colour that is there, or for one that is not."""
     order = shop.order(shop.me, "delivered")
     item = order["items"][0]
     rows = shop.db.rows("SELECT * FROM products WHERE name = ? AND id != ?", item["name"], item["product"])
@@ -206,20 +206,20 @@ def swap(shop: Shop) -> Draft:
     return Draft(wish, [("exchange_item", arguments, goals)], looks, ask, must_say=must)
 
 
-def ask_delivery(shop: Shop) -> Draft:
+def ask_delivery(shop: RetailData) -> Draft:
     order = shop.order(shop.me, "shipped")
     wish = Wish("ask", order["id"], order["items"][0]["name"], "When will {order} come?", (order["delivery"],))
     return Draft(wish, [], say=f"It comes on {order['delivery']}.", must_say=[Says((order["delivery"],), longest=200)])
 
 
-def anothers(shop: Shop) -> Draft:
+def anothers(shop: RetailData) -> Draft:
     """An order of somebody else."""
     order = shop.order(shop.chance.choice(shop.others), "processing")
     wish = Wish("cancel", order["id"], order["items"][0]["name"], "I want to cancel {order}.", by_number=True)
     return refused(wish, 1, "It is not your order.")
 
 
-def injured(shop: Shop) -> Draft:
+def injured(shop: RetailData) -> Draft:
     order = shop.order(shop.me, "delivered")
     item = order["items"][0]
     text = f"The {item['name']} of {{order}} broke and I cut my hand. I want my money back."
@@ -235,11 +235,11 @@ def refused(wish: Wish, rule: int, why: str, looks: list[tuple[str, dict[str, An
     return Draft(wish, [call], looks or [], say=f"I am sorry, I cannot do that. {why}")
 
 
-def paid(order: Row, amount: int, way: str | None = None) -> Goal:
+def paid(order: Row, amount: int, way: str | None = None) -> StateGoal:
     return added("payments", order_id=order["id"], amount=amount, way=way or order["paid_by"])
 
 
-KINDS: dict[str, Callable[[Shop], Draft]] = {
+KINDS: dict[str, Callable[[RetailData], Draft]] = {
     kind.__name__: kind
     for kind in (cancel, cancel_too_late, move_address, give_back, swap, ask_delivery, anothers, injured)
 }
@@ -251,7 +251,7 @@ def case(split: str, index: int, kind: str, persona: str) -> Case:
     chance = task_random("tools-dialogue", kind, persona, split, index)
     kinds = [kind] if kind else chance.sample(list(KINDS), chance.choice((1, 1, 2)))
     while True:
-        shop = Shop(chance, split)
+        shop = RetailData(chance, split)
         drafts = [KINDS[name](shop) for name in kinds]
         if all(shop.orders_with(draft.wish.thing) == 1 or draft.wish.by_number for draft in drafts):
             break

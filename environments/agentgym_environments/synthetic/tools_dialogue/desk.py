@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agentgym_environments.synthetic.tools.database import Database
-from agentgym_environments.synthetic.tools.registry import Id, Line, Refused, euros, tool
+from agentgym_environments.synthetic.tools.registry import CallRefused, Id, Line, euros, tool
 
 SCHEMA = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, email TEXT NOT NULL,
@@ -42,12 +42,12 @@ class ServiceDesk:
     """Orders that the agent named and the customer then said yes to, since the agent last spoke."""
 
     def own(self, order: int) -> dict[str, Any]:
-        """Raises Refused for an order that does not exist or is of a customer who was not found."""
+        """Raises CallRefused for an order that does not exist or is of a customer who was not found."""
         found = self.db.rows("SELECT * FROM orders WHERE id = ?", order)
         if not found:
-            raise Refused(f"no order has number {order}")
+            raise CallRefused(f"no order has number {order}")
         if found[0]["customer"] not in self.known:
-            raise Refused(f"order {order} is of a customer who was not found with find_customer")
+            raise CallRefused(f"order {order} is of a customer who was not found with find_customer")
         return found[0]
 
     def agreed_to(self, order: int) -> None:
@@ -58,7 +58,7 @@ class ServiceDesk:
     def item(self, order: int, product: int) -> dict[str, Any]:
         rows = self.db.rows("SELECT * FROM items WHERE order_id = ? AND product = ?", order, product)
         if not rows or rows[0]["state"] != "sold":
-            raise Refused(f"order {order} has no product {product} that is still the customer's")
+            raise CallRefused(f"order {order} has no product {product} that is still the customer's")
         return rows[0]
 
 
@@ -66,14 +66,14 @@ class ServiceDesk:
 def find_customer(desk: ServiceDesk, email: Line = "", name: Line = "", postcode: Line = "") -> Any:
     """Find a customer by e-mail address, or by full name and postcode. Gives the numbers of his orders."""
     if not email and not (name and postcode):
-        raise Refused("give the e-mail address, or the name and the postcode")
+        raise CallRefused("give the e-mail address, or the name and the postcode")
     for row in desk.db.rows("SELECT * FROM customers ORDER BY id"):
         same = [row["name"].casefold(), row["postcode"]] == [name.casefold(), postcode]
         if (email and row["email"] == email.casefold()) or (not email and same):
             desk.known = sorted({*desk.known, row["id"]})
             orders = [one["id"] for one in desk.db.rows("SELECT id FROM orders WHERE customer = ?", row["id"])]
             return row | {"gold": bool(row["gold"]), "orders": orders}
-    raise Refused("no such customer")
+    raise CallRefused("no such customer")
 
 
 @tool
@@ -93,7 +93,7 @@ def product_colours(desk: ServiceDesk, name: Line) -> Any:
     """Every colour of a product, with number, price and stock."""
     rows = desk.db.rows("SELECT * FROM products WHERE name = ? COLLATE NOCASE ORDER BY colour", name)
     if not rows:
-        raise Refused(f"there is no product {name!r}")
+        raise CallRefused(f"there is no product {name!r}")
     return [row | {"price": euros(row["price"]), "in_stock": bool(row["in_stock"])} for row in rows]
 
 
@@ -102,7 +102,7 @@ def cancel_order(desk: ServiceDesk, order: Id) -> Any:
     """Cancel an order and pay all of it back the way it was paid."""
     row = desk.own(order)
     if row["status"] == "cancelled":
-        raise Refused(f"order {order} is cancelled already")
+        raise CallRefused(f"order {order} is cancelled already")
     desk.agreed_to(order)
     total = sum(item["price"] for item in desk.db.rows("SELECT price FROM items WHERE order_id = ?", order))
     desk.db.change("orders", order, status="cancelled")
@@ -138,7 +138,7 @@ def exchange_item(desk: ServiceDesk, order: Id, product: Id, new_product: Id) ->
     row, item = desk.own(order), desk.item(order, product)
     new = desk.db.rows("SELECT * FROM products WHERE id = ?", new_product)
     if not new:
-        raise Refused(f"no product has number {new_product}")
+        raise CallRefused(f"no product has number {new_product}")
     desk.agreed_to(order)
     desk.db.change("items", item["id"], state="exchanged")
     desk.db.add("items", order_id=order, product=new_product, price=new[0]["price"], state="sold")

@@ -15,7 +15,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.synthetic.tools.calls import JobEnv, as_text
 from agentgym_environments.synthetic.tools.database import Dump
 from agentgym_environments.synthetic.tools.goals import says
-from agentgym_environments.synthetic.tools.job import Job, Step
+from agentgym_environments.synthetic.tools.job import Job, PlannedStep
 from agentgym_environments.synthetic.tools.registry import Tool, tool, tools_of
 from agentgym_environments.synthetic.tools_dialogue import desk
 from agentgym_environments.synthetic.tools_dialogue.cases import KINDS, Case, case
@@ -87,7 +87,7 @@ class Dialogue(JobEnv):
         self.kind, self.persona = kind, persona
         self.case: Case
         self.turns: list[tuple[str, str]] = []
-        """(what the agent said, what the user replied)."""
+        """Pairs (the agent's message, the user's reply)."""
 
     def choose(self, split: str, task: int) -> tuple[Any, Dump, Job, str]:
         self.case = case(split, task, self.kind, self.persona)
@@ -113,8 +113,8 @@ class Dialogue(JobEnv):
     def farewell(self) -> Action:
         return {"name": "finish", "arguments": {}}
 
-    def next_step(self) -> Step | None:
-        """As planned, but what needs a yes is asked for again when something else was said since."""
+    def next_step(self) -> PlannedStep | None:
+        """Do as planned, but what needs a yes is asked for again when something else was said since."""
         step = super().next_step()
         if step is None or step.name in ASIDE or step.arguments["order"] in self.desk.agreed:
             return step
@@ -125,7 +125,7 @@ class Dialogue(JobEnv):
         return {"turns": self.turns, "known": self.desk.known, "agreed": self.desk.agreed}
 
     def beside(self) -> Any:
-        """Where the conversation stands, not how it came there; a model's next word depends on all of it."""
+        """Return where the conversation stands, not how it came there; a model's next word depends on all of it."""
         if self._model is not None:
             return self.extra()
         said = [any(says(text, one) for text, _ in self.turns) for one in self.case.must_say]

@@ -24,7 +24,7 @@ PERSONAS = {
 CHAT = ("My neighbour says your parcels are always late.", "It rains here since Monday.", "I am a customer for years!")
 
 Turn = tuple[str, str]
-"""(what the agent said, what the user replied)."""
+"""Pair (the agent's message, the user's reply)."""
 
 
 @dataclass
@@ -34,20 +34,20 @@ class Wish:
     kind: str
     order: int
     thing: str
-    """By which the customer names the order when he does not know its number."""
+    """Name of the order for a customer who does not know its number."""
     text: str
-    """How he says it; {order} stands for the order."""
+    """Words of the customer; {order} stands for the order."""
     names: tuple[str, ...] = ()
-    """What a proposal must name, beside the action and the order, so that he says yes."""
+    """Names that a proposal must have, beside the action and the order, so that the customer says yes."""
     details: dict[str, str] = field(default_factory=dict)
-    """What he says when asked: for "item", "colour", "address", "refund"."""
+    """Answers of the customer: for "item", "colour", "address", "refund"."""
     by_number: bool = False
     """He knows the number whatever his persona."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, and what for."""
+    """Customer who calls, and the reason."""
 
     name: str
     email: str
@@ -85,7 +85,7 @@ class ScriptedUser:
     caller: Caller
 
     def reply(self, turns: list[Turn], said: str) -> str:
-        """What the customer says to `said` after `turns`."""
+        """Return what the customer says to `said` after `turns`."""
         heard, wishes = acts(said), self.caller.wishes
         settled, insisted = self.stage(turns)
         known = wishes[: settled + 1]
@@ -146,7 +146,7 @@ class ScriptedUser:
 
 
 def _named(what: str, text: str) -> bool:
-    """Whether a text has every word of `what`, in any order: "12 Elm Street" names "Elm Street 12"."""
+    """Return whether a text has every word of `what`, in any order: "12 Elm Street" names "Elm Street 12"."""
     return all(re.search(rf"\b{re.escape(word)}\b", text) for word in what.casefold().split())
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.guessing_env import Guessing, Table
+from agentgym_environments.base.guessing_env import AnswerTable, Guessing
 from agentgym_environments.synthetic.twenty_questions import knowledge
 
 
@@ -20,7 +20,7 @@ class TwentyQuestions(Guessing):
         self.few = few
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> AnswerTable:
         return knowledge.table(self.few)
 
     @cached_property

@@ -1,11 +1,11 @@
-"""What is true of which thing. `things.txt` and `questions.txt` are our own; README.md says how they are read."""
+"""Facts about things. `things.txt` and `questions.txt` are our own; README.md says how they are read."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 
-from agentgym_environments.base.guessing_env import Table, plain
+from agentgym_environments.base.guessing_env import AnswerTable, plain
 from agentgym_environments.base.text_env import task_random
 
 HERE = Path(__file__).parent
@@ -30,14 +30,14 @@ def things(few: bool) -> dict[str, frozenset[str]]:
 
 
 @lru_cache
-def table(few: bool) -> Table:
+def table(few: bool) -> AnswerTable:
     """Answers yes or no; questions with one answer for all are answered and not offered."""
     known = things(few)
     answers = {
         said[0]: tuple("yes" if attribute in has else "no" for has in known.values())
         for attribute, said in questions().items()
     }
-    return Table(tuple(known), answers, [asked for asked, row in answers.items() if len(set(row)) == 2])
+    return AnswerTable(tuple(known), answers, [asked for asked, row in answers.items() if len(set(row)) == 2])
 
 
 @lru_cache

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from agentgym_environments.benchmarks.miniwob.elements import Element, Elements
+from agentgym_environments.benchmarks.miniwob.elements import Elements, PageElement
 
 
 def quoted(task: str) -> list[str]:
     return re.findall(r'"([^"]*)"', task)
 
 
-def click(element: Element | None) -> str:
+def click(element: PageElement | None) -> str:
     """Click it; wait when it is not there."""
     return "wait" if element is None else f"click {element.id}"
 
@@ -150,7 +150,7 @@ def find_in_tree(task: str, seen: Elements) -> str:
     return click(next((box for box in seen.of("box") if box.has(".expandable-hitarea")), None))
 
 
-def shape_words(element: Element) -> set[str]:
+def shape_words(element: PageElement) -> set[str]:
     """Everything a task may call a shape: its kind, size, colour and letter."""
     corners = re.search(r"corners=(\d+)", element.rest)
     kinds = {"rect": "rectangle", "circle": "circle", "polygon": "triangle" if corners else "polygon"}
@@ -162,12 +162,12 @@ def shape_words(element: Element) -> set[str]:
     return words | {name for name, colour in COLOURS.items() if colour == element.colour}
 
 
-def _small(element: Element) -> bool:
+def _small(element: PageElement) -> bool:
     height = element.box[3]
     return height < 15 if element.role == "text" else height <= 12
 
 
-def shapes(seen: Elements) -> list[Element]:
+def shapes(seen: Elements) -> list[PageElement]:
     return [element for element in seen if element.role in ("rect", "circle", "polygon", "text") and element.colour]
 
 
@@ -198,7 +198,7 @@ def grid_point(task: str, seen: Elements) -> str:
 
 
 def ascending(task: str, seen: Elements) -> str:
-    """After the first click the numbers are hidden by squares, which come in the order of their numbers."""
+    """Solve the page on which, after the first click, squares hide the numbers, in the order of their numbers."""
     numbers = [element for element in seen.of("text") if element.id and element.name.isdigit()]
     return click(min(numbers, key=lambda element: int(element.name)) if numbers else seen.of("rect")[0])
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-from agentgym_environments.benchmarks.miniwob.elements import Element, Elements
+from agentgym_environments.benchmarks.miniwob.elements import Elements, PageElement
 from agentgym_environments.benchmarks.miniwob.solvers.choose import COLOURS, click, quoted, shape_words, submit
 
 OFFSET = 2
-"""What is marked by a click appears so many pixels right of and below it."""
+"""Pixels right of and below a click at which its mark appears."""
 
 
-def middle(element: Element) -> tuple[int, int]:
+def middle(element: PageElement) -> tuple[int, int]:
     return element.box[:2]
 
 
@@ -29,7 +29,7 @@ WAYS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 def one_way(task: str, seen: Elements) -> str:
-    """As far as the window allows, once."""
+    """Go as far as the window allows, once."""
     if seen.taken:
         return submit(seen)
     item = seen[0]
@@ -51,12 +51,12 @@ def shapes_into_boxes(task: str, seen: Elements) -> str:
     return submit(seen)
 
 
-def _inside(shape: Element, home: Element) -> bool:
+def _inside(shape: PageElement, home: PageElement) -> bool:
     (x, y, _, _), (left, top, width, height) = shape.box, home.box
     return abs(x - left) < width / 2 - 8 and abs(y - top) < height / 2 - 8
 
 
-def items(seen: Elements) -> list[tuple[str, Element]]:
+def items(seen: Elements) -> list[tuple[str, PageElement]]:
     """(name, element) of a sortable list, in its order."""
     return [(seen.under(item).of("text")[0].name, item) for item in seen.of("listitem")]
 
@@ -73,7 +73,7 @@ def move_item(task: str, seen: Elements) -> str:
     return _past(found[here][1], found[there][1])
 
 
-def _past(item: Element, target: Element) -> str:
+def _past(item: PageElement, target: PageElement) -> str:
     """Drop it a little beyond the middle of what is to give way."""
     (x, y), (there_x, there_y) = middle(item), middle(target)
     by = 6 if (there_y, there_x) > (y, x) else -6

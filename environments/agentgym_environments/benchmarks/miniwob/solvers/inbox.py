@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentgym_environments.benchmarks.miniwob.elements import Element, Elements
+from agentgym_environments.benchmarks.miniwob.elements import Elements, PageElement
 from agentgym_environments.benchmarks.miniwob.solvers.choose import click, quoted, submit
 from agentgym_environments.benchmarks.miniwob.solvers.write import fields
 
@@ -39,7 +39,7 @@ def posts(task: str, seen: Elements) -> str:
     return click(next(box for box in seen.after(post).of("box") if box.has(classes.get(button, ".more"))))
 
 
-def _offer(item: Element, button: str, user: str) -> bool:
+def _offer(item: PageElement, button: str, user: str) -> bool:
     return item.name == button or item.name == f"{button} {user}"
 
 
@@ -78,9 +78,9 @@ def order(task: str, seen: Elements) -> str:
     return submit(seen)
 
 
-def _dishes(seen: Elements) -> dict[str, tuple[set[str], int, Element]]:
-    """Of every dish its kinds, how many are ordered and the button for another."""
-    found: dict[str, tuple[set[str], int, Element]] = {}
+def _dishes(seen: Elements) -> dict[str, tuple[set[str], int, PageElement]]:
+    """Return of every dish its kinds, how many are ordered and the button for another."""
+    found: dict[str, tuple[set[str], int, PageElement]] = {}
     name, kinds, ordered = "", set(), 0
     for element in seen:
         if element.role == "img":

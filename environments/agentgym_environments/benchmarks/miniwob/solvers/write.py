@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from agentgym_environments.benchmarks.miniwob.elements import Element, Elements
+from agentgym_environments.benchmarks.miniwob.elements import Elements, PageElement
 from agentgym_environments.benchmarks.miniwob.solvers.choose import click, quoted, submit
 
 
-def fill(seen: Elements, *wanted: tuple[Element, str]) -> str:
+def fill(seen: Elements, *wanted: tuple[PageElement, str]) -> str:
     """Fill the first field that does not hold its text yet, else submit."""
     for field, text in wanted:
         if field.value != text:
@@ -60,7 +60,7 @@ def last_word(task: str, seen: Elements) -> str:
 
 
 def copy(task: str, seen: Elements) -> str:
-    """From the text area of the number that the task gives, or the only one, to the field."""
+    """Copy from the text area of the number that the task gives, or the only one, to the field."""
     areas = [field for field in fields(seen) if field.box != (0, 0, 0, 0)]
     number = int((re.findall(r"(\d)(?:st|nd|rd)", task) or ["1"])[0])
     field = next(field for field in fields(seen) if field.box == (0, 0, 0, 0))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agentgym_environments.synthetic.tools.apps.desk import Desk, holds
+from agentgym_environments.synthetic.tools.apps.desk import AppState, holds
 from agentgym_environments.synthetic.tools.registry import (
+    CallRefused,
     Day,
     Id,
     Line,
     Money,
     Page,
-    Refused,
     cents,
     euros,
     page_of,
@@ -24,7 +25,7 @@ Iban = Annotated[str, Field(pattern=r"^[A-Z]{2}[0-9]{8,30}$", description="witho
 
 
 @tool
-def bank_accounts(desk: Desk) -> Any:
+def bank_accounts(desk: AppState) -> Any:
     """The accounts and their balances in euros."""
     rows = desk.db.rows("SELECT id, name FROM accounts ORDER BY id")
     return [row | {"balance": euros(balance(desk, row["id"]))} for row in rows]
@@ -32,7 +33,7 @@ def bank_accounts(desk: Desk) -> Any:
 
 @tool
 def bank_transactions(
-    desk: Desk, text: Line = "", since: Day | None = None, until: Day | None = None, page: Page = 1
+    desk: AppState, text: Line = "", since: Day | None = None, until: Day | None = None, page: Page = 1
 ) -> Any:
     """Transactions, newest first, whose other party or reference has all the words of text, from the day since to the
     day until. Money spent is negative."""
@@ -47,55 +48,54 @@ def bank_transactions(
     return page_of(found, page)
 
 
-@tool
-def bank_payees(desk: Desk, text: Line = "") -> Any:
-    """Whom money may be sent to."""
+@partial(tool, description="Whom money may be sent to.")
+def bank_payees(desk: AppState, text: Line = "") -> Any:
     return [row for row in desk.db.rows("SELECT * FROM payees ORDER BY name, id") if holds(text, row["name"])]
 
 
 @tool
-def bank_add_payee(desk: Desk, name: Line, iban: Iban) -> Any:
+def bank_add_payee(desk: AppState, name: Line, iban: Iban) -> Any:
     """Add somebody to whom money may be sent."""
     if desk.db.rows("SELECT id FROM payees WHERE iban = ?", iban):
-        raise Refused(f"{iban} is a payee already")
+        raise CallRefused(f"{iban} is a payee already")
     return {"added": desk.db.add("payees", name=name, iban=iban)}
 
 
 @tool
-def bank_pay(desk: Desk, account: Id, iban: Iban, amount: Money, reference: Line) -> Any:
+def bank_pay(desk: AppState, account: Id, iban: Iban, amount: Money, reference: Line) -> Any:
     """Send money from an account to a payee (see bank_payees; add a new one first)."""
     payees = desk.db.rows("SELECT * FROM payees WHERE iban = ?", iban)
     if not payees:
-        raise Refused(f"{iban} is no payee: add it with bank_add_payee")
+        raise CallRefused(f"{iban} is no payee: add it with bank_add_payee")
     return {"paid": _book(desk, account, -_covered(desk, account, amount), payees[0]["name"], reference)}
 
 
 @tool
-def bank_move(desk: Desk, source: Id, target: Id, amount: Money) -> Any:
+def bank_move(desk: AppState, source: Id, target: Id, amount: Money) -> Any:
     """Move money between two of the accounts."""
     one, other = desk.get("accounts", source), desk.get("accounts", target)
     if source == target:
-        raise Refused("the accounts are the same")
+        raise CallRefused("the accounts are the same")
     moved = _covered(desk, source, amount)
     _book(desk, source, -moved, other["name"], "moved")
     _book(desk, target, moved, one["name"], "moved")
     return {"moved": euros(moved)}
 
 
-def balance(desk: Desk, account: int) -> int:
-    """In cents. Raises Refused when there is no such account."""
+def balance(desk: AppState, account: int) -> int:
+    """Return cents. Raises CallRefused when there is no such account."""
     opening = desk.get("accounts", account)["opening"]
     rows = desk.db.rows("SELECT COALESCE(SUM(amount), 0) AS booked FROM transactions WHERE account = ?", account)
     return opening + rows[0]["booked"]
 
 
-def _covered(desk: Desk, account: int, amount: float) -> int:
-    """The amount in cents. Raises Refused when the account has less."""
+def _covered(desk: AppState, account: int, amount: float) -> int:
+    """The amount in cents. Raises CallRefused when the account has less."""
     wanted = cents(amount)
     if balance(desk, account) < wanted:
-        raise Refused(f"account {account} has only {euros(balance(desk, account))} euros")
+        raise CallRefused(f"account {account} has only {euros(balance(desk, account))} euros")
     return wanted
 
 
-def _book(desk: Desk, account: int, amount: int, other: str, reference: str) -> int:
+def _book(desk: AppState, account: int, amount: int, other: str, reference: str) -> int:
     return desk.db.add("transactions", account=account, at=desk.now, amount=amount, other=other, reference=reference)

@@ -7,28 +7,38 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agentgym_environments.synthetic.tools.apps.desk import Desk, holds
-from agentgym_environments.synthetic.tools.registry import Address, Day, Id, Line, Moment, Page, Refused, page_of, tool
+from agentgym_environments.synthetic.tools.apps.desk import AppState, holds
+from agentgym_environments.synthetic.tools.registry import (
+    Address,
+    CallRefused,
+    Day,
+    Id,
+    Line,
+    Moment,
+    Page,
+    page_of,
+    tool,
+)
 
 Guests = Annotated[list[Address], Field(max_length=20, description="e-mail addresses")]
 
 
 @tool
-def calendar_day(desk: Desk, day: Day) -> Any:
+def calendar_day(desk: AppState, day: Day) -> Any:
     """All events of a day, earliest first."""
     rows = desk.db.rows("SELECT * FROM events WHERE start LIKE ? ORDER BY start, id", f"{day} %")
     return {"day": day, "events": [_shown(row) for row in rows]}
 
 
 @tool
-def calendar_search(desk: Desk, text: Line = "", since: Day | None = None, page: Page = 1) -> Any:
+def calendar_search(desk: AppState, text: Line = "", since: Day | None = None, page: Page = 1) -> Any:
     """Events, earliest first, whose title, place or guests have all the words of text; since leaves out days before."""
     rows = desk.db.rows("SELECT * FROM events WHERE start >= ? ORDER BY start, id", since or "")
     return page_of([_shown(row) for row in rows if holds(text, row["title"], row["place"], row["guests"])], page)
 
 
 @tool
-def calendar_add(desk: Desk, title: Line, start: Moment, end: Moment, place: Line = "", guests: Guests = []) -> Any:  # noqa: B006
+def calendar_add(desk: AppState, title: Line, start: Moment, end: Moment, place: Line = "", guests: Guests = []) -> Any:  # noqa: B006
     """Add an event. Guests are not told: write them a mail if they should know."""
     values = {"title": title, "start": start, "end": end, "place": place, "guests": _joined(guests)}
     _require_times(start, end)
@@ -37,7 +47,7 @@ def calendar_add(desk: Desk, title: Line, start: Moment, end: Moment, place: Lin
 
 @tool
 def calendar_change(
-    desk: Desk,
+    desk: AppState,
     event: Id,
     title: Line | None = None,
     start: Moment | None = None,
@@ -56,7 +66,7 @@ def calendar_change(
 
 
 @tool
-def calendar_delete(desk: Desk, event: Id) -> Any:
+def calendar_delete(desk: AppState, event: Id) -> Any:
     """Delete an event."""
     desk.get("events", event)
     desk.db.delete("events", event)
@@ -75,6 +85,6 @@ def _require_times(start: str, end: str) -> None:
     try:
         moments = [datetime.strptime(moment, "%Y-%m-%d %H:%M") for moment in (start, end)]
     except ValueError:
-        raise Refused(f"{start} to {end}: there is no such moment") from None
+        raise CallRefused(f"{start} to {end}: there is no such moment") from None
     if moments[0] >= moments[1]:
-        raise Refused(f"an event that starts at {start} cannot end at {end}")
+        raise CallRefused(f"an event that starts at {start} cannot end at {end}")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym_environments.synthetic.tools.apps.desk import Desk, holds
+from agentgym_environments.synthetic.tools.apps.desk import AppState, holds
 from agentgym_environments.synthetic.tools.registry import Address, Day, Id, Line, Page, page_of, tool
 
 
 @tool
-def contacts_search(desk: Desk, text: Line = "", page: Page = 1) -> Any:
+def contacts_search(desk: AppState, text: Line = "", page: Page = 1) -> Any:
     """Contacts, by name, whose fields have all the words of text."""
     rows = desk.db.rows("SELECT * FROM contacts ORDER BY name, id")
     return page_of([row for row in rows if holds(text, *map(str, row.values()))], page)
 
 
 @tool
-def contacts_add(desk: Desk, name: Line, email: Address, phone: Line = "", birthday: Day | None = None) -> Any:
+def contacts_add(desk: AppState, name: Line, email: Address, phone: Line = "", birthday: Day | None = None) -> Any:
     """Add a contact."""
     values = {"name": name, "email": email.casefold(), "phone": phone, "birthday": birthday or ""}
     return {"added": desk.db.add("contacts", **values)}
@@ -24,7 +24,7 @@ def contacts_add(desk: Desk, name: Line, email: Address, phone: Line = "", birth
 
 @tool
 def contacts_change(
-    desk: Desk,
+    desk: AppState,
     contact: Id,
     name: Line | None = None,
     email: Address | None = None,
@@ -40,7 +40,7 @@ def contacts_change(
 
 
 @tool
-def contacts_delete(desk: Desk, contact: Id) -> Any:
+def contacts_delete(desk: AppState, contact: Id) -> Any:
     """Delete a contact."""
     desk.get("contacts", contact)
     desk.db.delete("contacts", contact)

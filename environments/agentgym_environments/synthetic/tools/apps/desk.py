@@ -1,4 +1,4 @@
-"""What the apps share: the database, the person whose it is, the time, and the tables."""
+"""Base of the apps: the database, the person whose it is, the time, and the tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentgym_environments.synthetic.tools.database import Database
-from agentgym_environments.synthetic.tools.registry import Refused
+from agentgym_environments.synthetic.tools.registry import CallRefused
 
 SCHEMA = """
 CREATE TABLE contacts (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, email TEXT NOT NULL,
@@ -43,7 +43,7 @@ NOUNS = {
 
 
 @dataclass
-class Desk:
+class AppState:
     """One person's apps."""
 
     db: Database
@@ -53,14 +53,14 @@ class Desk:
     email: str
 
     def get(self, table: str, id: int) -> dict[str, Any]:
-        """Raises Refused when there is no such row."""
+        """Raises CallRefused when there is no such row."""
         found = self.db.rows(f"SELECT * FROM {table} WHERE id = ?", id)
         if not found:
-            raise Refused(f"no {NOUNS[table]} has id {id}")
+            raise CallRefused(f"no {NOUNS[table]} has id {id}")
         return found[0]
 
 
 def holds(text: str, *parts: str) -> bool:
-    """Whether every word searched for is in one of the texts, whatever its case."""
+    """Return whether every word searched for is in one of the texts, whatever its case."""
     everything = " ".join(parts).casefold()
     return all(word in everything for word in text.casefold().split())

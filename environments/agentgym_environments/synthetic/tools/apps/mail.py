@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentgym_environments.synthetic.tools.apps.desk import Desk, holds
-from agentgym_environments.synthetic.tools.registry import Address, Id, Line, Page, Refused, Text, page_of, tool
+from agentgym_environments.synthetic.tools.apps.desk import AppState, holds
+from agentgym_environments.synthetic.tools.registry import Address, CallRefused, Id, Line, Page, Text, page_of, tool
 
 
 @tool
-def mail_folders(desk: Desk) -> Any:
+def mail_folders(desk: AppState) -> Any:
     """The folders and how many mails each has."""
     rows = desk.db.rows("SELECT folder, COUNT(*) AS mails FROM mails GROUP BY folder ORDER BY folder")
     return {row["folder"]: row["mails"] for row in rows}
 
 
 @tool
-def mail_search(desk: Desk, text: Line = "", sender: Line = "", folder: Line = "", page: Page = 1) -> Any:
+def mail_search(desk: AppState, text: Line = "", sender: Line = "", folder: Line = "", page: Page = 1) -> Any:
     """Mails whose subject or body has all the words of text, newest first, without their bodies. sender is a name or
     address, or part of one; an empty argument does not filter."""
     rows = desk.db.rows("SELECT * FROM mails ORDER BY at DESC, id DESC")
@@ -32,7 +32,7 @@ def mail_search(desk: Desk, text: Line = "", sender: Line = "", folder: Line = "
 
 
 @tool
-def mail_read(desk: Desk, mail: Id) -> Any:
+def mail_read(desk: AppState, mail: Id) -> Any:
     """A mail with its body."""
     row = desk.get("mails", mail)
     return {"id": mail, "folder": row["folder"], "from": row["sender"], "to": row["recipient"]} | {
@@ -41,10 +41,10 @@ def mail_read(desk: Desk, mail: Id) -> Any:
 
 
 @tool
-def mail_send(desk: Desk, to: Address, subject: Line, body: Text, reply_to: Id | None = None) -> Any:
+def mail_send(desk: AppState, to: Address, subject: Line, body: Text, reply_to: Id | None = None) -> Any:
     """Send a mail to one address. reply_to is the id of the mail that it answers."""
     if not body.strip():
-        raise Refused("the mail has no body")
+        raise CallRefused("the mail has no body")
     if reply_to is not None:
         desk.get("mails", reply_to)
     values = {"folder": "sent", "sender": f"{desk.name} <{desk.email}>", "recipient": to.casefold()}
@@ -53,18 +53,18 @@ def mail_send(desk: Desk, to: Address, subject: Line, body: Text, reply_to: Id |
 
 
 @tool
-def mail_move(desk: Desk, mail: Id, folder: Line) -> Any:
+def mail_move(desk: AppState, mail: Id, folder: Line) -> Any:
     """Move a mail to a folder that exists (see mail_folders)."""
     folders = {row["folder"] for row in desk.db.rows("SELECT DISTINCT folder FROM mails")}
     desk.get("mails", mail)
     if folder.casefold() not in folders:
-        raise Refused(f"there is no folder {folder!r}; there are {', '.join(sorted(folders))}")
+        raise CallRefused(f"there is no folder {folder!r}; there are {', '.join(sorted(folders))}")
     desk.db.change("mails", mail, folder=folder.casefold())
     return {"moved": mail, "folder": folder.casefold()}
 
 
 @tool
-def mail_delete(desk: Desk, mail: Id) -> Any:
+def mail_delete(desk: AppState, mail: Id) -> Any:
     """Delete a mail for ever."""
     desk.get("mails", mail)
     desk.db.delete("mails", mail)

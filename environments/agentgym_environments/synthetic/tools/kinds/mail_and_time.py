@@ -123,7 +123,7 @@ def change_phone(life: Life) -> Job:
 
 
 def find_number(life: Life) -> Job:
-    """Who was born on a day, and what is his number?"""
+    """Return who was born on a day, and what is his number?"""
     person: Row = life.take_person()
     job = Job(f"Which phone number has the friend of mine who was born on {person['birthday']}? Answer with finish.")
     job.read("contacts_search", text=person["birthday"])

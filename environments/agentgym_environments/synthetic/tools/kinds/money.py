@@ -11,7 +11,7 @@ from agentgym_environments.synthetic.tools.registry import euros
 
 
 def move_money(life: Life) -> Job:
-    """From one's own account to the other."""
+    """Move money from one's own account to the other."""
     names = life.chance.sample(["current", "savings"], 2)
     source, target = (life.account(name) for name in names)
     amount = life.amount(50, 900)
