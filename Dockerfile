@@ -1,7 +1,7 @@
 # The images of AgentGym; docs/containers.md says how each is run.
 #
-#   docker build --network host --target base    --tag localhost/agentgym/base    .   AgentGym and its servers; every world is FROM it
-#   docker build --network host --target worlds  --tag localhost/agentgym/worlds  .   the worlds that come with it
+#   docker build --network host --target base    --tag localhost/agentgym/base    .   AgentGym and its servers; every environment is FROM it
+#   docker build --network host --target envs  --tag localhost/agentgym/envs  .   the environments that come with it
 #   docker build --network host --target gateway --tag localhost/agentgym/gateway .   the gateway
 #   docker build --network host --target model   --tag localhost/agentgym/model   .   and torch: serves checkpoints, trains
 #
@@ -30,7 +30,7 @@ COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[serve]"
 USER agentgym
 
-FROM base AS worlds
+FROM base AS envs
 ENTRYPOINT ["agentgym", "serve", "--host", "0.0.0.0", "--port", "8000"]
 CMD ["keydoor"]
 

@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
 TWO := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test test-random test-skipped system fresh check proofs gpu chaos interop lowest scale worlds every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check proofs gpu chaos interop lowest scale envs every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -63,7 +63,7 @@ GPU_OUT ?= runs/gpu
 gpu:
 	$(GPU_PYTHON) benchmarks/gpu.py --out $(GPU_OUT)
 
-# Episodes over networks, worlds, workers, servers and gateways that fail, and trainings whose processes are killed;
+# Episodes over networks, environments, workers, servers and gateways that fail, and trainings whose processes are killed;
 # prints what became of them. The short proof plays some 256 and kills each kind of process once. README's figures are
 # of EPISODES=2000 and RUNS=20.
 EPISODES ?= 256
@@ -73,15 +73,15 @@ chaos: .venv/ready
 
 # The images, for docker-compose.yml; docs/containers.md.
 images:
-	for target in base worlds gateway model; do \
+	for target in base envs gateway model; do \
 	  docker build --network host --target $$target --tag localhost/agentgym/$$target \
 	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
 
-# The worlds' tasks (experts, browser pages, bugs in real repositories), and the contract for one world of each kind.
-# `make worlds` plays a sample of each kind of task; `make every` all of them, the contract for all other worlds, and the
+# The environments' tasks (experts, browser pages, bugs in real repositories), and the contract for one environment of each kind.
+# `make envs` plays a sample of each kind of task; `make every` all of them, the contract for all other environments, and the
 # rates again that the READMEs tell, but for the slowest.
-worlds every: .venv/ready .venv-browsergym/ready .venv-nle/ready
+envs every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
 	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python \
 	$(BIN)/python -m pytest -m $@ --numprocesses auto --durations 20
@@ -96,7 +96,7 @@ interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop $(TWO)
 
 # Fast tests of every package with the lowest versions that pyproject.toml allows; those of nle, vllm and ray are what
-# `make worlds` and `make scale` install.
+# `make envs` and `make scale` install.
 lowest: .venv-lowest/ready
 	.venv-lowest/bin/python -m pytest $(TWO) $(LOWEST)
 LOWEST := tests/agentgym tests/servers/test_environment.py tests/servers/test_openenv.py tests/servers/test_socket.py \

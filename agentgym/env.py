@@ -1,11 +1,11 @@
 """The environment contract: a Gymnasium environment that speaks messages.
 
-    world = MyWorld()
-    observation, info = world.reset(seed=0, options={"split": "train", "task": 3})
-    observation, reward, terminated, truncated, info = world.step("go north")
+    environment = MyEnvironment()
+    observation, info = env.reset(seed=0, options={"split": "train", "task": 3})
+    observation, reward, terminated, truncated, info = env.step("go north")
 
 An observation is text, or `{"text": str, "image": uint8[H, W, 3]}`. An action is text, or a tool call
-`{"name": str, "arguments": dict}`. The author of a world never sees a token or a socket.
+`{"name": str, "arguments": dict}`. The author of an environment never sees a token or a socket.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ Action = str | ToolCall
 
 
 class Env(gymnasium.Env):
-    """Base of every world. Implement `reset` and `step`; call `super().reset(seed=seed)` first and draw only from
+    """Base of every environment. Implement `reset` and `step`; call `super().reset(seed=seed)` first and draw only from
     `self.np_random`.
 
     A step before the first reset or after the episode's end raises BadRequest.
 
     `info` may carry `success` (bool), `valid_action` (bool), `state_key` (str: names the underlying state, without a
     step counter, so that equal states of different episodes get equal keys), `progress` (float in [0, 1]) and
-    `available_actions` (list[str]); `env_spec.info_keys` says which. A world of two players (capability "two_player")
-    asks both in one episode: `role` (0 or 1) is who is asked now, the observation is what that role may see, `reward`
-    is what the step gave to the role that acted, and `rewards` ([float, float]) what it gave to each.
+    `available_actions` (list[str]); `env_spec.info_keys` says which. An environment of two players (capability
+    "two_player") asks both in one episode: `role` (0 or 1) is who is asked now, the observation is what that role may
+    see, `reward` is what the step gave to the role that acted, and `rewards` ([float, float]) what it gave to each.
     """
 
     env_spec: EnvSpec
@@ -74,7 +74,7 @@ class Env(gymnasium.Env):
     def reseed(self, seed: int) -> None:
         """Draw from `seed` whatever chance decides from here on: a restored episode gets another future.
 
-        Enough for a world that draws only from `self.np_random`; one that wraps another's chance overrides it.
+        Enough for an environment that draws only from `self.np_random`; one that wraps another's chance overrides it.
         """
         self.np_random, _ = seeding.np_random(seed)
 

@@ -3,22 +3,22 @@
 AgentGymError
 ├── UsageError                 the user's mistake: the sentence says what to do; the command line exits with 2
 │   ├── ConfigError            a recipe, suite or flag that cannot be used as written
-│   ├── UnknownEnvironment     no world of that name
+│   ├── UnknownEnvironment     no environment of that name
 │   ├── MissingDependency      an optional package or program is not installed
 │   ├── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
 │   └── EpisodeRefused         what a foreign agent asks of its recorded episode, which that cannot give
-├── EnvironmentFailure         a world, its server or the way to it failed: recorded with a StopReason, never scored
-│   ├── BadRequest             the request itself is wrong (422)
+├── EnvironmentFailure         an environment, its server or the way to it failed: recorded with a StopReason, never
+scored │   ├── BadRequest             the request itself is wrong (422)
 │   ├── UnknownSession         the server never had this session (404)
 │   ├── SessionBusy            another call of this session is running (409)
 │   ├── OutOfOrder             a step index that is neither the next nor one already answered (409)
-│   ├── EpisodeLost            the session existed and is gone: lease ran out, world died (410)
+│   ├── EpisodeLost            the session existed and is gone: lease ran out, environment died (410)
 │   ├── AtCapacity             no room for another session now (503)
 │   │   └── RateLimited        a key asked more often than it may (429)
 │   ├── WrongKey               no API key, or one that the gateway does not know (401)
 │   ├── MissingScope           the API key may not do this (403)
-│   ├── DeadlineExceeded       the world did not answer in time (504)
-│   ├── EnvironmentCrashed     the world raised, or answered what its contract forbids (500)
+│   ├── DeadlineExceeded       the environment did not answer in time (504)
+│   ├── EnvironmentCrashed     the environment raised, or answered what its contract forbids (500)
 │   │   └── EnvironmentNotOpened    its constructor failed (500)
 │   └── Unreachable            no answer from the server at all
 ├── PolicyFailure              a policy (an engine, a remote model) failed: recorded, never scored
@@ -49,7 +49,7 @@ class ConfigError(UsageError):
 
 
 class UnknownEnvironment(UsageError):
-    """No world of that name is installed, importable or reachable."""
+    """No environment of that name is installed, importable or reachable."""
 
 
 class MissingDependency(UsageError):
@@ -69,7 +69,8 @@ class EpisodeRefused(UsageError):
 
 
 class EnvironmentFailure(AgentGymError):
-    """A world, its server or the network failed. `code`, `scope`, `retryable` and `status` travel on the wire."""
+    """An environment, its server or the network failed. `code`, `scope`, `retryable` and `status` travel on the
+    wire."""
 
     code: ClassVar[str] = "ENVIRONMENT_FAILURE"
     scope: ClassVar[Scope] = "env"

@@ -37,7 +37,7 @@ class ReplyModel(BaseModel):
 
 
 class ResetRequest(BaseModel):
-    """Begin an episode: in a new session, or in `session_id`. Further keys are the world's own reset options."""
+    """Begin an episode: in a new session, or in `session_id`. Further keys are the environment's own reset options."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,7 +92,7 @@ class StepRequest(RequestModel):
 
 
 class StatelessStepRequest(BaseModel):
-    """OpenEnv's /step: in a fresh world, closed after it. Further keys are ignored."""
+    """OpenEnv's /step: in a fresh environment, closed after it. Further keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -131,7 +131,7 @@ class StepReply(ReplyModel):
     """The reply of /reset and /step. `done` is `terminated or truncated`, for OpenEnv's clients."""
 
     observation: dict[str, Any]
-    """{"text": str, "image": base64 PNG when the world is seen, "metadata": {}}."""
+    """{"text": str, "image": base64 PNG when the environment is seen, "metadata": {}}."""
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
@@ -157,7 +157,7 @@ class SessionInfo(ReplyModel):
     """The reply of GET /sessions/{id}."""
 
     session_id: str
-    world: str
+    env: str
     step: int = 0
     """Steps taken in the present episode."""
     episode_id: str | None = None

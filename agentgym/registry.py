@@ -1,4 +1,4 @@
-"""Naming a world: by id, by `package.module:Class`, or (in `agentgym.clients.client`) by URL.
+"""Naming an environment: by id, by `package.module:Class`, or (in `agentgym.clients.client`) by URL.
 
 An entry point of the group `agentgym.environments` names a package, and every `spec.toml` in that package's folders
 describes environments: their ids, EnvSpecs and classes, found and read without importing any of them. An entry point
@@ -53,7 +53,7 @@ class Installed(NamedTuple):
 def register(name: str, target: str) -> None:
     """Give the class at `target` ("package.module:Class") a name for this process."""
     if ":" not in target:
-        raise UnknownEnvironment(f'a world is named as "package.module:Class", not {target!r}')
+        raise UnknownEnvironment(f'an environment is named as "package.module:Class", not {target!r}')
     _registered[name] = target
 
 
@@ -77,15 +77,15 @@ def list_envs() -> dict[str, str]:
 
 
 def get_spec(name: str) -> EnvSpec:
-    """The EnvSpec of a world. By id with a `spec.toml`, nothing is imported.
+    """The EnvSpec of an environment. By id with a `spec.toml`, nothing is imported.
 
-    With arguments in the name an instance is made, since they may change what the world says of itself.
+    With arguments in the name an instance is made, since they may change what the environment says of itself.
     """
     name, arguments = split_arguments(name)
     if arguments:
-        world = make(name, **arguments)
-        world.close()
-        return world.env_spec
+        env = make(name, **arguments)
+        env.close()
+        return env.env_spec
     target = _target(name)
     path = _spec_file(name, target)
     if path is not None:
@@ -93,9 +93,9 @@ def get_spec(name: str) -> EnvSpec:
     cls = _import(target)
     found = getattr(cls, "env_spec", None)
     if found is None and issubclass(cls, GymnasiumEnv):  # described by the environment that an instance makes
-        world = make(name)
-        world.close()
-        return world.env_spec
+        env = make(name)
+        env.close()
+        return env.env_spec
     if not isinstance(found, EnvSpec):
         raise UnknownEnvironment(f"{target} has no EnvSpec: set `env_spec = EnvSpec(...)` in the class")
     return found
@@ -107,7 +107,7 @@ def target(name: str) -> str:
 
 
 def make(name: str, **kwargs: Any) -> Env:
-    """A new instance of a world in this process. `kwargs` override the spec's own."""
+    """A new instance of an environment in this process. `kwargs` override the spec's own."""
     return env_factory(name, **kwargs)()
 
 
@@ -129,7 +129,8 @@ def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
 
 
 def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
-    """`world:size=5,mode=text` as ("world", {"size": 5, "mode": "text"}); values are TOML, or else the text itself."""
+    """`env:size=5,mode=text` as ("environment", {"size": 5, "mode": "text"}); values are TOML, or else the text
+    itself."""
     found = ARGUMENTS.fullmatch(name)
     base = found["base"] if found else name
     arguments: dict[str, Any] = {}
@@ -200,15 +201,15 @@ def _target(name: str) -> str:
     if ":" in name and "://" not in name:
         module, _, cls = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), *cls.split(".")]):
-            raise UnknownEnvironment(f'a world of your own is named "package.module:Class", not {name!r}')
+            raise UnknownEnvironment(f'an environment of your own is named "package.module:Class", not {name!r}')
         return name
     known = list_envs()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
         guess = f" Did you mean {', '.join(close)}?" if close else ""
         raise UnknownEnvironment(
-            f"no world is called {name!r}.{guess} `agentgym envs list` shows the installed ones; a world of your own "
-            'is named "package.module:Class"'
+            f"no environment is called {name!r}.{guess} `agentgym envs list` shows the installed ones; "
+            'an environment of your own is named "package.module:Class"'
         )
     return known[name]
 

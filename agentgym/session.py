@@ -1,4 +1,5 @@
-"""A session: one episode after another of one world, wherever the world runs. The rollout knows nothing else of it."""
+"""A session: one episode after another of one environment, wherever the environment runs. The rollout knows nothing
+else of it."""
 
 from __future__ import annotations
 
@@ -26,19 +27,21 @@ class Step(NamedTuple):
 
 
 class Session(Protocol):
-    """One open world. Every method raises EnvironmentFailure when the world, not the agent, is at fault."""
+    """One open environment. Every method raises EnvironmentFailure when the environment, not the agent, is at fault."""
 
     spec: EnvSpec
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
         """Begin an episode and return its first observation, with reward 0.
 
-        `options` may hold `split` and `task`; without a task, one is drawn from `seed`. Further keys are the world's.
+        `options` may hold `split` and `task`; without a task, one is drawn from `seed`. Further keys are the
+        environment's.
         """
         ...
 
     async def step(self, action: Action) -> Step:
-        """Take one action: text, or a tool call `{"name": ..., "arguments": {...}}`. Return what the world answers.
+        """Take one action: text, or a tool call `{"name": ..., "arguments": {...}}`. Return what the environment
+        answers.
 
         Raises BadRequest before the first reset and after the episode's end.
         """
@@ -61,20 +64,22 @@ class Session(Protocol):
         return await self.query("snapshot")
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
-        """Go on from a snapshot of this world. With `seed`, chance from there on is drawn from it: another future of
-        the same state. Without, the future is the one that the snapshot's episode had."""
+        """Go on from a snapshot of this environment. With `seed`, chance from there on is drawn from it: another future
+        of the same state. Without, the future is the one that the snapshot's episode had."""
         ...
 
     async def close(self) -> None:
-        """End the session and free its world. A second call does nothing."""
+        """End the session and free its environment. A second call does nothing."""
         ...
 
 
 class SessionThread:
-    """A daemon thread that makes one world's calls in order, so that a world that hangs is left behind, not waited for.
+    """A daemon thread that makes one environment's calls in order, so that an environment that hangs is left behind,
+    not waited for.
 
-    Every call of a world comes from the same thread, as browsers and databases ask. A thread cannot be killed: after
-    a missed deadline it is `stuck` until the world returns, but keeps neither process nor event loop from ending.
+    Every call of an environment comes from the same thread, as browsers and databases ask. A thread cannot be killed:
+    after a missed deadline it is `stuck` until the environment returns, but keeps neither process nor event loop from
+    ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -124,7 +129,7 @@ class SessionThread:
             try:
                 result = function()
             except BaseException as caught:  # noqa: BLE001  (handed to whoever awaits the call)
-                # A future takes no StopIteration, and a world that calls sys.exit() must not end the event loop.
+                # A future takes no StopIteration, and an environment that calls sys.exit() must not end the event loop.
                 plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
                 error = caught if plain else RuntimeError(f"{type(caught).__name__}: {caught}")
             if future is not None:
@@ -191,7 +196,7 @@ class LocalSession(Session):
             return await self._thread.call(function, self.spec.step_deadline_s)
         except EnvironmentFailure:
             raise
-        except (Exception, SystemExit) as error:  # the world's author may raise anything; the rollout records it
+        except (Exception, SystemExit) as error:  # the environment's author may raise anything; the rollout records it
             raise EnvironmentCrashed(f"{self.spec.id} raised {type(error).__name__}: {error}") from error
 
 

@@ -39,7 +39,7 @@ class EnvSpec(BaseModel):
     family: str = ""
     """Kind of environment: "text", "web", "gui", "swe", "search", "tools", "games", "research"."""
     description: str
-    """One sentence: what the world is and what it teaches."""
+    """One sentence: what the environment is and what it teaches."""
     instructions: str
     """Text for the agent before the first observation: the goal and how to act."""
     actions: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class EnvSpec(BaseModel):
     splits: dict[str, int] = Field(default_factory=lambda: {"train": 1})
     """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
     max_turns: int = Field(gt=0)
-    """The world truncates itself after this many steps."""
+    """The environment truncates itself after this many steps."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Least and greatest reward of a single step."""
     info_keys: tuple[InfoKey, ...] = ()

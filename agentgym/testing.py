@@ -1,7 +1,7 @@
-"""Fakes that are part of the product: worlds whose behaviour, good or bad, is known in advance.
+"""Fakes that are part of the product: environments whose behaviour, good or bad, is known in advance.
 
 agentgym serve agentgym.testing:EchoEnv
-world = EchoEnv(crash_at=2)
+environment = EchoEnv(crash_at=2)
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ Fault = Literal["ok", "lost request", "lost reply", "twice"]
 
 
 class EchoEnv(Env):
-    """The smallest world that behaves: a word is shown, the agent repeats it; three in a row is success and reward 1.
+    """The smallest environment that behaves: a word is shown, the agent repeats it; three in a row is success and
+    reward 1.
 
-    `latency_s` is slept in every step. At the 0-based step `crash_at` the world raises, at `hang_at` it sleeps for
-    `hang_s`, at `garbage_at` it returns something its contract forbids (`garbage` says what). With `image=True` it is
-    seen as well as read. It is `inline` unless it sleeps.
+    `latency_s` is slept in every step. At the 0-based step `crash_at` the environment raises, at `hang_at` it sleeps
+    for `hang_s`, at `garbage_at` it returns something its contract forbids (`garbage` says what). With `image=True` it
+    is seen as well as read. It is `inline` unless it sleeps.
     """
 
     env_spec = EnvSpec(
         id="echo",
-        description="Repeat the word that is shown, three times: the smallest world that behaves.",
+        description="Repeat the word that is shown, three times: the smallest environment that behaves.",
         instructions="You are shown a word. Answer with exactly that word and nothing else.",
         splits={"train": 8, "validation": 4, "test": 4},
         max_turns=8,
@@ -158,7 +159,7 @@ class EchoEnv(Env):
 
 
 class ChaosEnv(Env):
-    """A world that does its process harm when an action tells it to, for tests of whatever runs it.
+    """An environment that does its process harm when an action tells it to, for tests of whatever runs it.
 
     Actions: `exit CODE`, `signal NUMBER` (9 kills it, 11 is a segmentation fault), `sleep SECONDS`, `hang SECONDS`
     (holding the interpreter's lock), `leak` (memory, without end), `raise` (an exception that cannot be printed),

@@ -10,7 +10,7 @@ no logging, turns bounded as ours are.
     python benchmarks/against_trl.py --python .venv-interop/bin/python --updates 5   (make interop sets it up)
 
 Seconds are of each process's own CPU; updates are interleaved, the first of each is not counted. TRL's episodes have
-one reply more, since its loop ends when the model calls no tool: the turns that the world saw are printed, too.
+one reply more, since its loop ends when the model calls no tool: the turns that the environment saw are printed, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASK = (
 )
 
 
-class World:
+class Env:
     """TRL's environment: one attempt after another."""
 
     played: list[tuple[int, bool]]
@@ -64,7 +64,7 @@ class World:
         return str(observation)
 
     def get_reward(self) -> float:
-        World.played.append((self._turns, self._reward > 0))
+        Env.played.append((self._turns, self._reward > 0))
         return self._reward
 
 
@@ -78,22 +78,22 @@ def peer(model: str, updates: int) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    World.played = []
+    Env.played = []
     tokenizer = AutoTokenizer.from_pretrained(model)
-    first = [{"role": "user", "content": ASK + World().reset(task=0, seed=0)}]
+    first = [{"role": "user", "content": ASK + Env().reset(task=0, seed=0)}]
     prompt = tokenizer.apply_chat_template(
-        first, tools=[get_json_schema(World.act)], tokenize=False, add_generation_prompt=True
+        first, tools=[get_json_schema(Env.act)], tokenize=False, add_generation_prompt=True
     )
     print(json.dumps({"prompt": prompt, "trl": trl.__version__}), flush=True)
 
     class Turns(TrainerCallback):
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
             sys.stdin.readline()
-            World.played.clear()
+            Env.played.clear()
             self.began = process_time()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            told = {"seconds": process_time() - self.began, "played": World.played}
+            told = {"seconds": process_time() - self.began, "played": Env.played}
             print(json.dumps(told), flush=True)
 
     options = trl.GRPOConfig(
@@ -107,7 +107,7 @@ def peer(model: str, updates: int) -> None:
     )
     trainer = trl.GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), args=options, train_dataset=data,
-        processing_class=tokenizer, environment_factory=World, callbacks=[Turns()],
+        processing_class=tokenizer, environment_factory=Env, callbacks=[Turns()],
     )  # fmt: skip
     trainer.train()
 
@@ -146,7 +146,7 @@ def harness() -> Any:
 
     class Act(ToolSpec):
         def model_dump(self, **_: Any) -> dict[str, Any]:
-            """As transformers' `get_json_schema` describes `World.act`."""
+            """As transformers' `get_json_schema` describes `Env.act`."""
             told = {"name": self.name, "description": self.description, "parameters": self.parameters}
             return {**told, "return": {"type": "string", "description": "what is seen next"}}
 

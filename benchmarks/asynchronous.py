@@ -1,7 +1,7 @@
-"""Asynchronous against synchronous training, where the world's answers come with a heavy-tailed delay.
+"""Asynchronous against synchronous training, where the environment's answers come with a heavy-tailed delay.
 
 The same recipe (quickstart: 16 groups of 8 attempts at `keydoor`), the same warm start, the same number of updates and
-episodes; only `rollout.staleness` differs. Each answer of the world is held back for a time drawn from a Pareto
+episodes; only `rollout.staleness` differs. Each answer of the environment is held back for a time drawn from a Pareto
 distribution (a few are a hundred times the usual one), by its episode's own generator, so both see the same delays of
 the same episodes. A synchronous step waits for the slowest of its 128 episodes.
 
@@ -31,7 +31,7 @@ from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.session import LocalSession, Step
 from agentgym_trainers import run
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.rollout.environment import open_env
 
 CLAIM, SAME = 1.7, 5.0
 """Times faster; points of success that the two may differ by."""
@@ -41,7 +41,7 @@ HELD_OUT = 280
 
 
 class Delayed(LocalSession):
-    """A world whose answers are held back."""
+    """An environment whose answers are held back."""
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
         self.rng = np.random.default_rng([seed or 0, (options or {}).get("task", 0)])
@@ -62,7 +62,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
     config = resolve("quickstart", [*told, f"rollout.staleness={staleness}", "rollout.lockstep=false"])
     with run.bars() as progress:
         progress.disable = True
-        async with open_world(config, progress) as (connection, _):
+        async with open_env(config, progress) as (connection, _):
             start = await run.warm_start(config, folder / "warm", connection, progress)
             own = folder / f"staleness-{staleness}"
             own.mkdir()

@@ -1,12 +1,13 @@
-"""Nine methods on three worlds whose reward comes late: final held-out success, and episodes until a threshold.
+"""Nine methods on three environments whose reward comes late: final held-out success, and episodes until a threshold.
 
     python benchmarks/methods.py --out runs/methods --workers 2
 
 Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options) and what `own`
-adds. On a world the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimiser batches and the
-budget of episodes are the same for all, and a reply that is no action costs all of them the same. The policy's learning
-rate is tuned for each method and world: the one of LEARNING_RATES with the best mean of success over half the budget on
-a seed that the race does not use. GRPO is raced at all of them, so that nobody wins against a rate it was unlucky with.
+adds. On an environment the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimiser batches and
+the budget of episodes are the same for all, and a reply that is no action costs all of them the same. The policy's
+learning rate is tuned for each method and environment: the one of LEARNING_RATES with the best mean of success over
+half the budget on a seed that the race does not use. GRPO is raced at all of them, so that nobody wins against a rate
+it was unlucky with.
 
 oracle          three decisions whose values are known, in words; the third tells
 keydoor-meadow  one of three keys is taken on turn one; ten choices do not matter; then the door tells
@@ -36,7 +37,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class World:
+class Env:
     overrides: tuple[str, ...]
     budget: int
     """Episodes."""
@@ -66,10 +67,10 @@ noisy a gradient drifts to replies that are no actions, until nothing succeeds: 
 holds it, and so does a learning rate that rises over the first steps (Adam's first step is as long as any)."""
 RISING = 5
 """Steps of small ones over which the learning rate rises from a fifth."""
-WORLDS = {
-    "oracle": World((*NOISY, *LARGE_STEPS, "sft.stop_at_success=0.15"), 1536, 0.7, "train", 2, 100, 1),
-    "keydoor-meadow": World((*NOISY, *SMALL_STEPS, "rollout.max_length=768", "sft.stop_at_success=0.2"), 768, 0.7),
-    "sokoban-4x4": World((*SOKOBAN, *SMALL_STEPS), 512, 0.5, warm_up=3),
+ENVS = {
+    "oracle": Env((*NOISY, *LARGE_STEPS, "sft.stop_at_success=0.15"), 1536, 0.7, "train", 2, 100, 1),
+    "keydoor-meadow": Env((*NOISY, *SMALL_STEPS, "rollout.max_length=768", "sft.stop_at_success=0.2"), 768, 0.7),
+    "sokoban-4x4": Env((*SOKOBAN, *SMALL_STEPS), 512, 0.5, warm_up=3),
 }
 METHODS = {
     "GRPO": "grpo",
@@ -131,22 +132,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--plot", type=Path, default=Path("docs/methods.png"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for world in options.worlds:
+    for env in options.envs:
         seeds = (*TUNING_SEEDS, *RACE_SEEDS)
-        run_all(options, [{"world": world, "method": "warm-up", "lr": 0.0, "seed": seed} for seed in seeds])
-        tuned = run_all(options, grid(world, options.methods, LEARNING_RATES, TUNING_SEEDS))
-        best = {m: best_rate(tuned, world, m) for m in options.methods}
-        run_all(options, [job for m in options.methods for job in grid(world, [m], raced_at(m, best), RACE_SEEDS)])
+        run_all(options, [{"env": env, "method": "warm-up", "lr": 0.0, "seed": seed} for seed in seeds])
+        tuned = run_all(options, grid(env, options.methods, LEARNING_RATES, TUNING_SEEDS))
+        best = {m: best_rate(tuned, env, m) for m in options.methods}
+        run_all(options, [job for m in options.methods for job in grid(env, [m], raced_at(m, best), RACE_SEEDS)])
     report(read_jobs(options.out), options)
 
 
-def grid(world: str, methods: list[str], rates: Any, seeds: tuple[int, ...]) -> list[Job]:
-    return [{"world": world, "method": m, "lr": lr, "seed": s} for s in seeds for m in methods for lr in rates]
+def grid(env: str, methods: list[str], rates: Any, seeds: tuple[int, ...]) -> list[Job]:
+    return [{"env": env, "method": m, "lr": lr, "seed": s} for s in seeds for m in methods for lr in rates]
 
 
 def raced_at(method: str, best: dict[str, float]) -> tuple[float, ...]:
@@ -155,16 +156,16 @@ def raced_at(method: str, best: dict[str, float]) -> tuple[float, ...]:
     return best[method], *(others if method == "GRPO" else ())
 
 
-def best_rate(results: dict[Any, Job], world: str, method: str) -> float:
+def best_rate(results: dict[Any, Job], env: str, method: str) -> float:
     return max(
         LEARNING_RATES,
-        key=lambda lr: float(np.mean([area(results[world, method, lr, s]["curve"], world) for s in TUNING_SEEDS])),
+        key=lambda lr: float(np.mean([area(results[env, method, lr, s]["curve"], env) for s in TUNING_SEEDS])),
     )
 
 
-def area(curve: list[list[float]], world: str) -> float:
+def area(curve: list[list[float]], env: str) -> float:
     """Mean held-out success over the first half of the budget."""
-    return float(np.mean([success for episodes, success in curve if episodes <= WORLDS[world].budget / 2]))
+    return float(np.mean([success for episodes, success in curve if episodes <= ENVS[env].budget / 2]))
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
@@ -176,7 +177,7 @@ def read_jobs(out: Path) -> dict[Any, Job]:
 
 
 def key(job: Job) -> tuple[str, str, float, int]:
-    return job["world"], job["method"], job["lr"], job["seed"]
+    return job["env"], job["method"], job["lr"], job["seed"]
 
 
 def run_all(options: argparse.Namespace, jobs: list[Job]) -> dict[Any, Job]:
@@ -193,7 +194,7 @@ def run_all(options: argparse.Namespace, jobs: list[Job]) -> dict[Any, Job]:
             done[key(result)] = result
             shown = " ".join(f"{100 * success:.0f}" for _, success in result["curve"])
             print(
-                f"{result['world']:14} {result['method']:8} lr {result['lr']:g} seed {result['seed']}: {shown}",
+                f"{result['env']:14} {result['method']:8} lr {result['lr']:g} seed {result['seed']}: {shown}",
                 flush=True,
             )
     return done
@@ -203,7 +204,7 @@ def carry_out(out: Path, job: Job) -> Job:
     return asyncio.run(play(out, **job))
 
 
-async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
+async def play(out: Path, env: str, method: str, lr: float, seed: int) -> Job:
     """One job: {"curve": [[episodes, held-out success], ...], "seconds"}."""
     from time import process_time
 
@@ -213,22 +214,22 @@ async def play(out: Path, world: str, method: str, lr: float, seed: int) -> Job:
     from agentgym_trainers import run
     from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
     from agentgym_trainers.recipe import resolve
-    from agentgym_trainers.rollout.environment import open_world
+    from agentgym_trainers.rollout.environment import open_env
 
     torch.set_num_threads(1)
-    started, place, warm = process_time(), WORLDS[world], method == "warm-up"
+    started, place, warm = process_time(), ENVS[env], method == "warm-up"
     rate = () if warm else (f"optim.lr={lr}",)
     if rate and place.warm_up > 1:
         rate += (f'schedules={{"optim.lr" = {{kind = "linear", start = {lr / 5}, end = {lr}, steps = {RISING}}}}}',)
-    told = [*COMMON, f"env.name={world}", *place.overrides, *rate, f"run.seed={seed}"]
+    told = [*COMMON, f"env.name={env}", *place.overrides, *rate, f"run.seed={seed}"]
     config = resolve("grpo" if warm else METHODS[method], [*told, *own(method, place.warm_up)])
     with run.bars() as progress:
         progress.disable = True
-        async with open_world(config, progress) as (connection, _):
-            first = out / f"{world}-warm-{seed}"
+        async with open_env(config, progress) as (connection, _):
+            first = out / f"{env}-warm-{seed}"
             first.mkdir(parents=True, exist_ok=True)
             start = await run.warm_start(config, first, connection, progress)
-            folder = out / f"{world}-{METHODS.get(method, method)}-{lr}-{seed}"
+            folder = out / f"{env}-{METHODS.get(method, method)}-{lr}-{seed}"
             shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
             folder.mkdir()
             trainer, _ = await run.start_training(config, folder, connection, start)
@@ -272,22 +273,21 @@ def episodes_until(target: float, curve: list[list[float]], budget: int) -> floa
 
 
 def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
-    """For each world a table (IQM over seeds, bootstrap intervals, probability of improvement over GRPO) and curves."""
+    """For each environment a table (IQM over seeds, bootstrap intervals, probability of improvement over GRPO) and
+    curves."""
     raced: dict[str, dict[str, list]] = {}
-    for world in options.worlds:
-        best = {m: best_rate(results, world, m) for m in options.methods}
+    for env in options.envs:
+        best = {m: best_rate(results, env, m) for m in options.methods}
         rates = {(m if lr == best[m] else f"{m} {lr:g}"): lr for m in options.methods for lr in raced_at(m, best)}
-        raced[world] = {
-            name: [results[world, name.removesuffix(f" {lr:g}"), lr, s]["curve"] for s in RACE_SEEDS]
+        raced[env] = {
+            name: [results[env, name.removesuffix(f" {lr:g}"), lr, s]["curve"] for s in RACE_SEEDS]
             for name, lr in rates.items()
         }
-        starts = ", ".join(f"{100 * results[world, 'warm-up', 0.0, s]['curve'][0][1]:.0f}" for s in RACE_SEEDS)
-        print(f"\n{world}: after the warm-up {starts} %; budget {WORLDS[world].budget} episodes")
-        table(raced[world], rates, WORLDS[world])
+        starts = ", ".join(f"{100 * results[env, 'warm-up', 0.0, s]['curve'][0][1]:.0f}" for s in RACE_SEEDS)
+        print(f"\n{env}: after the warm-up {starts} %; budget {ENVS[env].budget} episodes")
+        table(raced[env], rates, ENVS[env])
         tuning = {
-            m: [
-                np.mean([area(results[world, m, lr, s]["curve"], world) for s in TUNING_SEEDS]) for lr in LEARNING_RATES
-            ]
+            m: [np.mean([area(results[env, m, lr, s]["curve"], env) for s in TUNING_SEEDS]) for lr in LEARNING_RATES]
             for m in best
         }
         print("tuning, mean success over half the budget at " + ", ".join(f"{lr:g}" for lr in LEARNING_RATES))
@@ -296,15 +296,14 @@ def report(results: dict[Any, Job], options: argparse.Namespace) -> None:
     draw(raced, options.plot)
 
 
-def table(curves: dict[str, list], rates: dict[str, float], world: World) -> None:
+def table(curves: dict[str, list], rates: dict[str, float], env: Env) -> None:
     from agentgym.evaluation.stats import iqm, probability_of_improvement, stratified_bootstrap
 
     final = {m: np.array([[100 * curve[-1][1]] for curve in c]) for m, c in curves.items()}
     until = {
-        m: np.array([[episodes_until(world.target, curve, world.budget)] for curve in c], float)
-        for m, c in curves.items()
+        m: np.array([[episodes_until(env.target, curve, env.budget)] for curve in c], float) for m, c in curves.items()
     }
-    head = f"{'':11} {'lr':>8} {'final, %':>20} {'P(>GRPO)':>9} {f'episodes to {100 * world.target:.0f} %':>24}"
+    head = f"{'':11} {'lr':>8} {'final, %':>20} {'P(>GRPO)':>9} {f'episodes to {100 * env.target:.0f} %':>24}"
     print(f"{head} {'GRPO / this':>12} {'P(fewer)':>9}  each seed")
     for m in curves:
         done, fewer = stratified_bootstrap(final[m], seed=0), stratified_bootstrap(until[m], seed=0)
@@ -327,15 +326,15 @@ def draw(raced: dict[str, dict[str, list]], plot: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(raced), figsize=(5 * len(raced), 4.2), layout="constrained", squeeze=False)
-    for axis, (world, curves) in zip(axes[0], raced.items()):
-        grid = np.arange(0, WORLDS[world].budget + 1, 64)
+    for axis, (env, curves) in zip(axes[0], raced.items()):
+        grid = np.arange(0, ENVS[env].budget + 1, 64)
         for colour, (method, seeds) in zip(COLOURS, curves.items()):
             every = np.array([np.interp(grid, *np.array(curve).T) for curve in seeds])  # seeds × grid
             axis.plot(grid, 100 * every.mean(axis=0), color=colour, linewidth=2, label=method)
             low, high = (100 * np.sort(every, axis=0)[i] for i in (1, -2))
             axis.fill_between(grid, low, high, color=colour, alpha=0.12, linewidth=0)
-        axis.axhline(100 * WORLDS[world].target, color="black", linewidth=0.8, linestyle=":")
-        axis.set(title=world, xlabel="episodes", ylabel="held-out success, %", ylim=(0, 102))
+        axis.axhline(100 * ENVS[env].target, color="black", linewidth=0.8, linestyle=":")
+        axis.set(title=env, xlabel="episodes", ylabel="held-out success, %", ylim=(0, 102))
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.suptitle("mean over 5 seeds; band: without the best and the worst", fontsize=10)

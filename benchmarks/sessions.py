@@ -1,10 +1,10 @@
-"""Thousands of sessions at once of a world that waits: is one lost, and does memory stay as it is?
+"""Thousands of sessions at once of an environment that waits: is one lost, and does memory stay as it is?
 
     python benchmarks/sessions.py
 
 Each round opens 4,096 sessions, plays 20 steps of 50 ms in all of them at once over HTTP with our client, and closes
-them all. The world sleeps in a worker process, a thread a session, as a browser's driver would. Exits with 1 when an
-episode is lost, or when the memory of server and workers grew by more than 5 % from the second round to the last.
+them all. The environment sleeps in a worker process, a thread a session, as a browser's driver would. Exits with 1 when
+an episode is lost, or when the memory of server and workers grew by more than 5 % from the second round to the last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from agentgym.clients.client import EnvClient, server_process
 from agentgym.session import Session
 
-WORLD = "agentgym.testing:ChaosEnv"
+ENV = "agentgym.testing:ChaosEnv"
 MOST_GROWTH = 0.05
 
 
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
-    with server_process([WORLD], options=["--max-sessions", str(options.sessions)]) as url:
+    with server_process([ENV], options=["--max-sessions", str(options.sessions)]) as url:
         (pid,) = map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
         good = asyncio.run(measure(url, pid, options.rounds, options.sessions, options.steps))
     sys.exit(0 if good else 1)

@@ -59,23 +59,23 @@ def peer(pages: str, program: str) -> None:
     import child
 
     child.use_browser(program)
-    worlds: dict[int, Any] = {}
+    envs: dict[int, Any] = {}
     for line in sys.stdin:
         ((verb, given),) = json.loads(line).items()
         if verb == "reset":
             session, page, seed = given
-            if session not in worlds or worlds[session][0] != page:
-                if session in worlds:
-                    worlds.pop(session)[1].close()
-                worlds[session] = (page, child.make(f"miniwob.{page}", {"task_kwargs": {"base_url": pages}}))
-            answer = {**child.shown(worlds[session][1].reset(seed=seed)[0]), "reward": 0.0}
+            if session not in envs or envs[session][0] != page:
+                if session in envs:
+                    envs.pop(session)[1].close()
+                envs[session] = (page, child.make(f"miniwob.{page}", {"task_kwargs": {"base_url": pages}}))
+            answer = {**child.shown(envs[session][1].reset(seed=seed)[0]), "reward": 0.0}
         else:
             session, action = given
-            observation, reward, *_ = worlds[session][1].step(action)
+            observation, reward, *_ = envs[session][1].step(action)
             answer = {**child.shown(observation), "reward": float(reward)}
         print(json.dumps(answer), flush=True)
-    for _, world in worlds.values():
-        world.close()
+    for _, env in envs.values():
+        env.close()
 
 
 class Peer:
@@ -167,9 +167,9 @@ def memory(python: str, ours: int, theirs: int) -> tuple[float, float]:
     """Megabytes a session: `ours` in one process, and `theirs` in a process each, all open at once."""
     code = (
         "import sys\nfrom agentgym import registry\n"
-        "worlds = [registry.make('miniwob') for _ in range(int(sys.argv[1]))]\n"
-        "for number, world in enumerate(worlds): world.reset(seed=0, options={'task': number})\n"
-        "print('open', flush=True)\nsys.stdin.read()\n[world.close() for world in worlds]"
+        "environments = [registry.make('miniwob') for _ in range(int(sys.argv[1]))]\n"
+        "for number, environment in enumerate(environments): env.reset(seed=0, options={'task': number})\n"
+        "print('open', flush=True)\nsys.stdin.read()\n[env.close() for environment in environments]"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(ours)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

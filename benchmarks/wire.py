@@ -1,13 +1,13 @@
-"""Steps a second and CPU a step through our wire and through OpenEnv's, the same trivial world, in one run.
+"""Steps a second and CPU a step through our wire and through OpenEnv's, the same trivial environment, in one run.
 
     python benchmarks/wire.py --openenv-python .venv-interop/bin/python
 
-One server process each, uvicorn with uvloop. OpenEnv's world is a plain class, as `openenv init` writes one and as
-ours is; "async" is the same world as coroutines, which OpenEnv runs without a thread. The claims are of the plain one.
-Every client is a process of its own. Rounds are interleaved and the medians printed; "x" is ours over OpenEnv's, and
-"of the ceiling" the share of what a bare TCP echo does in the same loop and language. CPU is read from /proc for
-server and client apart: other work on the machine lengthens it less than it slows the steps. The ratios are what
-travels.
+One server process each, uvicorn with uvloop. OpenEnv's environment is a plain class, as `openenv init` writes one and
+as ours is; "async" is the same environment as coroutines, which OpenEnv runs without a thread. The claims are of the
+plain one. Every client is a process of its own. Rounds are interleaved and the medians printed; "x" is ours over
+OpenEnv's, and "of the ceiling" the share of what a bare TCP echo does in the same loop and language. CPU is read from
+/proc for server and client apart: other work on the machine lengthens it less than it slows the steps. The ratios are
+what travels.
 
 `wire_players.py` has the clients: "own client" is each side's, "raw" the same bare socket against both. OpenEnv needs
 a connection for each session; our client carries many sessions on one, so that a session begins without connecting.

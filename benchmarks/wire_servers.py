@@ -1,4 +1,4 @@
-"""The trivial world of `benchmarks/wire.py` as ours, and the bare echo that nothing in this language outruns.
+"""The trivial environment of `benchmarks/wire.py` as ours, and the bare echo that nothing in this language outruns.
 
 python wire_servers.py    prints "serving at tcp://HOST:PORT" and echoes what is sent there
 """

@@ -1,4 +1,5 @@
-"""Worlds behind a URL as Gymnasium environments: one, and many in step, for any trainer that takes Gymnasium's."""
+"""Environments behind a URL as Gymnasium environments: one, and many in step, for any trainer that takes
+Gymnasium's."""
 
 import numpy as np
 

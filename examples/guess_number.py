@@ -1,4 +1,4 @@
-"""A world of one's own: `agentgym envs check guess_number:GuessNumber`, `agentgym serve guess_number:GuessNumber`."""
+"""An own environment: `agentgym envs check guess_number:GuessNumber`, `agentgym serve guess_number:GuessNumber`."""
 
 import json
 

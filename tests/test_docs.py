@@ -70,7 +70,7 @@ def test_its_python_runs_and_prints_what_is_shown(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_its_toml_parses(path, tmp_path):
-    """A block with [credit] is a recipe, one without a name a setup, with [[world]] a suite, with max_turns a spec."""
+    """A block with [credit] is a recipe, one without a name a setup, with [[env]] a suite, with max_turns a spec."""
     from agentgym.evaluation.suite import load_suite
     from agentgym.spec import EnvSpec
     from agentgym_trainers.recipe import resolve
@@ -81,7 +81,7 @@ def test_its_toml_parses(path, tmp_path):
         tree = tomllib.loads(block.text)
         file = tmp_path / f"line-{block.line}.toml"
         file.write_text(block.text, encoding="utf-8")
-        if isinstance(tree.get("world"), list):
+        if isinstance(tree.get("env"), list):
             load_suite(file)
         elif "credit" in tree and ("env" in tree or "setup" in tree):
             resolve(file)

@@ -1,4 +1,4 @@
-"""docs/worlds.md tells of every environment what its `spec.toml` says.
+"""docs/environments.md tells of every environment what its `spec.toml` says.
 
 python tests/test_environment_docs.py      writes its table anew
 """
@@ -11,7 +11,7 @@ import agentgym_environments
 from agentgym.spec import EnvSpec, read_variants
 
 PACKAGE = Path(agentgym_environments.__file__).parent
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "worlds.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "environments.md"
 BEGIN, END = "<!-- from every spec.toml: python tests/test_environment_docs.py -->\n", "<!-- end -->\n"
 
 

@@ -11,8 +11,12 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROMISES = {
-    "01_play_a_world.py": ["expert: success=True score=1", "a script: success=True", "a stubborn one: success=False"],
-    "02_write_a_world.py": ["ok   same_seed_same_episode", "found, reward 1"],
+    "01_play_an_environment.py": [
+        "expert: success=True score=1",
+        "a script: success=True",
+        "a stubborn one: success=False",
+    ],
+    "02_write_an_environment.py": ["ok   same_seed_same_episode", "found, reward 1"],
     "03_gymnasium_loop.py": ["solved, reward 1, success True", "8 sessions, 1600 steps"],
     "04_train_an_agent.py": ["step 6: success", "after: ", "report.html"],
     "own_assigner.py": [

@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS.remove(ROOT / "docs" / "LOG.md")  # experiments as they were made
 DOCUMENTS += sorted((ROOT / "environments").rglob("README.md"))
-DOCUMENTS += [ROOT / "agentgym" / "cli" / "templates" / "world" / "README.md.tmpl"]
+DOCUMENTS += [ROOT / "agentgym" / "cli" / "templates" / "env" / "README.md.tmpl"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("", "sh", "shell", "bash", "console")
-OF_THE_READER = {"my-world", "${name}"}
+OF_THE_READER = {"my-env", "${name}"}
 """Environments that a document has the reader write."""
 CHECKPOINT = re.compile(r"runs/([\w-]+)/checkpoints/step-(\d{6})")
 CHEAP = ("envs list", "envs show keydoor", "recipes list", "recipes show archer", "train gigpo --dry-run")
@@ -70,13 +70,13 @@ def parsed(words: tuple[str, ...]) -> click.Context:
 def named_environments(context: click.Context) -> list[str]:
     parameters, verb = context.params, context.command_path.split(" ", 1)[1]
     if verb in ("serve", "envs rates"):
-        return list(parameters.get("worlds") or parameters.get("names") or ())
+        return list(parameters.get("envs") or parameters.get("names") or ())
     if verb in ("play", "envs show", "envs check"):
-        return [parameters.get("world") or parameters["name"]]
+        return [parameters.get("env") or parameters["name"]]
     if verb == "register":
         return [parameters["entry_point"]] if parameters.get("entry_point") else []
     if verb == "credit bench":
-        return [word for word in parameters["world_and_overrides"] if "=" not in word]
+        return [word for word in parameters["env_and_overrides"] if "=" not in word]
     return list(parameters.get("envs") or ()) if verb == "eval" else []
 
 

@@ -72,7 +72,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
         "agentgym/py.typed",
         "agentgym_trainers/monitoring/report.html",
         "agentgym/evaluation/suites/smoke.toml",
-        "agentgym/cli/templates/world/Dockerfile.tmpl",
+        "agentgym/cli/templates/env/Dockerfile.tmpl",
         "agentgym_environments/diagnostics/keydoor/spec.toml",
         "agentgym_environments/diagnostics/wordle/answers5.txt",
         "agentgym_environments/diagnostics/wordle/LICENSE.scowl",
@@ -88,8 +88,8 @@ def test_it_works_from_another_directory(wheel, tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
     run([*pip, "--target", str(site), str(wheel)], elsewhere)
     told = run([sys.executable, "-c", PLAY, str(site)], elsewhere, PYTHONPATH=str(site))
-    worlds, success = told.splitlines()
-    assert {"keydoor", "oracle", "sokoban", "taxi", "wordle"} <= set(worlds.split())
+    envs, success = told.splitlines()
+    assert {"keydoor", "oracle", "sokoban", "taxi", "wordle"} <= set(envs.split())
     assert success == "True"
     assert (site / "bin" / "agentgym").is_file()
     listed = run([sys.executable, "-m", "agentgym", "envs", "list"], elsewhere, PYTHONPATH=str(site))

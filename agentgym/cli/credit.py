@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentgym_trainers.config.sections import Config
     from agentgym_trainers.credit_bench.run import Result
 
-WORLD = "keydoor-untold"
+ENV = "keydoor-untold"
 WARM = ("rollout.max_length=512", "sft.noise=0.9", "sft.check_every=5", "sft.stop_at_success=0.25")
 """A short warm-up on a nearly random expert: a policy that wins about every fourth time has something to learn."""
 PLAIN = (
@@ -36,9 +36,9 @@ def credit() -> None:
 
 
 @credit.command(short_help="Measure every credit assigner against branching.")
-@click.argument("world_and_overrides", nargs=-1, metavar="[ENV] [section.key=value]...")
+@click.argument("env_and_overrides", nargs=-1, metavar="[ENV] [section.key=value]...")
 @click.option("--policy", type=click.Path(path_type=Path, file_okay=False), help="A checkpoint, as it is.")
-@click.option("--recipe", help="Warm a policy up by this recipe; its world, unless one is given.")
+@click.option("--recipe", help="Warm a policy up by this recipe; its environment, unless one is given.")
 @click.option("--assigner", "only", multiple=True, help="Only this one; may be given several times.")
 @click.option("--groups", default=8, show_default=True, help="Tasks to measure on.")
 @click.option("--group-size", default=8, show_default=True, help="Attempts at each.")
@@ -50,7 +50,7 @@ def credit() -> None:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: runs/credit-bench-ENV]")
 def bench(
-    world_and_overrides: tuple[str, ...],
+    env_and_overrides: tuple[str, ...],
     policy: Path | None,
     recipe: str | None,
     only: tuple[str, ...],
@@ -74,7 +74,7 @@ def bench(
     importlib.import_module("matplotlib")  # now, and not when everything has been measured
     from agentgym_trainers.credit_bench.run import BenchOptions
 
-    config = _config(world_and_overrides, policy, recipe, seed)
+    config = _config(env_and_overrides, policy, recipe, seed)
     out = out or Path("runs") / f"credit-bench-{config.env.name.rpartition('/')[2].replace(':', '-')}"
     options = BenchOptions(
         groups=groups, group_size=group_size, continuations=continuations, learn_groups=learn_groups,
@@ -89,21 +89,21 @@ def _config(given: Sequence[str], policy: Path | None, recipe: str | None, seed:
 
     if policy is not None and recipe is not None:
         raise UsageError("give --policy or --recipe, not both")
-    worlds = [word for word in given if "=" not in word or "://" in word.partition("=")[0]]
-    if len(worlds) > 1:
-        raise UsageError(f"give one world, not {' and '.join(worlds)}")
-    overrides = [word for word in given if word not in worlds]
+    envs = [word for word in given if "=" not in word or "://" in word.partition("=")[0]]
+    if len(envs) > 1:
+        raise UsageError(f"give one environment, not {' and '.join(envs)}")
+    overrides = [word for word in given if word not in envs]
     source: str | Path = recipe or "quickstart"
-    world, warm = (worlds or [None])[0], WARM
+    env, warm = (envs or [None])[0], WARM
     if policy is not None:
         home = policy.resolve().parent.parent / "config.toml"
         source = home if home.is_file() else source
         warm = (f"model.path={policy}", "sft=")
     elif recipe is not None:
         warm = ()
-    if world is None and source == "quickstart":
-        world = WORLD
-    chosen = () if world is None else (f"env.name={world}",)
+    if env is None and source == "quickstart":
+        env = ENV
+    chosen = () if env is None else (f"env.name={env}",)
     split = resolve(source, [*PLAIN, *chosen]).env.split
     return resolve(
         source,

@@ -19,7 +19,7 @@ from agentgym.errors import AgentGymError, UsageError
 
 @click.group()
 def envs() -> None:
-    """The worlds that are installed."""
+    """The environments that are installed."""
 
 
 @envs.command("list")
@@ -27,7 +27,7 @@ def envs() -> None:
 @click.option("--family", help="Only those of a family: text, games, web ...")
 @click.option("--json", "as_json", is_flag=True, help="Every field of every spec, as JSON by id.")
 def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
-    """Every installed world, one a line, without importing any: id and description; more with `envs show`.
+    """Every installed environment, one a line, without importing any: id and description; more with `envs show`.
 
     WORD keeps those that have it in id, family or description.
     """
@@ -59,7 +59,7 @@ def shorten(line: str, width: int) -> str:
 @envs.command("show")
 @click.argument("name")
 def envs_show(name: str) -> None:
-    """All that a world says of itself: NAME is an id, "package.module:Class" or a URL."""
+    """All that an environment says of itself: NAME is an id, "package.module:Class" or a URL."""
     spec = asyncio.run(_spec(name))
     table = Table(show_header=False)
     for key, value in spec.model_dump().items():
@@ -80,10 +80,10 @@ async def _spec(name: str) -> Any:
     "--tasks", type=click.IntRange(min=1), default=20, show_default=True, help="How many tasks of a split to try."
 )
 def envs_check(name: str, tasks: int) -> None:
-    """Run the conformance suite on a world: NAME is an id, "package.module:Class" or a URL."""
-    from agentgym.conformance.run import check_server, check_world
+    """Run the conformance suite on an environment: NAME is an id, "package.module:Class" or a URL."""
+    from agentgym.conformance.run import check_environment, check_server
 
-    findings = asyncio.run(check_server(name, tasks=tasks) if "://" in name else check_world(name, tasks=tasks))
+    findings = asyncio.run(check_server(name, tasks=tasks) if "://" in name else check_environment(name, tasks=tasks))
     for finding in findings:
         click.echo(str(finding))
     broken = sum(not finding.ok for finding in findings)
@@ -104,8 +104,9 @@ def envs_check(name: str, tasks: int) -> None:
 def envs_rates(names: tuple[str, ...], **options: int) -> None:
     """Measure how often an environment's solver, a random policy and a format-only policy succeed.
 
-    NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the worlds' READMEs
-    have it: the share of episodes solved in per cent, and the mean score in brackets where that is something else.
+    NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the environments'
+    READMEs have it: the share of episodes solved in per cent, and the mean score in brackets where that is something
+    else.
     """
     click.echo("| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|")
     for name in names:
@@ -141,13 +142,14 @@ async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
     "--out", type=click.Path(path_type=Path, file_okay=False), help="The package's folder.  [default: ./NAME]"
 )
 def envs_new(name: str, out: Path | None) -> None:
-    """Write a complete package of a world called NAME: a small world that passes its tests, to put yours in its place.
+    """Write a complete package of an environment called NAME: a small environment that passes its tests, to put yours
+    in its place.
 
     It has an EnvSpec, tasks in splits, an expert, tests, a Dockerfile, and what OpenEnv's tools look for.
     """
-    from agentgym.cli.new_env import new_world
+    from agentgym.cli.new_env import new_env
 
     out = out or Path(name)
-    for path in new_world(name, out):
+    for path in new_env(name, out):
         click.echo(str(path))
     click.echo(f"\nnext: pip install --editable '{out}[dev]' && agentgym envs check {name}")

@@ -108,12 +108,12 @@ def _suite(
     split, tasks, attempts, seed = split or "test", tasks or DEFAULT_TASKS, attempts or 1, seed or 0
     if len(set(envs)) < len(envs):
         raise UsageError("an environment is given twice; for more attempts at its tasks: --attempts")
-    worlds = [{"name": env, "split": split, "tasks": tasks} for env in envs]
+    environments = [{"name": env, "split": split, "tasks": tasks} for env in envs]
     at_k = [f"pass@{attempts}", f"pass^{attempts}"] if attempts > 1 else []
     name = f"{'+'.join(envs)} {split} {tasks}x{attempts} seed {seed}"
     metrics = ["success", "score", *at_k, "turns", "invalid", "truncated"]
     return Suite.model_validate(
-        {"name": name, "attempts": attempts, "seeds": [seed], "metrics": metrics, "world": worlds}
+        {"name": name, "attempts": attempts, "seeds": [seed], "metrics": metrics, "env": environments}
     )
 
 

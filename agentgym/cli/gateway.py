@@ -23,7 +23,7 @@ database_option = click.option(
 )
 
 
-@click.group(invoke_without_command=True, short_help="Serve many worlds behind one address.")
+@click.group(invoke_without_command=True, short_help="Serve many environments behind one address.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
 @database_option
@@ -32,9 +32,9 @@ database_option = click.option(
 @click.option("--die-with-stdin", is_flag=True, hidden=True)
 @click.pass_context
 def gateway(context: click.Context, database: str, rate: str | None, **options: Any) -> None:
-    """Serve registered worlds behind one address, until interrupted; a page at / shows them.
+    """Serve registered environments behind one address, until interrupted; a page at / shows them.
 
-    Without API keys it listens to this machine alone. `agentgym register` adds a world.
+    Without API keys it listens to this machine alone. `agentgym register` adds an environment.
     """
     context.obj = database
     if context.invoked_subcommand is not None:
@@ -58,7 +58,7 @@ def keys() -> None:
     "scopes",
     multiple=True,
     type=click.Choice(("register", "run", "read")),
-    help="register: add and remove worlds; run: play in them; read: see what there is. May be repeated.  "
+    help="register: add and remove environments; run: play in them; read: see what there is. May be repeated.  "
     "[default: run and read]",
 )
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How long it is valid.  [default: for ever]")
@@ -124,11 +124,11 @@ def of_a_gateway(command: Any) -> Any:
     return url(key(command))
 
 
-@click.command(short_help="Add a world to a gateway.")
+@click.command(short_help="Add an environment to a gateway.")
 @click.argument("name")
-@click.option("--url", "world_url", help="Of a server that runs already.")
+@click.option("--url", "env_url", help="Of a server that runs already.")
 @click.option("--image", help="A container image.")
-@click.option("--entry-point", help='An installed world\'s id, or "package.module:Class".')
+@click.option("--entry-point", help='An installed environment\'s id, or "package.module:Class".')
 @click.option("--min", "least", type=click.IntRange(min=0), help="Replicas kept running.  [default: 1]")
 @click.option("--max", "most", type=click.IntRange(min=1), help="Replicas at most.  [default: 1]")
 @click.option("--memory-mb", type=click.IntRange(min=16), help="Of one container.  [default: 1024]")
@@ -141,7 +141,7 @@ def register(
     name: str,
     url: str,
     key: str | None,
-    world_url: str | None,
+    env_url: str | None,
     image: str | None,
     entry_point: str | None,
     least: int | None,
@@ -149,44 +149,44 @@ def register(
     writable: bool | None,
     **limits: Any,
 ) -> None:
-    """Add a world to a gateway as NAME: by URL, by container image or by entry point.
+    """Add an environment to a gateway as NAME: by URL, by container image or by entry point.
 
     The gateway starts it and runs the conformance check before it is live; if that fails, nothing is left of it.
     """
     body = {
         "name": name,
-        "url": world_url,
+        "url": env_url,
         "image": image,
         "entry_point": entry_point,
         "replicas": _given(min=least, max=most if most is not None or least is None else max(least, 1)),
         "limits": _given(**limits),
         "read_only": None if writable is None else not writable,
     }
-    world = _ask("POST", f"{url}/environments", key, _given(**body))
-    click.echo(f"{name} is live at {url.rstrip('/')}{world['path']}")
+    env = _ask("POST", f"{url}/environments", key, _given(**body))
+    click.echo(f"{name} is live at {url.rstrip('/')}{env['path']}")
 
 
-@click.command(short_help="Remove a world from a gateway.")
+@click.command(short_help="Remove an environment from a gateway.")
 @click.argument("name")
 @click.option("--drain", default=30.0, show_default=True, help="Seconds its sessions may still go on.")
 @of_a_gateway
 def unregister(name: str, drain: float, url: str, key: str | None) -> None:
-    """Remove a world from a gateway once its sessions have ended, or after so long."""
+    """Remove an environment from a gateway once its sessions have ended, or after so long."""
     gone = _ask("DELETE", f"{url}/environments/{name}?drain_s={drain:g}", key)
     click.echo(f"{name} is removed; {gone['sessions_lost']} sessions were lost")
 
 
-@click.command(short_help="The worlds of a gateway.")
+@click.command(short_help="The environments of a gateway.")
 @of_a_gateway
 def registered(url: str, key: str | None) -> None:
-    """The worlds of a gateway."""
+    """The environments of a gateway."""
     table = Table()
     for column in ("name", "from", "state", "replicas", "sessions"):
         table.add_column(column)
-    for world in _ask("GET", f"{url}/environments", key)["environments"]:
-        source = f"{world['kind']} {world[world['kind']]}"
-        sessions = sum(replica["sessions"] for replica in world["running"])
-        table.add_row(world["name"], escape(source), world["state"], str(len(world["running"])), str(sessions))
+    for env in _ask("GET", f"{url}/environments", key)["environments"]:
+        source = f"{env['kind']} {env[env['kind']]}"
+        sessions = sum(replica["sessions"] for replica in env["running"])
+        table.add_row(env["name"], escape(source), env["state"], str(len(env["running"])), str(sessions))
     console.print(table)
 
 

@@ -66,9 +66,10 @@ def _failed(error: AgentGymError) -> int:
 
 @click.group()
 @click.version_option(__version__, prog_name="agentgym")
-@click.option("--key", envvar="AGENTGYM_KEY", help="API key for worlds behind a URL.  [default: AGENTGYM_KEY]")
+@click.option("--key", envvar="AGENTGYM_KEY", help="API key for environments behind a URL.  [default: AGENTGYM_KEY]")
 def verbs(key: str | None) -> None:
-    """A gym of real worlds for language-model agents, and the trainer that decides which turn deserves the credit."""
+    """A gym of real environments for language-model agents, and the trainer that decides which turn deserves the
+    credit."""
     use_key(key)
 
 

@@ -1,4 +1,4 @@
-"""`agentgym envs new`: a complete, passing package of a world, rendered from `agentgym/cli/templates/world`."""
+"""`agentgym envs new`: a complete, passing package of an environment, rendered from `agentgym/cli/templates/env`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from agentgym import __version__, registry
 from agentgym.errors import UsageError
 
 RENAMED = {
-    "tests/test_world.py": "tests/test_{package}.py",
+    "tests/test_env.py": "tests/test_{package}.py",
     "dockerignore": ".dockerignore",
 }
 """Files of the template that are called otherwise in the package; a folder `package` takes the package's name."""
 
 
-def new_world(name: str, out: Path) -> list[Path]:
-    """Write the package of a world called `name` into `out`, a folder that is empty or not there; gives its files.
+def new_env(name: str, out: Path) -> list[Path]:
+    """Write the package of an environment called `name` into `out`, a folder that is empty or not there; gives its
+    files.
 
-    The world's id is `name`; the Python package has its hyphens as underscores. Raises UsageError for a name that
-    cannot be a world's or is taken, and for a folder that holds something.
+    The environment's id is `name`; the Python package has its hyphens as underscores. Raises UsageError for a name that
+    cannot be an environment's or is taken, and for a folder that holds something.
     """
     package = _package_of(name)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -37,7 +38,7 @@ def new_world(name: str, out: Path) -> list[Path]:
         "agentgym_version": __version__,
     }
     written = []
-    for source, file in _templates(resources.files("agentgym.cli") / "templates" / "world"):
+    for source, file in _templates(resources.files("agentgym.cli") / "templates" / "env"):
         path = out / _place(source, words)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,16 +50,16 @@ def new_world(name: str, out: Path) -> list[Path]:
 
 
 def _package_of(name: str) -> str:
-    """The Python package of a world. Raises UsageError where there can be none of that name."""
+    """The Python package of an environment. Raises UsageError where there can be none of that name."""
     package = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or keyword.iskeyword(package):
         raise UsageError(
-            f"a world is called like my-world: lower-case letters and digits, words joined by hyphens, and no word of "
-            f"Python's; not {name!r}"
+            f"an environment is called like my-env: lower-case letters and digits, words joined by hyphens, "
+            f"and no word of Python's; not {name!r}"
         )
     if name in registry.list_envs():
         raise UsageError(
-            f"a world called {name!r} is installed already ({registry.list_envs()[name]}); choose another name"
+            f"an environment called {name!r} is installed already ({registry.list_envs()[name]}); choose another name"
         )
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a Python package called {package!r} is installed already; choose another name")

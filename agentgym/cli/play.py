@@ -12,8 +12,8 @@ from agentgym.errors import AgentGymError, UsageError
 
 
 @click.command(short_help="Play an episode at the terminal, or watch a policy play it.")
-@click.argument("world", metavar="ENV")
-@click.option("--split", help="[default: the world's first]")
+@click.argument("env", metavar="ENV")
+@click.option("--split", help="[default: the environment's first]")
 @click.option("--task", default=0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
@@ -23,30 +23,30 @@ from agentgym.errors import AgentGymError, UsageError
 @click.option(
     "--grammar",
     type=click.Choice(GRAMMARS),
-    help="How a reply holds its action.  [default: the policy's, or auto: the world's own]",
+    help="How a reply holds its action.  [default: the policy's, or auto: the environment's own]",
 )
-def play(world: str, grammar: Any, **options: Any) -> None:
+def play(env: str, grammar: Any, **options: Any) -> None:
     """Play one episode of an ENV at the terminal, or watch a policy play it.
 
     ENV is an id, "package.module:Class" or a URL.
     """
-    asyncio.run(_play(world, grammar, **options))
+    asyncio.run(_play(env, grammar, **options))
 
 
 async def _play(
-    world: str, grammar: Any, split: str | None, task: int, seed: int, policy: str, model: str | None
+    env: str, grammar: Any, split: str | None, task: int, seed: int, policy: str, model: str | None
 ) -> None:
     from agentgym.clients.client import connect
     from agentgym.rollouts.policy import EpisodeSpec
     from agentgym.rollouts.runner import Limits, rollout
 
-    async with connect(world) as connection:
+    async with connect(env) as connection:
         splits = connection.spec.splits
         split = split or next(iter(splits))
         if split not in splits:
-            raise UsageError(f"{world} has no split {split!r}; it has {', '.join(splits)}")
+            raise UsageError(f"{env} has no split {split!r}; it has {', '.join(splits)}")
         if not 0 <= task < splits[split]:
-            raise UsageError(f"{world} has tasks 0 to {splits[split] - 1} in {split!r}, not {task}")
+            raise UsageError(f"{env} has tasks 0 to {splits[split] - 1} in {split!r}, not {task}")
         chosen, _, harness = named_policy(policy, grammar, model=model)
         episode = EpisodeSpec(connection.spec.id, split, task, seed)
         session = connection.session()

@@ -10,8 +10,8 @@ import click
 from agentgym.cli.terminal import note_if_open
 
 
-@click.command(short_help="Serve worlds over HTTP.")
-@click.argument("worlds", nargs=-1, required=True, metavar="ENV...")
+@click.command(short_help="Serve environments over HTTP.")
+@click.argument("envs", nargs=-1, required=True, metavar="ENV...")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1024, show_default=True)
@@ -28,7 +28,7 @@ from agentgym.cli.terminal import note_if_open
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Processes for each world that is not inline.  [default: one a core]",
+    help="Processes for each environment that is not inline.  [default: one a core]",
 )
 @click.option("--worker-memory", type=click.IntRange(min=64), default=4096, show_default=True, help="MB a process.")
 @click.option(
@@ -41,7 +41,7 @@ from agentgym.cli.terminal import note_if_open
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def serve(
-    worlds: tuple[str, ...],
+    envs: tuple[str, ...],
     host: str,
     port: int,
     max_sessions: int,
@@ -61,7 +61,7 @@ def serve(
     note_if_open(host, port)
     with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
         run_server(
-            worlds,
+            envs,
             host,
             port,
             log_format=log_format,

@@ -54,7 +54,7 @@ env_option = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/quickstart"), show_default=True
 )
 def quickstart(overrides: tuple[str, ...], out: Path) -> None:
-    """Serve a world, warm a tiny model up, train it, and show that it got better. Minutes on two CPU cores.
+    """Serve an environment, warm a tiny model up, train it, and show that it got better. Minutes on two CPU cores.
 
     Asked again, it goes on where it was stopped.
     """

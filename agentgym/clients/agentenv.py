@@ -1,4 +1,4 @@
-"""Worlds of AgentGym's own servers (github.com/WooooDyy/AgentGym, `agentenv-*`): sessions, and how to name one.
+"""Environments of AgentGym's own servers (github.com/WooooDyy/AgentGym, `agentenv-*`): sessions, and how to name one.
 
     agentenv+http://host:36001?env=textcraft           (`agentgym.clients.agentenv_table` has the names)
     agentenv+http://host:36001?env=textcraft&tasks=374  when the table does not know how many tasks there are
@@ -94,7 +94,7 @@ class AgentEnvClient:
             "reward_range": dialect.reward_range,
             "step_deadline_s": calls.timeout_s,
             "deterministic": False,
-            "notes": "An AgentGym server does not describe its world: this is what the dialect's table says.",
+            "notes": "An AgentGym server does not describe its environment: this is what the dialect's table says.",
         }
         if "tasks" in options:
             known["splits"] = {next(iter(dialect.splits)): int(options["tasks"])}

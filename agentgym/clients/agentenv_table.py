@@ -116,7 +116,7 @@ class AgentEnvDialect:
     reward_range: tuple[float, float] = (0.0, 1.0)
 
 
-def _tool_world(name: str, what: str) -> AgentEnvDialect:
+def _tool_env(name: str, what: str) -> AgentEnvDialect:
     return AgentEnvDialect(
         name,
         f"Answer questions with the tools of {what}.",
@@ -135,7 +135,7 @@ def _item_body_of(key: str, **more: Any) -> Callable[[int], dict[str, Any]]:
 _ALL = (
     AgentEnvDialect(
         "generic",
-        "A world of AgentGym's second-development tutorial.",
+        "An environment of AgentGym's second-development tutorial.",
         "Reply with one action.",
         key="id",
         reset_body=_item_body_of("data_idx"),
@@ -151,7 +151,7 @@ _ALL = (
     ),
     AgentEnvDialect(
         "babyai",
-        "Follow an instruction in a grid world of rooms, doors and keys.",
+        "Follow an instruction in a grid environment of rooms, doors and keys.",
         "Reach the goal with one of the available actions.",
         key="id",
         reset_body=_item_body_of("data_idx"),
@@ -161,7 +161,7 @@ _ALL = (
     ),
     AgentEnvDialect(
         "sciworld",
-        "Carry out an elementary-school science experiment in a text world.",
+        "Carry out an elementary-school science experiment in a text environment.",
         "Carry out the task with one action at a time, such as 'open door to kitchen' or 'focus on thermometer'.",
         key="id",
         reset_body=_item_body_of("data_idx"),
@@ -174,10 +174,10 @@ _ALL = (
     ),
     AgentEnvDialect(
         "alfworld",
-        "Do a household task in a text world.",
+        "Do a household task in a text environment.",
         "Do the task with one of the available actions.",
         key="id",
-        reset_body=_item_body_of("game", world_type="Text"),
+        reset_body=_item_body_of("game", env_type="Text"),
         first_observation=_with_actions,
         step_observation=_with_actions,
         closes=False,
@@ -246,11 +246,11 @@ _ALL = (
         ends="terminated",
         failed=_timed_out,
     ),
-    _tool_world("weather", "a weather service"),
-    _tool_world("movie", "a movie database"),
-    _tool_world("academia", "a graph of papers and authors"),
-    _tool_world("sheet", "a spreadsheet"),
-    _tool_world("todo", "a to-do list"),
+    _tool_env("weather", "a weather service"),
+    _tool_env("movie", "a movie database"),
+    _tool_env("academia", "a graph of papers and authors"),
+    _tool_env("sheet", "a spreadsheet"),
+    _tool_env("todo", "a to-do list"),
 )
 
 DIALECTS: Mapping[str, AgentEnvDialect] = {dialect.name: dialect for dialect in _ALL}

@@ -1,7 +1,7 @@
-"""Worlds behind a URL, and `connect`: one way to sessions of a world however it is named.
+"""Environments behind a URL, and `connect`: one way to sessions of an environment however it is named.
 
-async with connect("http://127.0.0.1:8000") as world:   # or "sokoban", or "my_package.world:MyWorld"
-    session = world.session()
+async with connect("http://127.0.0.1:8000") as environment:   # or "sokoban", or "my_package.env:MyEnvironment"
+    session = env.session()
     step = await session.reset(options={"split": "train", "task": 0})
     while not (step.terminated or step.truncated):
         step = await session.step(await session.expert())
@@ -34,7 +34,7 @@ from agentgym.spec import EnvSpec
 __all__ = ["Connection", "EnvClient", "LocalClient", "connect", "key_in_use", "server_process", "use_key"]
 
 TIMEOUT_MARGIN_S = 10.0
-"""A request may take this much longer than the world's own deadline."""
+"""A request may take this much longer than the environment's own deadline."""
 
 
 _key: ContextVar[str | None] = ContextVar("key", default=None)
@@ -51,13 +51,13 @@ def key_in_use() -> str | None:
 
 
 class Connection(Protocol):
-    """A way to sessions of one world."""
+    """A way to sessions of one environment."""
 
     @property
     def spec(self) -> EnvSpec: ...
 
     def session(self) -> Session:
-        """A new session: its world is opened by its first `reset` or `restore`. Close it when done."""
+        """A new session: its environment is opened by its first `reset` or `restore`. Close it when done."""
         ...
 
 
@@ -80,13 +80,14 @@ class _Metadata(ReplyModel):
 
 
 class EnvClient:
-    """Sessions of the world at `url`. Use it with `async with`.
+    """Sessions of the environment at `url`. Use it with `async with`.
 
-    `url` is a server's root (its first world) or `.../envs/NAME`; the root of an OpenEnv server; or, for the servers
-    of AgentGym (agentenv), `agentenv+http://host:port?env=textcraft` (`agentgym.clients.agentenv_table` lists them).
+    `url` is a server's root (its first environment) or `.../envs/NAME`; the root of an OpenEnv server; or, for the
+    servers of AgentGym (agentenv), `agentenv+http://host:port?env=textcraft` (`agentgym.clients.agentenv_table` lists
+    them).
 
     wire: "socket" carries every session over one WebSocket, "http" uses requests alone, "auto" the socket where the
-    server has one and nothing on the way refuses it. `timeout_s` is for one request; by default the world's own
+    server has one and nothing on the way refuses it. `timeout_s` is for one request; by default the environment's own
     deadline and ten seconds. A failed connection is tried again `retries` times, a server without room is waited for
     `capacity_wait_s`. `transport` replaces the network of the requests: `httpx.ASGITransport(app)`. spec: fields of
     the EnvSpec that a foreign server cannot tell, such as {"max_turns": 30, "instructions": "..."}. key: an API key,
@@ -119,7 +120,7 @@ class EnvClient:
             capacity_wait_s=capacity_wait_s,
             key=_key.get() if key is None else key,
         )
-        self._world: _Closing | None = None
+        self._env: _Closing | None = None
 
     async def __aenter__(self) -> EnvClient:
         try:
@@ -134,14 +135,14 @@ class EnvClient:
 
     @property
     def spec(self) -> EnvSpec:
-        """The world's EnvSpec, once `async with` or `fetch_spec` has read it."""
+        """The environment's EnvSpec, once `async with` or `fetch_spec` has read it."""
         return self._connected().spec
 
     async def fetch_spec(self) -> EnvSpec:
-        """Connect. Raises Unreachable, or ConfigError for a world we cannot drive."""
-        if self._world is None:
-            self._world = await self._connect()
-        return self._world.spec
+        """Connect. Raises Unreachable, or ConfigError for an environment we cannot drive."""
+        if self._env is None:
+            self._env = await self._connect()
+        return self._env.spec
 
     def session(self) -> Session:
         """A new session: the server opens it at its first `reset` or `restore`."""
@@ -149,14 +150,14 @@ class EnvClient:
 
     async def close(self) -> None:
         """Close the sessions that are still open, as far as the server answers, and the connections."""
-        if self._world is not None:
-            await self._world.close()
+        if self._env is not None:
+            await self._env.close()
         await self.calls.close()
 
     def _connected(self) -> _Closing:
-        if self._world is None:
+        if self._env is None:
             raise UsageError("the client is not connected yet: use `async with EnvClient(url) as client`")
-        return self._world
+        return self._env
 
     async def _connect(self) -> _Closing:
         if self._dialect is not None:
@@ -179,7 +180,9 @@ class EnvClient:
         try:
             return EnvSpec.model_validate(known)
         except ValidationError as error:
-            raise ConfigError(f"{self.url} describes its world in a way this client cannot read: {error}") from error
+            raise ConfigError(
+                f"{self.url} describes its environment in a way this client cannot read: {error}"
+            ) from error
 
     async def _socket(self, extensions: list[str]) -> Transport | None:
         """The server's socket, connected; None for requests."""
@@ -203,9 +206,9 @@ class EnvClient:
 
 @contextlib.asynccontextmanager
 async def connect(name_or_url: str, **kwargs: Any) -> AsyncIterator[Connection]:
-    """Sessions of a world named in any of the three ways: an id, "package.module:Class", or a server's URL.
+    """Sessions of an environment named in any of the three ways: an id, "package.module:Class", or a server's URL.
 
-    `kwargs` are the world's constructor's, or for a URL `EnvClient`'s. Sessions still open at the end are closed.
+    `kwargs` are the environment's constructor's, or for a URL `EnvClient`'s. Sessions still open at the end are closed.
     Raises UnknownEnvironment, MissingDependency or Unreachable.
     """
     if "://" in name_or_url:

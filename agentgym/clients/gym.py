@@ -1,4 +1,5 @@
-"""Gymnasium's own interfaces to a world behind a URL: `RemoteEnv` is one environment, `RemoteVectorEnv` many in step.
+"""Gymnasium's own interfaces to an environment behind a URL: `RemoteEnv` is one environment, `RemoteVectorEnv` many in
+step.
 
     env = RemoteEnv("http://127.0.0.1:8000")
     observation, info = env.reset(seed=0, options={"task": 3})
@@ -6,7 +7,7 @@
     env.close()
 
 Both are a thin synchronous face of `agentgym.clients.client`, for notebooks and other people's trainers. They raise
-what a `Session` raises: a failure of the world or the network is never an observation.
+what a `Session` raises: a failure of the environment or the network is never an observation.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class _Remote:
 
 
 class RemoteEnv(gymnasium.Env[Observation, Action]):
-    """The world at `url` as one Gymnasium environment. Further arguments are `EnvClient`'s. Close it when done.
+    """The environment at `url` as one Gymnasium environment. Further arguments are `EnvClient`'s. Close it when done.
 
     For a gateway with API keys pass `key=...`: the AGENTGYM_KEY variable is read by the command line only.
     """
@@ -150,11 +151,12 @@ class RemoteEnv(gymnasium.Env[Observation, Action]):
 
 
 class RemoteVectorEnv(VectorEnv[tuple[Observation, ...], Sequence[Action], np.ndarray]):
-    """`num_envs` sessions of the world at `url`, stepped together; their steps travel in one request.
+    """`num_envs` sessions of the environment at `url`, stepped together; their steps travel in one request.
 
     Observations are tuples of `num_envs`, rewards float64[num_envs], ends bool[num_envs]. An episode that ended is
     reset by the next `step`, whose action for it is ignored and whose reward is 0 (`AutoresetMode.NEXT_STEP`); a
-    `reset(options=...)` is for that reset alone. When one world fails, `step` raises its failure after the others have
+    `reset(options=...)` is for that reset alone. When one environment fails, `step` raises its failure after the others
+    have
     stepped: `reset` begins all anew.
     """
 

@@ -1,4 +1,4 @@
-"""Worlds in this process, as a connection."""
+"""Environments in this process, as a connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentgym.session import LocalSession
 
 
 class LocalClient:
-    """Sessions of a world in this process, each an instance of its own."""
+    """Sessions of an environment in this process, each an instance of its own."""
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         self._name, self._kwargs = name, kwargs

@@ -1,4 +1,4 @@
-"""Sessions of a world that an OpenEnv server serves, one that knows nothing of our extension of the protocol.
+"""Sessions of an environment that an OpenEnv server serves, one that knows nothing of our extension of the protocol.
 
 Its socket has no request ids and its steps no index, so a reply that was lost is never asked for again: the episode is
 lost. Where the server lets a session be made before the socket, a socket that dropped between steps is opened anew
@@ -71,13 +71,13 @@ class OpenEnvClient:
     async def open(
         cls, calls: HttpClient, metadata: Mapping[str, Any], told: Mapping[str, Any], timeout_s: float | None
     ) -> OpenEnvClient:
-        """Read what the server says of its world. `told` are fields of the EnvSpec that it cannot say."""
+        """Read what the server says of its environment. `told` are fields of the EnvSpec that it cannot say."""
         calls.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         schema = await _json(calls, "GET", "/schema")
         if not isinstance(schema, dict) or not isinstance(schema.get("action"), dict):
             raise ConfigError(
                 f"{calls.url} serves {metadata['name']!r} without AgentGym's extension of the protocol, and without "
-                "the /schema of an OpenEnv server; serve the world with `agentgym serve`"
+                "the /schema of an OpenEnv server; serve the environment with `agentgym serve`"
             )
         tools = await _rpc(calls, "tools/list", {})
         listed = tools.get("result", {}).get("tools") if isinstance(tools.get("result"), dict) else None

@@ -99,7 +99,7 @@ class Actions:
 def describe(
     metadata: Mapping[str, Any], actions: Actions, splits: Mapping[str, int], told: Mapping[str, Any], url: str
 ) -> EnvSpec:
-    """The EnvSpec of a world that does not know the idea. `told` overrides. Raises ConfigError."""
+    """The EnvSpec of an environment that does not know the idea. `told` overrides. Raises ConfigError."""
     description = metadata.get("description") or f"{metadata['name']} at {url}."
     readme = metadata.get("readme_content") or ""
     known: dict[str, Any] = {
@@ -116,7 +116,7 @@ def describe(
     try:
         return EnvSpec.model_validate({**known, **told})
     except ValidationError as error:
-        raise ConfigError(f"the world at {url} cannot be described as told: {error}") from error
+        raise ConfigError(f"the environment at {url} cannot be described as told: {error}") from error
 
 
 def read_observation(observation: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

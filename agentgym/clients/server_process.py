@@ -1,4 +1,4 @@
-"""Serving worlds from a process of their own, for examples, tests and notebooks."""
+"""Serving environments from a process of their own, for examples, tests and notebooks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ MIN_UPTIME_S = 60.0
 
 @contextlib.contextmanager
 def server_process(
-    worlds: Sequence[str], *, startup_s: float = 60.0, options: Sequence[str] = (), restart: bool = False
+    envs: Sequence[str], *, startup_s: float = 60.0, options: Sequence[str] = (), restart: bool = False
 ) -> Iterator[str]:
-    """Serve worlds from a process of their own; yields the URL. The process ends with the block, or with this process.
+    """Serve environments from a process of their own; yields the URL. The process ends with the block, or with this
+    process.
 
     `options` are further ones of `python -m agentgym_servers.env_server.app`. What can be imported here can be imported
     there. With `restart` a server that dies is started again at its port, unless it was so less than `MIN_UPTIME_S`
@@ -34,7 +35,7 @@ def server_process(
     `startup_s` seconds, MissingDependency without the extra "serve", and Unreachable in place of an AgentGymError of
     the block once a restarted server is dead for good.
     """
-    server = _Server(worlds, startup_s, options)
+    server = _Server(envs, startup_s, options)
     keeper = _Supervisor(server, startup_s) if restart else None
     try:
         yield server.url
@@ -52,10 +53,10 @@ def server_process(
 class _Server:
     """A server that answers."""
 
-    def __init__(self, worlds: Sequence[str], startup_s: float, options: Sequence[str]) -> None:
+    def __init__(self, envs: Sequence[str], startup_s: float, options: Sequence[str]) -> None:
         """Raises UsageError when it does not start."""
-        self.worlds, self.options = worlds, options
-        command, environment = server_command(worlds, options)
+        self.envs, self.options = envs, options
+        command, environment = server_command(envs, options)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
@@ -69,7 +70,7 @@ class _Server:
             if not self.url:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(1)  # its output has ended, so it is about to
-                raise _not_started(worlds, startup_s, self.process.poll(), self.log)
+                raise _not_started(envs, startup_s, self.process.poll(), self.log)
         except BaseException:
             self.stop()
             raise
@@ -119,8 +120,8 @@ class _Supervisor:
             status = self._server.process.wait()
             if self._over.is_set():
                 return
-            worlds, port = ", ".join(self._server.worlds), self._server.url.rpartition(":")[2]
-            ended = f"the server of {worlds} ended with status {status}"
+            envs, port = ", ".join(self._server.envs), self._server.url.rpartition(":")[2]
+            ended = f"the server of {envs} ended with status {status}"
             if time.monotonic() < revived + MIN_UPTIME_S:
                 self.lost = f"{ended}, twice within {MIN_UPTIME_S:g} s. {end_of(self._server.log)}"
                 return
@@ -128,15 +129,15 @@ class _Supervisor:
             logging.getLogger(__name__).warning("%s: starting it again", ended)
             self._server.stop()
             try:
-                self._server = _Server(self._server.worlds, self._startup_s, [*self._server.options, "--port", port])
+                self._server = _Server(self._server.envs, self._startup_s, [*self._server.options, "--port", port])
             except UsageError as error:
                 self.lost = f"{ended}, and could not be started again: {error}"
                 return
 
 
-def server_command(worlds: Sequence[str], options: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+def server_command(envs: Sequence[str], options: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """Command and environment variables of a server that takes a free port and ends with its standard input."""
-    command = [sys.executable, "-m", "agentgym_servers.env_server.app", *worlds, "--port", "0", "--die-with-stdin"]
+    command = [sys.executable, "-m", "agentgym_servers.env_server.app", *envs, "--port", "0", "--die-with-stdin"]
     path = os.pathsep.join(folder for folder in sys.path if folder)
     return [*command, *options], {**os.environ, "PYTHONPATH": path}
 
@@ -146,9 +147,9 @@ def end_of(log: Iterable[str]) -> str:
     return "The end of its log:\n{}".format("\n".join(log) or "(empty)")
 
 
-def _not_started(worlds: Sequence[str], startup_s: float, status: int | None, log: Iterable[str]) -> UsageError:
+def _not_started(envs: Sequence[str], startup_s: float, status: int | None, log: Iterable[str]) -> UsageError:
     packages = "fastapi|prometheus_client|pythonjsonlogger|starlette|uvicorn"
     if missing := re.search(rf"No module named '({packages})", "\n".join(log)):
-        return MissingDependency(f"serving worlds needs {missing[1]}: pip install 'turngym[serve]'")
+        return MissingDependency(f"serving environments needs {missing[1]}: pip install 'turngym[serve]'")
     how = f"did not answer within {startup_s:g} s" if status is None else f"ended with status {status}"
-    return UsageError(f"the server of {', '.join(worlds)} {how}. {end_of(log)}")
+    return UsageError(f"the server of {', '.join(envs)} {how}. {end_of(log)}")

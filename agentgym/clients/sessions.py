@@ -1,4 +1,4 @@
-"""Sessions of worlds that an AgentGym server serves: our own protocol, over whichever wire."""
+"""Sessions of environments that an AgentGym server serves: our own protocol, over whichever wire."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ from agentgym.spec import EnvSpec
 
 RESETS_AT_ONCE = 8
 QUICK_RESETS_AT_ONCE = 256
-"""The same for a world that answers at once (`inline`)."""
+"""The same for an environment that answers at once (`inline`)."""
 MAX_QUEUE_S = 600.0
 
 
 class Transport(Protocol):
-    """A way to one world of a server. Its calls raise EnvironmentFailure: what the server said, or Unreachable."""
+    """A way to one environment of a server. Its calls raise EnvironmentFailure: what the server said, or
+    Unreachable."""
 
     url: str
 
@@ -103,7 +104,7 @@ class NativeClient:
 
 
 class RemoteSession(Session):
-    """One session of a server's world; the `Session` of `agentgym.session`.
+    """One session of a server's environment; the `Session` of `agentgym.session`.
 
     An episode that is lost stays lost: every step raises EpisodeLost until the caller resets.
     """
@@ -163,7 +164,8 @@ class RemoteSession(Session):
             raise EnvironmentCrashed(f"{self._client.url}/{name} answered no {verb.field}: {error}") from error
 
     async def restore(self, state: bytes, *, seed: int | None = None) -> None:
-        """Continue from a snapshot of this world, also another session's: the server opens a new session for it."""
+        """Continue from a snapshot of this environment, also another session's: the server opens a new session for
+        it."""
         await self.end()
         snapshot = base64.b64encode(state).decode()
         request = RestoreRequest(snapshot=snapshot, seed=seed, episode_id=uuid.uuid4().hex)

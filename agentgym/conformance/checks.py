@@ -1,7 +1,8 @@
-"""The rules of the conformance suite: what `agentgym.env` and a world's own EnvSpec demand of it.
+"""The rules of the conformance suite: what `agentgym.env` and an environment's own EnvSpec demand of it.
 
 Every rule is a function named for what it demands; `RULES` is all of them. A rule speaks to a `Session`, so that
-it judges a world in this process and one behind a URL alike. Not covered: leaks, speed, and whether a task is any good.
+it judges an environment in this process and one behind a URL alike. Not covered: leaks, speed, and whether a task is
+any good.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ OFFERS = 8
 
 
 async def spec_is_complete(probe: CheckContext) -> None:
-    """the spec says what the world is, with sizes and ranges that make sense"""
+    """the spec says what the environment is, with sizes and ranges that make sense"""
     spec = probe.spec
     problems = {
         "no description": not spec.description.strip(),
@@ -178,7 +179,7 @@ async def tasks_differ(probe: CheckContext) -> None:
     split = max(probe.splits, key=lambda name: probe.spec.splits[name])
     tasks = probe.task_list(split)
     if len(tasks) < 2:
-        raise Skip("the world has one task")
+        raise Skip("the environment has one task")
     if len(set(await openings(probe, split, tasks))) == 1:
         if len(set(await openings(probe, split, [tasks[0]] * 5, seeds=range(5)))) == 1 and not tells_state(probe):
             raise Skip("every episode opens alike and no state_key tells tasks apart")
@@ -188,7 +189,7 @@ async def tasks_differ(probe: CheckContext) -> None:
 async def splits_are_disjoint(probe: CheckContext) -> None:
     """no task is in two splits"""
     if len(probe.splits) < 2:
-        raise Skip("the world has one split")
+        raise Skip("the environment has one split")
     seen = {split: await openings(probe, split, probe.task_list(split)) for split in probe.splits}
     if not tells_state(probe) and any(len(set(some)) < len(some) for some in seen.values()):
         raise Skip("tasks of one split open alike and no state_key tells them apart")
@@ -198,7 +199,7 @@ async def splits_are_disjoint(probe: CheckContext) -> None:
             if owner.setdefault(opening, split) != split:
                 raise CheckFailed(
                     f"{split} task {task} opens like a task of {owner[opening]}: {opening[:120]}. Derive a task from "
-                    "(world, split, index) and make sure that what one split has is drawn for no other"
+                    "(environment, split, index) and make sure that what one split has is drawn for no other"
                 )
 
 
@@ -268,7 +269,7 @@ async def nonsense_is_survived(probe: CheckContext) -> None:
 async def available_actions_are_valid(probe: CheckContext) -> None:
     """every action that available_actions offers is understood"""
     if not {"available_actions", "valid_action"} <= set(probe.spec.info_keys):
-        raise Skip("the world does not give both available_actions and valid_action")
+        raise Skip("the environment does not give both available_actions and valid_action")
     random = np.random.default_rng(probe.seed)
     async for task, episode in episodes(probe, count=3):
         offered = [step.info["available_actions"] for step in episode.steps[:-1]]
@@ -285,7 +286,7 @@ async def available_actions_are_valid(probe: CheckContext) -> None:
 async def state_key_is_no_clock(probe: CheckContext) -> None:
     """state_key names the state: it stays when the state stays, and has no step counter"""
     if not tells_state(probe):
-        raise Skip("the world gives no state_key")
+        raise Skip("the environment gives no state_key")
     async with probe.session() as session:
         for task in probe.task_list(probe.splits[0])[:3]:
             step = await probe.begin(session, task)
@@ -329,7 +330,7 @@ async def snapshot_continues(probe: CheckContext) -> None:
 
 
 async def players_take_turns(probe: CheckContext) -> None:
-    """a world of two players says who is asked and what each step gave to both; reward is the acting role's"""
+    """an environment of two players says who is asked and what each step gave to both; reward is the acting role's"""
     require_capability(probe, "two_player")
     if not {"role", "rewards"} <= set(probe.spec.info_keys):
         raise CheckFailed('two_player without "role" and "rewards" in info_keys: nobody can tell whose turn it is')

@@ -17,15 +17,15 @@ from agentgym.spaces import ObservationSpace as ObservationSpace
 from agentgym.spec import EnvSpec
 
 NONSENSE = "xyzzy 123 {]"
-"""No world should take this for an action."""
+"""No environment should take this for an action."""
 
 
 class CheckFailed(Exception):
-    """The world breaks the rule; says what was seen and guesses the cause."""
+    """The environment breaks the rule; says what was seen and guesses the cause."""
 
 
 class Skip(Exception):
-    """The rule does not apply to this world."""
+    """The rule does not apply to this environment."""
 
 
 @dataclass
@@ -159,12 +159,12 @@ def require_observation(session: Session, where: str, observation: Any) -> None:
 
 def require_deterministic(probe: CheckContext) -> None:
     if not probe.spec.deterministic:
-        raise Skip(f"the spec says the world is not deterministic: {probe.spec.notes}")
+        raise Skip(f"the spec says the environment is not deterministic: {probe.spec.notes}")
 
 
 def require_capability(probe: CheckContext, name: str) -> None:
     if name not in probe.spec.capabilities:
-        raise Skip(f"the world does not claim {name!r}")
+        raise Skip(f"the environment does not claim {name!r}")
 
 
 def short(value: Any) -> str:

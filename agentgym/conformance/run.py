@@ -1,9 +1,9 @@
-"""The conformance suite: does a world keep the contract of `agentgym.env` and of its own EnvSpec?
+"""The conformance suite: does an environment keep the contract of `agentgym.env` and of its own EnvSpec?
 
-    for finding in check_env(lambda: agentgym.make("my-world")):
+    for finding in check_env(lambda: agentgym.make("my-env")):
         print(finding)
 
-The rules are in `agentgym.conformance.checks`; the same ones judge a world in this process and one behind a URL.
+The rules are in `agentgym.conformance.checks`; the same ones judge an environment in this process and one behind a URL.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class CheckResult:
 async def check_session(
     open_session: Callable[[], Awaitable[Session]], *, tasks: int = 20, seed: int = 0
 ) -> list[CheckResult]:
-    """Every rule's finding on the world that `open_session` opens anew each time. tasks: how many of a split to try."""
+    """Every rule's finding on the environment that `open_session` opens anew each time. tasks: how many of a split to
+    try."""
     session = await open_session()
     probe = CheckContext(open_session, session.spec, tasks, seed)
     await session.close()
@@ -61,13 +62,13 @@ async def _judge(rule: Callable[[CheckContext], Awaitable[None]], probe: CheckCo
         return CheckResult(name, True, f"{demand} (skipped: {reason})", skipped=True)
     except CheckFailed as found:
         return CheckResult(name, False, f"{demand}; but {found}")
-    except Exception as error:  # noqa: BLE001 - a broken world may raise anything, and that is the finding
-        return CheckResult(name, False, f"{demand}; but the world raised {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - a broken environment may raise anything, and that is the finding
+        return CheckResult(name, False, f"{demand}; but the environment raised {type(error).__name__}: {error}")
     return CheckResult(name, True, demand)
 
 
-async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
-    """Every rule's finding on a world of this process, by id or "package.module:Class"."""
+async def check_environment(name: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
+    """Every rule's finding on an environment of this process, by id or "package.module:Class"."""
 
     async def open_session() -> Session:
         return LocalSession(registry.make(name))
@@ -76,7 +77,7 @@ async def check_world(name: str, *, tasks: int = 20, seed: int = 0) -> list[Chec
 
 
 async def check_server(url: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
-    """Every rule's finding on the world at `url`, over HTTP. Raises Unreachable when nobody answers."""
+    """Every rule's finding on the environment at `url`, over HTTP. Raises Unreachable when nobody answers."""
     async with EnvClient(url) as client:
 
         async def open_session() -> Session:

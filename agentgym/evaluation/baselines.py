@@ -1,8 +1,9 @@
-"""Rates: how often a world is solved by its expert, by chance, and by an agent that knows only how actions are written.
+"""Rates: how often an environment is solved by its expert, by chance, and by an agent that knows only how actions are
+written.
 
 The expert shows that tasks can be solved. A random policy's rate is what any other is to be compared with. The third
-must not be above chance: it reads neither the observation nor the list of available actions, so that a world which paid
-it would pay for form.
+must not be above chance: it reads neither the observation nor the list of available actions, so that an environment
+which paid it would pay for form.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ async def rates(
     """Every (split, policy) as it is done: at most `episodes` tasks of each split, evenly spread, one episode each; of
     a split with a single task, as many seeds.
 
-    A policy that the world cannot have is left out: no expert, no actions to draw from. Where actions cannot be listed,
-    chance draws from what the expert says in other tasks. The same `seed` gives the same
-    rates where the world is deterministic.
+    A policy that the environment cannot have is left out: no expert, no actions to draw from. Where actions cannot be
+    listed, chance draws from what the expert says in other tasks. The same `seed` gives the same
+    rates where the environment is deterministic.
     """
     said = await example_actions(open_session, spec)
     policies: dict[str, Policy] = {"expert": ExpertPolicy()} if "expert" in spec.capabilities else {}

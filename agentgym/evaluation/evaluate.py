@@ -24,7 +24,7 @@ from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
 from agentgym.evaluation.suite import (
     AttemptRecord,
     Suite,
-    SuiteWorld,
+    SuiteEnv,
     describe,
     open_folder,
     read_attempts,
@@ -71,8 +71,8 @@ class Report:
     def table(self) -> Table:
         notes = [f"left out: {place} ({why})" for place, why in self.left_out.items()]
         if self.left_out:
-            played = len(self.suite.worlds) - len(self.left_out)
-            notes.append(f"overall: {played} of {len(self.suite.worlds)} environments")
+            played = len(self.suite.envs) - len(self.left_out)
+            notes.append(f"overall: {played} of {len(self.suite.envs)} environments")
         return summary_table(self.summary, self.suite.metrics, f"{self.suite.name}: {self.identity}", notes)
 
 
@@ -90,28 +90,28 @@ async def evaluate(
     server: str | None = None,
     keep_trajectories: bool = False,
 ) -> Report:
-    """Play every (world, split, task, seed, attempt) of `suite` that `out` does not hold yet.
+    """Play every (environment, split, task, seed, attempt) of `suite` that `out` does not hold yet.
 
     `identity` names the policy (a checkpoint's path and hash, or a URL and model). `concurrency` episodes are in
-    flight, of one world after another. With `server`, a gateway's URL, worlds named by id are its /envs/ID. A world
-    that cannot be reached fails its attempts; the others are played. One in which the policy cannot act at all is left
-    out, and named in the report. Raises ConfigError when `out` holds another run.
+    flight, of one environment after another. With `server`, a gateway's URL, environments named by id are its /envs/ID.
+    An environment that cannot be reached fails its attempts; the others are played. One in which the policy cannot act
+    at all is left out, and named in the report. Raises ConfigError when `out` holds another run.
     """
     harness, limits = harness or PromptFormat(), limits or Limits()
     about = describe(suite, identity, harness, limits)
     tell = on_progress or (lambda progress: None)
     left_out: dict[str, str] = {}
     with open_folder(out, about, keep_trajectories) as folder:
-        planned = [(world, suite.episodes(world)) for world in suite.worlds]
+        planned = [(env, suite.episodes(env)) for env in suite.envs]
         total = sum(len(episodes) for _, episodes in planned)
-        plan = [(world, [e for e in episodes if folder.wants(e)]) for world, episodes in planned]
+        plan = [(env, [e for e in episodes if folder.wants(e)]) for env, episodes in planned]
         async with AsyncExitStack() as stack:
-            plan = [(world, todo) for world, todo in plan if todo]
-            opened = [await _open_world(stack, world, server) for world, _ in plan]
+            plan = [(env, todo) for env, todo in plan if todo]
+            opened = [await _open_env(stack, env, server) for env, _ in plan]
             done = total - sum(len(todo) for _, todo in plan)
             tell(Progress(done, total, None))
-            for (world, todo), open_session in zip(plan, opened):
-                limits_here, harness_here = world.limits_over(limits), world.harness_over(harness)
+            for (env, todo), open_session in zip(plan, opened):
+                limits_here, harness_here = env.limits_over(limits), env.harness_over(harness)
                 runner = Runner(open_session, harness_here, limits_here, concurrency, retries)
                 try:
                     async with aclosing(runner.stream(policy, todo)) as stream:
@@ -119,7 +119,7 @@ async def evaluate(
                             done += 1
                             tell(Progress(done, total, folder.add(trajectory)))
                 except NotApplicable as error:
-                    left_out[f"{world.name} {world.split}"] = str(error)
+                    left_out[f"{env.name} {env.split}"] = str(error)
                     total -= sum(folder.wants(episode) for episode in todo)
                     tell(Progress(done, total, None))
         rows = tuple(folder.rows[key] for key in sorted(folder.rows))
@@ -128,16 +128,18 @@ async def evaluate(
     return report
 
 
-async def _open_world(stack: AsyncExitStack, world: SuiteWorld, server: str | None) -> Callable[[], Awaitable[Session]]:
-    """A way to sessions of `world`; one that fails every episode when the world cannot be reached."""
-    name = world.name
+async def _open_env(stack: AsyncExitStack, env: SuiteEnv, server: str | None) -> Callable[[], Awaitable[Session]]:
+    """A way to sessions of `env`; one that fails every episode when the environment cannot be reached."""
+    name = env.name
     if server is not None and ":" not in name:
         name = f"{server.rstrip('/')}/envs/{name}"
-        if world.kwargs:
-            raise ConfigError(f"{world.name} has kwargs in the suite, but {server} has built its own worlds; drop one")
+        if env.kwargs:
+            raise ConfigError(
+                f"{env.name} has kwargs in the suite, but {server} has built its own environments; drop one"
+            )
     try:
-        connection = await stack.enter_async_context(connect(name, **world.kwargs))
-        world.check(connection.spec)
+        connection = await stack.enter_async_context(connect(name, **env.kwargs))
+        env.check(connection.spec)
     except EnvironmentFailure as error:
         kind, why = type(error), str(error)
 
@@ -160,17 +162,17 @@ def compare(a_dir: Path, b_dir: Path, metric: Scored = "success") -> Comparison:
     a, b = read_attempts(a_dir), read_attempts(b_dir)
     about_a, about_b = read_description(a_dir), read_description(b_dir)
     places = sorted({(row.env, row.split) for row in (*a, *b)})
-    worlds = []
+    envs = []
     for env, split in places:
         of_a, of_b = ([row for row in rows if (row.env, row.split) == (env, split)] for rows in (a, b))
-        worlds.append(difference(env, split, of_a, of_b, metric))
+        envs.append(difference(env, split, of_a, of_b, metric))
     differ = [key for key in ("suite", "harness", "max_turns") if about_a[key] != about_b[key]]
     notes = [f"the runs differ in their {key}" for key in differ]
-    if all(line.difference is None for line in worlds):
+    if all(line.difference is None for line in envs):
         raise UsageError(
             f"{a_dir} and {b_dir} share no scored task, so there is nothing to compare; evaluate one suite"
         )
     overall = difference(OVERALL, "", a, b, metric)
     if metric == "score" and not one_scale((*a, *b)):
         overall = replace(overall, a=None, b=None, difference=None)
-    return Comparison(about_a["policy"], about_b["policy"], metric, tuple(worlds), overall, tuple(notes))
+    return Comparison(about_a["policy"], about_b["policy"], metric, tuple(envs), overall, tuple(notes))

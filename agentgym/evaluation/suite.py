@@ -1,12 +1,12 @@
-"""Suite: which worlds, splits, tasks, seeds and attempts an evaluation plays, read from a TOML file; and the folder
-that records, attempt by attempt, what has been played.
+"""Suite: which environments, splits, tasks, seeds and attempts an evaluation plays, read from a TOML file; and the
+folder that records, attempt by attempt, what has been played.
 
 name = "mine"
-description = "One world, three attempts at each task."
+description = "One environment, three attempts at each task."
 attempts = 3
 metrics = ["success", "score", "pass@3", "pass^3", "turns"]
 
-[[world]]
+[[env]]
 name = "keydoor"                    # an id, "package.module:Class" or a URL
 split = "test"
 tasks = 20                          # the first 20; or a list of indices
@@ -44,8 +44,8 @@ Index = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(gt=0)]
 
 
-class SuiteWorld(BaseModel):
-    """One world of a suite: an entry [[world]]."""
+class SuiteEnv(BaseModel):
+    """One environment of a suite: an entry [[env]]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,9 +59,9 @@ class SuiteWorld(BaseModel):
     seeds: tuple[Index, ...] | None = Field(default=None, min_length=1)
     """Overrides the suite's."""
     max_turns: Count | None = None
-    """Cuts every episode after so many turns; None leaves it to the run and the world."""
+    """Cuts every episode after so many turns; None leaves it to the run and the environment."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Constructor arguments of a world that runs in this process; not for URLs."""
+    """Constructor arguments of an environment that runs in this process; not for URLs."""
     harness: dict[str, Any] = Field(default_factory=dict)
     """Fields that differ from the run's harness."""
 
@@ -72,9 +72,9 @@ class SuiteWorld(BaseModel):
         return override
 
     @model_validator(mode="after")
-    def _fits(self) -> SuiteWorld:
+    def _fits(self) -> SuiteEnv:
         if self.kwargs and "://" in self.name:
-            raise ValueError("kwargs are for worlds that run in this process; a server has built its own")
+            raise ValueError("kwargs are for environments that run in this process; a server has built its own")
         if isinstance(self.tasks, tuple) and (not self.tasks or len(set(self.tasks)) < len(self.tasks)):
             raise ValueError(f"tasks must name at least one task and none twice, not {list(self.tasks)}")
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
@@ -87,15 +87,15 @@ class SuiteWorld(BaseModel):
         return tuple(range(self.tasks)) if isinstance(self.tasks, int) else tuple(sorted(self.tasks))
 
     def harness_over(self, base: PromptFormat) -> PromptFormat:
-        """The run's harness with this world's differences."""
+        """The run's harness with this environment's differences."""
         return PromptFormat.model_validate({**base.model_dump(), **self.harness})
 
     def limits_over(self, base: Limits) -> Limits:
-        """The run's limits with this world's."""
+        """The run's limits with this environment's."""
         return base if self.max_turns is None else Limits(max_turns=self.max_turns, episode_s=base.episode_s)
 
     def check(self, spec: EnvSpec) -> None:
-        """Raises ConfigError when the world has no such split or tasks."""
+        """Raises ConfigError when the environment has no such split or tasks."""
         if self.split not in spec.splits:
             raise ConfigError(f"{self.name} has no split {self.split!r}; it has {', '.join(spec.splits)}")
         if (last := self.indices[-1]) >= (there := spec.splits[self.split]):
@@ -103,7 +103,7 @@ class SuiteWorld(BaseModel):
 
 
 class Suite(BaseModel):
-    """A benchmark: worlds, attempts, seeds, and the metrics that its table shows."""
+    """A benchmark: environments, attempts, seeds, and the metrics that its table shows."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -118,7 +118,7 @@ class Suite(BaseModel):
 
     pass@k: a task is solved by at least one of k attempts. pass^k: by all k. Both unbiased from n >= k attempts.
     """
-    worlds: tuple[SuiteWorld, ...] = Field(alias="world", min_length=1)
+    envs: tuple[SuiteEnv, ...] = Field(alias="env", min_length=1)
 
     @field_validator("metrics")
     @classmethod
@@ -130,25 +130,25 @@ class Suite(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Suite:
-        most = max(world.attempts or self.attempts for world in self.worlds)
+        most = max(env.attempts or self.attempts for env in self.envs)
         for metric in self.metrics:
             if (at := METRIC_AT_K.fullmatch(metric)) and int(at[2]) > most:
-                raise ValueError(f"{metric} needs {at[2]} attempts at a task, and no world has more than {most}")
+                raise ValueError(f"{metric} needs {at[2]} attempts at a task, and no environment has more than {most}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, not {list(self.seeds)}")
-        places = [(world.name, world.split) for world in self.worlds]
+        places = [(env.name, env.split) for env in self.envs]
         for name, split in places:
             if places.count((name, split)) > 1:
                 raise ValueError(f"{name} {split!r} is listed twice; list its tasks in one entry")
         return self
 
-    def episodes(self, world: SuiteWorld) -> list[EpisodeSpec]:
-        """Every episode of one of its worlds, by task, seed and attempt."""
-        attempts = range(world.attempts or self.attempts)
+    def episodes(self, env: SuiteEnv) -> list[EpisodeSpec]:
+        """Every episode of one of its environments, by task, seed and attempt."""
+        attempts = range(env.attempts or self.attempts)
         return [
-            EpisodeSpec(world.name, world.split, task, seed, attempt)
-            for task in world.indices
-            for seed in sorted(world.seeds or self.seeds)
+            EpisodeSpec(env.name, env.split, task, seed, attempt)
+            for task in env.indices
+            for seed in sorted(env.seeds or self.seeds)
             for attempt in attempts
         ]
 
@@ -186,7 +186,7 @@ PROBLEMS = {"extra_forbidden": "there is no such key", "missing": "it is missing
 
 
 def _problems(error: ValidationError) -> str:
-    """Every wrong field and why: [[world]] number 2, taks: there is no such key; ..."""
+    """Every wrong field and why: [[env]] number 2, taks: there is no such key; ..."""
     problems = error.errors()
     places = [problem["loc"] for problem in problems]
     reasons: dict[str, list[str]] = {}
@@ -201,10 +201,10 @@ def _problems(error: ValidationError) -> str:
 def _place(location: tuple[int | str, ...]) -> str:
     """A field as a reader of the file finds it; pydantic's names of a union's members are left out."""
     names = [str(part) for part in location if isinstance(part, int) or part.isidentifier()]
-    if names[:1] == ["world"] and len(names) > 1:
-        names = [f"[[world]] number {int(names[1]) + 1}", *names[2:]]
-    elif names == ["world"]:
-        return "[[world]]"
+    if names[:1] == ["env"] and len(names) > 1:
+        names = [f"[[env]] number {int(names[1]) + 1}", *names[2:]]
+    elif names == ["env"]:
+        return "[[env]]"
     return ", ".join(names) or "the file"
 
 
@@ -226,7 +226,7 @@ class AttemptRecord:
     stop: str
     error: str
     seconds: float
-    """Spent waiting for the policy and the world."""
+    """Spent waiting for the policy and the environment."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> AttemptRecord:

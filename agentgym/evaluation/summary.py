@@ -25,7 +25,7 @@ Scored = Literal["success", "score"]
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """A line of the summary: one (world, split), or all. Rates are None where nothing was scored."""
+    """A line of the summary: one (environment, split), or all. Rates are None where nothing was scored."""
 
     env: str
     split: str
@@ -66,22 +66,24 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    worlds: tuple[SummaryRow, ...]
+    envs: tuple[SummaryRow, ...]
     overall: SummaryRow
 
 
 def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Summary:
-    """A line for each (world, split) and one over all, whatever the order of `rows`; pass@k for those in `metrics`.
+    """A line for each (environment, split) and one over all, whatever the order of `rows`; pass@k for those in
+    `metrics`.
 
-    Over all, every task weighs the same, whichever world it is of; a score over several worlds is not given.
+    Over all, every task weighs the same, whichever environment it is of; a score over several environments is not
+    given.
     """
     ordered = sorted(rows, key=key_of)
     places: dict[tuple[str, str], list[AttemptRecord]] = defaultdict(list)
     for row in ordered:
         places[row.env, row.split].append(row)
-    worlds = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
+    envs = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
     overall = _line(OVERALL, "", ordered, metrics)
-    return Summary(worlds, overall if one_scale(ordered) else replace(overall, score=None))
+    return Summary(envs, overall if one_scale(ordered) else replace(overall, score=None))
 
 
 def one_scale(rows: Iterable[AttemptRecord]) -> bool:
@@ -171,7 +173,7 @@ class Comparison:
     a: str
     b: str
     metric: Scored
-    worlds: tuple[Difference, ...]
+    envs: tuple[Difference, ...]
     overall: Difference
     notes: tuple[str, ...] = ()
     """Differences between the runs other than the policy."""

@@ -14,7 +14,7 @@ from agentgym.evaluation.summary import Comparison, Summary
 def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:
     """The summary for a terminal of some 100 columns. Rates and success in percent, success with its 95% interval."""
     table = _table(title, "; ".join((*_notes(summary), *notes)), ("tasks", "attempts", *metrics, "failed"))
-    for line in (*summary.worlds, summary.overall):
+    for line in (*summary.envs, summary.overall):
         if line is summary.overall:
             table.add_section()
         cells = [line.cell(metric) for metric in metrics]
@@ -25,7 +25,7 @@ def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", not
 
 def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
     table = Table(title=escape(title), caption=escape(caption), box=SIMPLE_HEAD, padding=0, pad_edge=False)
-    for name in ("world", "split"):
+    for name in ("env", "split"):
         table.add_column(name, no_wrap=True)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
@@ -33,7 +33,7 @@ def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
 
 
 def _notes(summary: Summary) -> list[str]:
-    noted = any(line.success is not None and line.success.note for line in (*summary.worlds, summary.overall))
+    noted = any(line.success is not None and line.success.note for line in (*summary.envs, summary.overall))
     failed = summary.overall.failed
     retry = [f"failed: {summary.overall.failures}: not scored; run again to retry them"] if failed else []
     return retry + ["* too few tasks for an interval"] * noted
@@ -44,7 +44,7 @@ def comparison_table(comparison: Comparison) -> Table:
     percent = comparison.metric == "success"
     caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes))
     table = _table(f"{comparison.metric}, b - a", caption, ("paired", "dropped", "a", "b", "b - a"))
-    for line in (*comparison.worlds, comparison.overall):
+    for line in (*comparison.envs, comparison.overall):
         if line is comparison.overall:
             table.add_section()
         means = ["–" if x is None else f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (line.a, line.b)]

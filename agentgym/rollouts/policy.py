@@ -48,12 +48,12 @@ class ContextFull(AgentGymError):
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """The input of an actor for one turn: the messages, and for scripted policies the world behind them."""
+    """The input of an actor for one turn: the messages, and for scripted policies the environment behind them."""
 
     messages: list[Message]
     turn: int
     step: Step
-    """The world's last answer; its `info` may hold `available_actions`."""
+    """The environment's last answer; its `info` may hold `available_actions`."""
     session: Session
     harness: PromptFormat
 
@@ -133,7 +133,7 @@ class _Scripted(TextActor):
 
 @dataclass
 class RandomPolicy:
-    """Uniform over the world's available actions, else over its spec's."""
+    """Uniform over the environment's available actions, else over its spec's."""
 
     seed: int = 0
 
@@ -152,7 +152,7 @@ class _Random(TextActor):
 
 @dataclass
 class ExpertPolicy:
-    """The world's scripted solver; with `noise`, a random action instead with that probability."""
+    """The environment's scripted solver; with `noise`, a random action instead with that probability."""
 
     noise: float = 0.0
     seed: int = 0

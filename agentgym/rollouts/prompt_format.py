@@ -1,6 +1,6 @@
 """Prompt format: what the agent is shown and how its reply becomes an action.
 
-    system   the world's instructions, and how to reply
+    system   the environment's instructions, and how to reply
     user     observation 0
     assistant  reply 0                      <- parsed into an action by the grammar
     user     observation 1
@@ -32,7 +32,7 @@ History = Sequence[tuple[Observation, str | Message]]
 
 ACT = ToolSpec(
     name="act",
-    description="Take one action in the world.",
+    description="Take one action in the environment.",
     parameters={"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]},
 )
 """The tool that stands for a text action where an agent speaks in tool calls."""
@@ -53,12 +53,12 @@ class PromptFormat(BaseModel):
     grammar: Literal["auto"] | ActionFormat = "auto"
     """Place of the action in a response. "auto" is the environment's own `action_format`."""
     system: str | None = None
-    """Replaces the world's instructions; None keeps them, "" sends no system message."""
+    """Replaces the environment's instructions; None keeps them, "" sends no system message."""
     window: int | None = Field(default=None, ge=0)
     """Turns of history shown; None shows all. A finite window re-tells the prompt each turn, so tokens fork."""
     on_invalid: Literal["tell", "end"] = "tell"
-    """A reply without an action: "tell" the agent and let it try again (it costs a turn; the world is not stepped),
-    or "end" the episode."""
+    """A reply without an action: "tell" the agent and let it try again (it costs a turn; the environment is not
+    stepped), or "end" the episode."""
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Subtracted from the turn's reward in training; never from the score."""
 
@@ -189,7 +189,7 @@ def _observed(observation: Observation, calls: Sequence[str]) -> list[Message]:
 
 
 def _text_action(text: str, spec: EnvSpec) -> Action:
-    """Text, or the tool call that it spells in JSON where the world has that tool."""
+    """Text, or the tool call that it spells in JSON where the environment has that tool."""
     if not spec.tools or not text.startswith("{"):
         return text
     try:

@@ -25,22 +25,23 @@ class Limits:
     """Limits of an episode."""
 
     max_turns: int | None = None
-    """Turns before the rollout cuts it; None is the world's own limit. (The world counts only the steps it took, so an
-    agent that never acts must be cut here.)"""
+    """Turns before the rollout cuts it; None is the environment's own limit. (The environment counts only the steps it
+    took, so an agent that never acts must be cut here.)"""
     episode_s: float = 600.0
     """Seconds for the whole episode; over it, the episode has failed (DEADLINE) and is not scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodePrefix:
-    """The first turns of an episode and the world as they left it: another rollout goes on from there."""
+    """The first turns of an episode and the environment as they left it: another rollout goes on from there."""
 
     state: bytes
-    """The world's snapshot."""
+    """The environment's snapshot."""
     step: Step
     """The present observation of the agent."""
     seen: Observation
-    """The world's last observation; `step` shows another where a reply without an action is being complained of."""
+    """The environment's last observation; `step` shows another where a reply without an action is being complained
+    of."""
     turns: tuple[Turn, ...] = ()
     history: tuple[tuple[Observation, str | Message], ...] = ()
     """(observation, reply) of those turns."""
@@ -124,7 +125,7 @@ class _Play:
         return StopReason.MAX_TURNS
 
     async def turn(self) -> StopReason | None:
-        """One reply and the world's answer to it; why the episode ended, if it did."""
+        """One reply and the environment's answer to it; why the episode ended, if it did."""
         assert self.step is not None
         before, started = self.step, time.perf_counter()
         ask = TurnContext(self.messages(), len(self.turns), before, self.session, self.harness)
@@ -168,7 +169,7 @@ class _Play:
     def invalid_action_message(self, problem: str) -> Observation:
         """Return the observation after a response without an action.
 
-        Under a window the world's last observation is told again, since the window would lose it.
+        Under a window the environment's last observation is told again, since the window would lose it.
         """
         text = self.harness.invalid_action_message(self.session.spec, problem)
         if self.harness.window is None:
@@ -177,7 +178,8 @@ class _Play:
         return told if isinstance(self.seen, str) else {"text": told, "image": self.seen["image"]}
 
     def messages(self) -> list[dict]:
-        """The prompt. Where one actor plays both roles of a world, neither is shown what the other saw and said."""
+        """The prompt. Where one actor plays both roles of an environment, neither is shown what the other saw and
+        said."""
         assert self.step is not None
         asked = self.step.info.get("role", 0)
         own = [told for turn, told in zip(self.turns, self.history, strict=True) if turn.role == asked]
@@ -207,7 +209,7 @@ def _checked(step: Step, session: Session) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Plays many episodes at once against one world, reusing sessions."""
+    """Plays many episodes at once against one environment, reusing sessions."""
 
     open_session: Callable[[], Awaitable[Session]]
     harness: PromptFormat
@@ -231,7 +233,7 @@ class Runner:
     ) -> AsyncGenerator[tuple[int, Trajectory], None]:
         """(index, trajectory) as episodes end."""
         waiting = iter(enumerate(zip(episodes, pasts or [None] * len(episodes), strict=True)))
-        # Bounded, so that whoever writes results down keeps up with worlds and policies that never wait.
+        # Bounded, so that whoever writes results down keeps up with environments and policies that never wait.
         ready: asyncio.Queue[tuple[int, Trajectory]] = asyncio.Queue(max(1, self.concurrency))
 
         async def worker() -> None:

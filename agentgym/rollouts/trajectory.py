@@ -29,9 +29,9 @@ class StopReason(StrEnum):
     """The reason why an episode ended."""
 
     TERMINATED = "terminated"
-    """The world ended it."""
+    """The environment ended it."""
     TRUNCATED = "truncated"
-    """The world's own limit cut it."""
+    """The environment's own limit cut it."""
     MAX_TURNS = "max_turns"
     """The rollout's turn limit cut it."""
     CONTEXT_FULL = "context_full"
@@ -41,7 +41,7 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
     """The whole episode took too long."""
     ENVIRONMENT_FAILED = "environment_failed"
-    """The world, its server or the network failed: not the agent's doing, never scored."""
+    """The environment, its server or the network failed: not the agent's doing, never scored."""
     POLICY_FAILED = "policy_failed"
     """The engine or the remote model failed: never scored."""
 
@@ -81,7 +81,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reply of the agent and what the world made of it."""
+    """One reply of the agent and what the environment made of it."""
 
     index: int
     observation: str
@@ -89,15 +89,15 @@ class Turn:
     reply: str
     """The agent's whole reply, decoded."""
     action: Action | None
-    """The parsed action; None when the reply held no action (the world was then not stepped)."""
+    """The parsed action; None when the reply held no action (the environment was then not stepped)."""
     reward: float
-    """The world's reward for this step."""
+    """The environment's reward for this step."""
     penalty: float = 0.0
     """The harness's penalty for a reply without an action; subtracted by shaping, not part of the score."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The world's info after the step: success, valid_action, state_key, progress, available_actions."""
+    """The environment's info after the step: success, valid_action, state_key, progress, available_actions."""
     state_key: str | None = None
-    """The world's state *before* the reply, where the world names it: the anchor of step-level groups."""
+    """The environment's state *before* the reply, where the environment names it: the anchor of step-level groups."""
     role: int = 0
     """The role that acted, where an environment has two players: its info["role"] before the reply."""
     span: Span | None = None
@@ -128,12 +128,12 @@ class Trajectory:
 
     @property
     def score(self) -> float:
-        """The undiscounted sum of the world's rewards."""
+        """The undiscounted sum of the environment's rewards."""
         return float(sum(turn.reward for turn in self.turns))
 
     @property
     def success(self) -> bool:
-        """The world's verdict where it gives one, else whether the score is positive."""
+        """The environment's verdict where it gives one, else whether the score is positive."""
         last = self.turns[-1].info if self.turns else {}
         return bool(last["success"]) if "success" in last else self.score > 0
 
@@ -178,7 +178,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several attempts at one task (same world, split, task and seed)."""
+    """Several attempts at one task (same environment, split, task and seed)."""
 
     trajectories: tuple[Trajectory, ...]
 
@@ -195,7 +195,7 @@ def write_jsonl(path: Path, trajectories: Iterable[Trajectory], tokens: bool = T
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """A record as one line of JSONL. Numpy values in a world's `info` become plain numbers and lists."""
+    """A record as one line of JSONL. Numpy values in an environment's `info` become plain numbers and lists."""
     line = json.dumps(record, ensure_ascii=False, default=_plain)
     try:
         line.encode()
@@ -220,7 +220,7 @@ _BRANCH_DTYPES = {"ids": np.int32, "turn": np.int32, "logprobs": np.float32, "ve
 def _plain(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
-    raise TypeError(f"a world's info must be JSON-able; it holds a {type(value).__name__}")
+    raise TypeError(f"an environment's info must be JSON-able; it holds a {type(value).__name__}")
 
 
 def _pack(array: np.ndarray) -> str:

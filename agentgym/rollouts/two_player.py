@@ -31,10 +31,12 @@ async def match(
 
     Where a role cannot go on (its context is full, its turns are used up), the game is cut for the other too; where
     infrastructure failed one, both have failed. A role that was never asked has no turns. Raises UsageError where the
-    world is none of two players.
+    environment is none of two players.
     """
     if "two_player" not in session.spec.capabilities:
-        raise UsageError(f"{session.spec.id} has one player: a match needs a world with the capability two_player")
+        raise UsageError(
+            f"{session.spec.id} has one player: a match needs an environment with the capability two_player"
+        )
     table = _TwoPlayerGame(session)
 
     async def play(role: int) -> Trajectory:

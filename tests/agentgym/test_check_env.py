@@ -1,4 +1,4 @@
-"""The conformance suite passes every shipped world and names the fault of every broken one."""
+"""The conformance suite passes every shipped environment and names the fault of every broken one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIPPED = [
     for name, target in registry.list_envs().items()
     if target.startswith("agentgym_environments.") and registry.get_spec(name).inline
 ]
-"""The others, which have browsers, sandboxes or engines, are checked by `make worlds`."""
+"""The others, which have browsers, sandboxes or engines, are checked by `make envs`."""
 ONE_OF_A_CLASS = {registry.list_envs()[name]: name for name in reversed(SHIPPED)}.values()
 
 GOOD = EnvSpec(
@@ -39,7 +39,7 @@ GOOD = EnvSpec(
 
 
 class Hill(Env):
-    """A world that keeps the contract; the broken ones below each break one thing."""
+    """An environment that keeps the contract; the broken ones below each break one thing."""
 
     env_spec = GOOD
     height: int = -99
@@ -230,7 +230,7 @@ def by_rule(findings: list[CheckResult]) -> dict[str, CheckResult]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_world_keeps_the_contract(name):
+def test_every_shipped_env_keeps_the_contract(name):
     findings = check_env(lambda: registry.make(name), tasks=12 if name in ONE_OF_A_CLASS else 4)
     assert [str(finding) for finding in findings if not finding.ok] == []
     gymnasium_check(registry.make(name), skip_render_check=True)
@@ -253,7 +253,7 @@ def test_a_broken_env_fails_the_rule_it_breaks(broken, rule, reason):
 
 @pytest.mark.parametrize("broken", [RewardTooBig, ClockInKey, SnapshotForgetsChance, WeakExpert, SplitsOverlap])
 def test_a_fault_is_blamed_on_one_rule_only(broken):
-    expected = {rule for world, rule, _ in BROKEN if world is broken}
+    expected = {rule for env, rule, _ in BROKEN if env is broken}
     assert {finding.rule for finding in check_env(broken) if not finding.ok} == expected
 
 
@@ -266,10 +266,10 @@ class Elsewhere:
             setattr(self, name, getattr(session, name))
 
 
-@pytest.mark.parametrize(("world", "faults"), [(Hill, set()), (ClockInKey, {"state_key_is_no_clock"})])
-def test_the_same_rules_check_a_remote_session(world, faults):
+@pytest.mark.parametrize(("env", "faults"), [(Hill, set()), (ClockInKey, {"state_key_is_no_clock"})])
+def test_the_same_rules_check_a_remote_session(env, faults):
     async def open_session():
-        return Elsewhere(LocalSession(world()))
+        return Elsewhere(LocalSession(env()))
 
     findings = asyncio.run(check_session(open_session))
     assert {finding.rule for finding in findings if not finding.ok} == faults

@@ -121,7 +121,8 @@ def test_help_lists_what_can_be_named(say):
     assert "agentgym eval CHECKPOINT --suite SUITE" in help_of_eval
 
 
-# --- worlds -------------------------------------------------------------------------------------------------------
+# --- environments
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_envs_list_and_show(say):
@@ -151,12 +152,12 @@ def test_envs_check_passes_and_fails(say, tmp_path, monkeypatch):
     status, out, _ = say("envs", "check", "oracle", "--tasks", "2")
     assert status == 0
     assert out.splitlines()[-1] == "oracle keeps all 20 rules"
-    (tmp_path / "broken_world.py").write_text(BROKEN)
+    (tmp_path / "broken_env.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
-    status, out, err = say("envs", "check", "broken_world:Broken", "--tasks", "2")
+    status, out, err = say("envs", "check", "broken_env:Broken", "--tasks", "2")
     assert status == 1
     assert re.search(r"^FAIL expert_wins: .*won 0 of 1 tasks", out, re.MULTILINE)
-    assert err.startswith("error: broken_world:Broken breaks 1 of 20 rules")
+    assert err.startswith("error: broken_env:Broken breaks 1 of 20 rules")
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -313,7 +314,7 @@ def test_a_run_from_end_to_end(say, tmp_path):
     assert (status, out) == (0, "report: run/report.html\n")
     assert (run / "report.html").is_file()
 
-    suite = 'name = "one"\n[[world]]\nname = "oracle"\nsplit = "train"\ntasks = 1\nseeds = [0, 1]\n'
+    suite = 'name = "one"\n[[env]]\nname = "oracle"\nsplit = "train"\ntasks = 1\nseeds = [0, 1]\n'
     (tmp_path / "one.toml").write_text(suite)
     for step in ("step-000000", "step-000002"):
         checkpoint = f"run/checkpoints/{step}"
@@ -375,8 +376,8 @@ def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
     status, out, err = say(*words, "--json")
     assert (status, err) == (0, "")
     summary = json.loads(out)
-    (world,) = summary["suite"]["worlds"]
-    assert (world["name"], world["split"], world["tasks"]) == ("sokoban:size=6", "test", 3)
+    (env,) = summary["suite"]["envs"]
+    assert (env["name"], env["split"], env["tasks"]) == ("sokoban:size=6", "test", 3)
     assert (summary["overall"]["attempts"], summary["overall"]["success"]["estimate"]) == (6, 1.0)
     (folder,) = (tmp_path / "runs" / "eval").iterdir()
     assert len((folder / "expert" / "trajectories.jsonl").read_text().splitlines()) == 6
@@ -468,7 +469,7 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("train quickstart optim.lrr=1", "quickstart: unknown option 'optim.lrr' (did you mean 'lr'?)"),
         ("train quickstart optim.lr=fast", "quickstart: optim.lr should be a valid number"),
         ("train quickstart nokey", "'nokey' is not an override; write section.key=value"),
-        ("train quickstart env.name=keydor env.serve=false", "no world is called 'keydor'. Did you mean keydoor"),
+        ("train quickstart env.name=keydor env.serve=false", "no environment is called 'keydor'. Did you mean keydoor"),
         ("train quickstart env.split=night env.serve=false", "keydoor has no split 'night'; it has train"),
         ("train quickstart eval.tasks=99 env.serve=false", "eval.tasks is 99; keydoor has 74 tasks in 'test'"),
         ("train --resume nothing", "nothing holds no run (no config.toml)"),
@@ -493,15 +494,15 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval random --env keydoor --env keydoor", "an environment is given twice"),
         ("eval random --env cliffwalking", "cliffwalking has 6 tasks in 'test', so there is no task 19"),
         ("eval random --out /dev/null/x", "/dev/null/x cannot be written (Not a directory); name another folder"),
-        ("envs new my-world --out /dev/null/x", "/dev/null/x cannot be written (Not a directory)"),
+        ("envs new my-env --out /dev/null/x", "/dev/null/x cannot be written (Not a directory)"),
         ("eval random --concurrency 0", "Invalid value for '--concurrency'"),
         ("report nothing", "There is no run folder nothing."),
         ("envs list zebra", "no installed environment has 'zebra' in its id, family or description"),
         ("envs list --family zoo", "no installed environment is of the family 'zoo'; there are games, gui"),
-        ("envs show keydor", "no world is called 'keydor'. Did you mean keydoor"),
-        ("envs check nowhere:World", "'nowhere:World': there is no module 'nowhere' to import"),
+        ("envs show keydor", "no environment is called 'keydor'. Did you mean keydoor"),
+        ("envs check nowhere:Environment", "'nowhere:Environment': there is no module 'nowhere' to import"),
         ("envs check ftp://x", "'ftp://x'"),
-        ("serve keydor --port 0", "no world is called 'keydor'. Did you mean keydoor"),
+        ("serve keydor --port 0", "no environment is called 'keydor'. Did you mean keydoor"),
         ("serve keydoor --port 80000", "Invalid value for '--port': 80000 is not in the range 0<=x<=65535"),
         ("gateway --port 80000", "Invalid value for '--port'"),
         ("infer serve nothing --port 80000", "Invalid value for '--port'"),
@@ -607,7 +608,7 @@ def heed_interrupts():
 
 def test_an_interrupt_is_no_traceback(tmp_path):
     """Ctrl-C in the midst of an evaluation: what was played is kept."""
-    suite = 'name = "long"\n[[world]]\nname = "keydoor"\nsplit = "train"\ntasks = 500\nattempts = 100\n'
+    suite = 'name = "long"\n[[env]]\nname = "keydoor"\nsplit = "train"\ntasks = 500\nattempts = 100\n'
     (tmp_path / "long.toml").write_text(suite)
     command = [sys.executable, "-m", "agentgym", "eval", "expert", "--suite", "long.toml", "--out", "long"]
     attempts = tmp_path / "long" / "attempts.jsonl"

@@ -30,7 +30,7 @@ from agentgym.testing import EchoEnv, FaultyTransport
 from agentgym_servers.env_server.app import create_app
 
 ECHO = "agentgym.testing:EchoEnv"
-URL = "http://world"
+URL = "http://env"
 
 
 def app_of(**kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_is_unreachable():
         async with client:
             session = client.session()
             await session.reset()
-            with pytest.raises(Unreachable, match=r"http://world/step gave no answer after 3 attempts.*check"):
+            with pytest.raises(Unreachable, match=r"http://env/step gave no answer after 3 attempts.*check"):
                 await session.step("x")
 
     asyncio.run(main())
@@ -125,16 +125,16 @@ def test_a_lost_episode_stays_lost_until_reset():
 
 
 @pytest.mark.parametrize(
-    ("world", "failure"),
+    ("env", "failure"),
     [
         ({"crash_at": 0}, EnvironmentCrashed),
         ({"garbage_at": 0}, EnvironmentCrashed),
         ({"hang_at": 0, "hang_s": 0.3, "step_deadline_s": 0.1}, DeadlineExceeded),
     ],
 )
-def test_the_worlds_failures_arrive_as_they_were_raised(world, failure):
+def test_the_envs_failures_arrive_as_they_were_raised(env, failure):
     async def main() -> None:
-        async with client_of(app_of(**world)) as client:
+        async with client_of(app_of(**env)) as client:
             session = client.session()
             await session.reset()
             with pytest.raises(failure):
@@ -184,7 +184,7 @@ def test_one_failure_in_a_batch_is_one_sessions_failure():
     asyncio.run(main())
 
 
-def test_a_slow_world_does_not_hold_up_the_others():
+def test_a_slow_env_does_not_hold_up_the_others():
     gate = threading.Event()
 
     class Gated(EchoEnv):
@@ -393,14 +393,14 @@ def test_servers_that_are_not_ours():
         client_of(app_of()).session()
 
 
-def test_a_world_named_in_any_way():
+def test_an_env_named_in_any_way():
     async def run(name: str, **kwargs: Any) -> list[Any]:
-        async with connect(name, **kwargs) as world:
-            assert world.spec.id == "echo"
-            return [await episode(world.session()) for _ in range(2)]
+        async with connect(name, **kwargs) as env:
+            assert env.spec.id == "echo"
+            return [await episode(env.session()) for _ in range(2)]
 
     local = asyncio.run(run(ECHO))
     assert local == asyncio.run(run(URL, transport=httpx.ASGITransport(app_of())))
     assert local == asyncio.run(run(f"{URL}/envs/echo/", transport=httpx.ASGITransport(app_of())))
     with pytest.raises(UnknownEnvironment):
-        asyncio.run(run("no-such-world"))
+        asyncio.run(run("no-such-env"))

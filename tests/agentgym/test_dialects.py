@@ -173,8 +173,8 @@ MAKERS: dict[str, Callable[[], Server]] = {
 def play(env: str, server: Server, script: Any, plan: Any = (), **options: Any) -> Any:
     async def main() -> Any:
         transport = FaultyTransport(httpx.ASGITransport(server.app), plan)
-        async with connect(f"agentenv+http://world?env={env}&tasks=40", transport=transport, **options) as world:
-            return await script(world)
+        async with connect(f"agentenv+http://env?env={env}&tasks=40", transport=transport, **options) as environment:
+            return await script(environment)
 
     return asyncio.run(main())
 
@@ -193,9 +193,9 @@ def play(env: str, server: Server, script: Any, plan: Any = (), **options: Any) 
 def test_an_episode(env, first, rewards):
     server = MAKERS[env]()
 
-    async def script(world: Any) -> None:
-        assert world.spec.id == env
-        session = world.session()
+    async def script(environment: Any) -> None:
+        assert environment.spec.id == env
+        session = environment.session()
         with pytest.raises(OutOfOrder):
             await session.step("go")
         for _ in range(2):
@@ -229,8 +229,8 @@ def test_an_episode(env, first, rewards):
 def test_what_goes_wrong_at_the_server_is_never_a_reward(env, action, failure, message):
     server = MAKERS[env]()
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(environment: Any) -> None:
+        session = environment.session()
         await session.reset()
         with pytest.raises(failure, match=message):
             await session.step(action)
@@ -246,8 +246,8 @@ def test_what_goes_wrong_at_the_server_is_never_a_reward(env, action, failure, m
 def test_a_session_that_the_server_dropped_is_lost():
     server = MAKERS["textcraft"]()
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         server.closed.append(0)
         with pytest.raises(EpisodeLost, match="The id 0 is not valid"):
@@ -257,8 +257,8 @@ def test_a_session_that_the_server_dropped_is_lost():
 
 
 def test_webarenas_time_out_is_a_failure():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         with pytest.raises(EnvironmentCrashed, match="TimeoutError"):
             await session.reset(options={"task": 7})
         assert (await session.reset(options={"task": 8})).observation == "Task 8"
@@ -273,8 +273,8 @@ def test_webarenas_time_out_is_a_failure():
 def test_a_step_acts_once_whatever_is_lost(fault, applied, failure):
     server = MAKERS["generic"]()
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         if failure is None:
             await session.step("go")
@@ -287,15 +287,15 @@ def test_a_step_acts_once_whatever_is_lost(fault, applied, failure):
 
 
 def test_lost_resets_are_asked_for_again():
-    async def script(world: Any) -> None:
-        assert (await world.session().reset()).observation == "Goal: 0"
+    async def script(env: Any) -> None:
+        assert (await env.session().reset()).observation == "Goal: 0"
 
     play("generic", MAKERS["generic"](), script, ["ok", "lost reply", "ok", "lost reply"])
 
 
 def test_calls_of_one_session_are_made_one_after_another():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         first = asyncio.create_task(session.step("go"))
         await asyncio.sleep(0)
@@ -312,8 +312,8 @@ def test_calls_of_one_session_are_made_one_after_another():
 def test_a_cancelled_call_ends_the_episode_and_frees_its_session(env):
     server = MAKERS[env]()
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(environment: Any) -> None:
+        session = environment.session()
         await session.reset()
         waiting = asyncio.create_task(session.step("go"))
         for _ in range(3):
@@ -325,7 +325,7 @@ def test_a_cancelled_call_ends_the_episode_and_frees_its_session(env):
             await session.step("go")
         await session.reset()
         await asyncio.sleep(0.05)
-        await world.session().reset()
+        await environment.session().reset()
 
     play(env, server, script)
     assert server.told[0] == (["go"] if env == "generic" else [])  # webshop's was used again
@@ -336,9 +336,9 @@ def test_a_cancelled_call_ends_the_episode_and_frees_its_session(env):
 def test_sessions_a_server_cannot_close_are_reused():
     server = WebShop()
 
-    async def script(world: Any) -> None:
+    async def script(env: Any) -> None:
         for _ in range(5):
-            session = world.session()
+            session = env.session()
             await session.reset()
             await session.close()
 
@@ -347,8 +347,8 @@ def test_sessions_a_server_cannot_close_are_reused():
 
 
 def test_a_server_that_hands_out_a_session_twice_has_no_room():
-    async def script(world: Any) -> None:
-        first, second = world.session(), world.session()
+    async def script(env: Any) -> None:
+        first, second = env.session(), env.session()
         await first.reset()
         with pytest.raises(AtCapacity, match="session 0 twice"):
             await second.reset()
@@ -377,9 +377,9 @@ def test_garbage_is_shown_and_never_scored(reply, failure):
         return httpx.Response(200, json={"id": 0, "observation": "begin", "reward": 0, "done": False})
 
     async def main() -> None:
-        url = "agentenv+http://world?env=generic"
-        async with EnvClient(url, transport=httpx.MockTransport(handle)) as world:
-            session = world.session()
+        url = "agentenv+http://env?env=generic"
+        async with EnvClient(url, transport=httpx.MockTransport(handle)) as env:
+            session = env.session()
             await session.reset()
             with pytest.raises(failure):
                 await session.step("go")
@@ -396,9 +396,9 @@ def test_a_server_that_is_slow_is_given_up():
         return httpx.Response(200, json={"id": 0, "observation": "begin"})
 
     async def main() -> None:
-        url = "agentenv+http://world?env=generic"
-        async with EnvClient(url, transport=httpx.MockTransport(slow), timeout_s=0.5) as world:
-            session = world.session()
+        url = "agentenv+http://env?env=generic"
+        async with EnvClient(url, transport=httpx.MockTransport(slow), timeout_s=0.5) as env:
+            session = env.session()
             await session.reset()
             with pytest.raises(DeadlineExceeded, match=r"0\.5 s"):
                 await session.step("go")
@@ -425,8 +425,8 @@ def test_what_is_made_of_a_reply(env, text, sent):
 def test_two_actions_cost_a_turn_and_ask_the_server_nothing():
     server = MAKERS["textcraft"]()
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         step = await session.step("Action: get 1 log\nAction: inventory")
         assert (step.reward, step.terminated, step.info) == (0.0, False, {"valid_action": False})

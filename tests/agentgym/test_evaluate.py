@@ -66,19 +66,19 @@ class _Coin(TextActor):
 
 
 def suite_of(**change) -> Suite:
-    worlds = [
+    envs = [
         {"name": ECHO, "split": "test", "tasks": 4, "max_turns": 5, "kwargs": {"latency_s": 0.001}},
         {"name": ECHO, "split": "train", "tasks": [7, 0, 3], "attempts": 3},
     ]
     return Suite.model_validate(
-        {"name": "s", "attempts": 2, "seeds": [0, 1], "metrics": METRICS, "world": worlds, **change}
+        {"name": "s", "attempts": 2, "seeds": [0, 1], "metrics": METRICS, "env": envs, **change}
     )
 
 
 def slow_suite() -> Suite:
     """The same episodes, each long enough to be killed in."""
-    slow = [{**world.model_dump(), "kwargs": {"latency_s": 0.01}} for world in suite_of().worlds]
-    return suite_of(world=slow)
+    slow = [{**env.model_dump(), "kwargs": {"latency_s": 0.01}} for env in suite_of().envs]
+    return suite_of(env=slow)
 
 
 def play(out: Path, suite=None, policy=None, identity="coin", **options):
@@ -106,7 +106,7 @@ def test_every_attempt_is_played_recorded_and_reported(tmp_path):
         assert len(read_attempts(tmp_path / "run")) == progress.done, "what is told is on the disk"
 
     report = play(tmp_path / "run", on_progress=tell, keep_trajectories=True)
-    assert [key_of(row) for row in report.rows] == sorted(e for w in suite_of().worlds for e in suite_of().episodes(w))
+    assert [key_of(row) for row in report.rows] == sorted(e for w in suite_of().envs for e in suite_of().episodes(w))
     assert [(p.done, p.total) for p in told] == [(done, TOTAL) for done in range(TOTAL + 1)]
     assert told[0].row is None
     assert all(p.row is not None for p in told[1:])
@@ -228,15 +228,15 @@ def test_folders_that_cannot_be_used(tmp_path):
 
 
 def test_missing_splits_and_tasks_are_refused_at_once(tmp_path):
-    worlds = [{"name": ECHO, "tasks": 1}, {"name": ECHO, "split": "train", "tasks": 9}]
+    envs = [{"name": ECHO, "tasks": 1}, {"name": ECHO, "split": "train", "tasks": 9}]
     with pytest.raises(ConfigError, match="so there is no task 8"):
-        play(tmp_path, suite_of(world=worlds))
+        play(tmp_path, suite_of(env=envs))
     assert read_attempts(tmp_path) == []
     with pytest.raises(ConfigError, match="latnecy_s"):
-        play(tmp_path / "b", suite_of(world=[{"name": ECHO, "tasks": 1, "kwargs": {"latnecy_s": 1}}]))
+        play(tmp_path / "b", suite_of(env=[{"name": ECHO, "tasks": 1, "kwargs": {"latnecy_s": 1}}]))
     kwargs = [{"name": "echo", "tasks": 1, "kwargs": {"latency_s": 0.1}}]
-    with pytest.raises(ConfigError, match="has built its own worlds"):
-        play(tmp_path / "c", suite_of(world=kwargs), server="http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="has built its own environments"):
+        play(tmp_path / "c", suite_of(env=kwargs), server="http://127.0.0.1:9")
 
 
 FLAKY = """
@@ -256,10 +256,10 @@ def test_failures_are_not_zeros_and_are_retried_on_resume(tmp_path, monkeypatch)
     flag.touch()
     (tmp_path / "ag_flaky.py").write_text(FLAKY.format(flag=str(flag)))
     monkeypatch.syspath_prepend(tmp_path)
-    suite = suite_of(world=[{"name": "ag_flaky:Flaky", "tasks": 4}])
+    suite = suite_of(env=[{"name": "ag_flaky:Flaky", "tasks": 4}])
     wins = ScriptedPolicy(lambda ask: ask.session.env.expert())
     report = play(tmp_path / "run", suite, wins, keep_trajectories=True)
-    (line,) = report.summary.worlds
+    (line,) = report.summary.envs
     failed = [row for row in report.rows if row.failed]
     assert {(row.task, row.success, row.score, row.stop) for row in failed} == {(1, None, None, "environment_failed")}
     assert "the disk is full" in failed[0].error
@@ -276,11 +276,11 @@ def test_failures_are_not_zeros_and_are_retried_on_resume(tmp_path, monkeypatch)
     assert mended.rows == tuple(read_attempts(tmp_path / "run"))
 
 
-def test_a_world_out_of_reach_fails_alone(tmp_path):
-    worlds = [{"name": "http://127.0.0.1:9/", "tasks": 2}, {"name": ECHO, "tasks": 2}]
-    report = play(tmp_path, suite_of(world=worlds, seeds=[0]), retries=0)
+def test_an_env_out_of_reach_fails_alone(tmp_path):
+    envs = [{"name": "http://127.0.0.1:9/", "tasks": 2}, {"name": ECHO, "tasks": 2}]
+    report = play(tmp_path, suite_of(env=envs, seeds=[0]), retries=0)
     assert report.common_error.startswith("UNREACHABLE")
-    here, gone = report.summary.worlds
+    here, gone = report.summary.envs
     assert (here.attempts, here.failed) == (4, {})
     assert (gone.attempts, gone.failed, gone.success, gone.turns) == (0, {"ENVIRONMENT_FAILED": 4}, None, None)
     assert all(row.error.startswith("UNREACHABLE") for row in report.rows if row.failed)
@@ -300,7 +300,7 @@ def rows_of(outcomes: dict[tuple[int, int], str], env="w") -> list[AttemptRecord
 
 def test_the_summary_is_the_statistics_of_the_rows():
     rows = rows_of({(0, 0): "110", (0, 1): "1FF", (1, 0): "000", (2, 0): "T1F"})
-    (line,) = summarize(rows, METRICS).worlds
+    (line,) = summarize(rows, METRICS).envs
     clusters = {"0": [2 / 3, 1.0], "1": [0.0], "2": [0.5]}
     assert line.success == cluster_bootstrap(clusters)
     assert line.at_k["pass@2"] == pytest.approx((1.0 + 0.0 + 1.0) / 3)
@@ -308,27 +308,27 @@ def test_the_summary_is_the_statistics_of_the_rows():
     assert line.at_k["pass^2"] == pytest.approx(mean_pass_hat_k([(3, 2), (3, 0), (2, 1)], 2))
     assert (line.tasks, line.attempts, line.failed) == (3, 9, {"POLICY_FAILED": 3})
     assert (line.turns, line.invalid, line.truncated) == (4.0, 0.25, pytest.approx(1 / 9))
-    assert summarize(rows, ["pass@9"]).worlds[0].at_k == {"pass@9": None}
+    assert summarize(rows, ["pass@9"]).envs[0].at_k == {"pass@9": None}
     assert summarize(reversed(rows), METRICS) == summarize(rows, METRICS)
 
 
 def test_intervals_of_single_attempts_and_of_a_single_task():
-    (line,) = summarize(rows_of({(task, 0): "1" for task in range(5)})).worlds
+    (line,) = summarize(rows_of({(task, 0): "1" for task in range(5)})).envs
     assert line.success == wilson(5, 5)
-    (line,) = summarize(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).worlds
+    (line,) = summarize(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).envs
     assert line.success == cluster_bootstrap({str(seed): [0.5] for seed in range(4)} | {"9": [1.0]})
 
 
 def test_overall_weighs_every_task_the_same():
     rows = rows_of({(0, 0): "11"}, "a") + rows_of({(task, 0): "00" for task in range(3)}, "b")
     summary = summarize(rows)
-    assert [line.env for line in summary.worlds] == ["a", "b"]
+    assert [line.env for line in summary.envs] == ["a", "b"]
     assert summarize(reversed(rows)) == summary
     assert summary.overall.success.estimate == 0.25
     assert summary.overall.score is None, "scores of two environments have unlike scales"
     assert summarize(rows_of({(0, 0): "11", (1, 0): "00"})).overall.score.estimate == 0.5
     nothing = summarize([], METRICS)
-    assert nothing.worlds == ()
+    assert nothing.envs == ()
     assert nothing.overall.success is None
     assert "overall" in shown(summary_table(nothing, METRICS, "[bold]not markup"))
     assert "[bold]not markup" in shown(summary_table(nothing, METRICS, "[bold]not markup"))
@@ -348,7 +348,7 @@ def test_compare_pairs_tasks_and_seeds_and_counts_the_rest(tmp_path):
     a = rows_of({(0, 0): "10", (0, 1): "11", (1, 0): "00", (2, 0): "FF", (3, 0): "11", (5, 0): "1"})
     b = rows_of({(0, 0): "11", (1, 0): "10", (2, 0): "11", (4, 0): "11", (5, 3): "1"})
     found = compare(record(tmp_path / "a", a, "A"), record(tmp_path / "b", b, "B", max_turns=3))
-    (line,) = found.worlds
+    (line,) = found.envs
     assert line.difference == paired_bootstrap({"0": [0.5], "1": [0.0]}, {"0": [1.0], "1": [0.5]})
     assert (line.a, line.b, line.difference.estimate, line.dropped) == (0.25, 0.75, 0.5, 4)
     assert found.overall.difference == line.difference
@@ -358,11 +358,11 @@ def test_compare_pairs_tasks_and_seeds_and_counts_the_rest(tmp_path):
     assert "50.0 [50.0, 50.0]*" in told
 
 
-def test_compare_worlds_that_only_one_has(tmp_path):
+def test_compare_envs_that_only_one_has(tmp_path):
     a = rows_of({(task, 0): "1" for task in range(3)})
     b = rows_of({(task, 0): "0" for task in range(3)}) + rows_of({(0, 0): "1"}, "only")
     found = compare(record(tmp_path / "a", a, "A"), record(tmp_path / "b", b, "B"), "score")
-    only, both = found.worlds
+    only, both = found.envs
     assert (only.env, only.difference, only.dropped) == ("only", None, 1)
     assert (both.difference.estimate, both.dropped, found.overall.dropped) == (-1.0, 0, 1)
     assert found.overall.difference is None, "scores of two environments have unlike scales"
@@ -377,9 +377,9 @@ def test_compare_without_a_shared_task_is_refused(tmp_path):
 
 
 def test_environment_without_a_solver_is_left_out_and_named(tmp_path):
-    worlds = [{"name": "blackjack", "tasks": 2}, {"name": ECHO, "tasks": 2}]
+    envs = [{"name": "blackjack", "tasks": 2}, {"name": ECHO, "tasks": 2}]
     told: list[Progress] = []
-    report = play(tmp_path, suite_of(world=worlds, seeds=[0]), ExpertPolicy(), on_progress=told.append)
+    report = play(tmp_path, suite_of(env=envs, seeds=[0]), ExpertPolicy(), on_progress=told.append)
     assert {row.env for row in report.rows} == {ECHO}
     assert report.left_out == {"blackjack test": "blackjack has no scripted solver; use another policy"}
     assert (report.failed, told[-1].done, told[-1].total) == (0, 4, 4)

@@ -62,7 +62,7 @@ def test_tool_calls_round_trip_in_text_grammars(grammar):
     assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
     for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
         said = harness.render(text, TOOLS)
-        assert harness.parse(said, TOOLS).action == text, "text that is no call of this world stays text"
+        assert harness.parse(said, TOOLS).action == text, "text that is no call of this environment stays text"
 
 
 def test_a_tag_inside_an_argument_does_not_end_the_call():

@@ -1,4 +1,4 @@
-"""Naming worlds: ids, "package.module:Class", and what every wrong name is told."""
+"""Naming environments: ids, "package.module:Class", and what every wrong name is told."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from agentgym.spec import EnvSpec
 from agentgym.testing import EchoEnv
 
 SPEC = """
-entry_point = "ag_load_pkg.env:World"
+entry_point = "ag_load_pkg.env:Env"
 description = "d"
 instructions = "i"
 max_turns = 3
 
-[variants.tiny-world]
+[variants.tiny-env]
 kwargs = {size = 5}
 
-[variants.tiny-world-hard]
+[variants.tiny-env-hard]
 max_turns = 2
 
 [variants.wrong]
@@ -35,7 +35,7 @@ from agentgym.spec import EnvSpec
 
 not_a_class = 1
 
-class World(Env):
+class Env(Env):
     def __init__(self, spec=None, size=1):
         super().__init__(spec or EnvSpec(id="w", description="d", instructions="i", max_turns=1))
         self.size = size
@@ -47,7 +47,7 @@ class Plain:
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package `ag_load_pkg` with a world, its specs, and broken neighbours."""
+    """A package `ag_load_pkg` with an environment, its specs, and broken neighbours."""
     folder = tmp_path / "ag_load_pkg"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -62,26 +62,26 @@ def package(tmp_path, monkeypatch):
 
 
 def test_an_id_reads_its_toml_and_imports_nothing(package):
-    registry.register("tiny-world", f"{package}.env:World")
-    assert registry.list_envs()["tiny-world"] == f"{package}.env:World"
-    assert registry.get_spec("tiny-world").max_turns == 3
+    registry.register("tiny-env", f"{package}.env:Env")
+    assert registry.list_envs()["tiny-env"] == f"{package}.env:Env"
+    assert registry.get_spec("tiny-env").max_turns == 3
     assert f"{package}.env" not in sys.modules
-    world = registry.make("tiny-world")
-    assert (world.size, world.env_spec.id) == (5, "tiny-world")
-    assert registry.make("tiny-world", size=7).size == 7
+    env = registry.make("tiny-env")
+    assert (env.size, env.env_spec.id) == (5, "tiny-env")
+    assert registry.make("tiny-env", size=7).size == 7
 
 
 def test_a_class_by_its_path(package):
-    assert registry.make(f"{package}.env:World").size == 1
-    assert registry.make(f"{package}.env:World", size=2).size == 2
+    assert registry.make(f"{package}.env:Env").size == 1
+    assert registry.make(f"{package}.env:Env", size=2).size == 2
     assert registry.get_spec("agentgym.testing:EchoEnv") == EchoEnv.env_spec
     assert isinstance(registry.make("agentgym.testing:EchoEnv"), EchoEnv)
 
 
 def test_a_near_miss_is_guessed(package):
-    registry.register("tiny-world", f"{package}.env:World")
-    with pytest.raises(UnknownEnvironment, match=r"no world is called 'tiny-wrold'\. Did you mean tiny-world"):
-        registry.get_spec("tiny-wrold")
+    registry.register("tiny-env", f"{package}.env:Env")
+    with pytest.raises(UnknownEnvironment, match=r"no environment is called 'tiny-evn'\. Did you mean tiny-env"):
+        registry.get_spec("tiny-evn")
     with pytest.raises(UnknownEnvironment, match=r"'qqqq'\. `agentgym envs list` shows"):
         registry.make("qqqq")
 
@@ -89,16 +89,16 @@ def test_a_near_miss_is_guessed(package):
 @pytest.mark.parametrize(
     ("name", "error", "told"),
     [
-        ("ag_no_such_module:World", UnknownEnvironment, "there is no module 'ag_no_such_module'"),
-        ("ag_load_pkg.missing:World", UnknownEnvironment, r"there is no module 'ag_load_pkg\.missing'"),
+        ("ag_no_such_module:Env", UnknownEnvironment, "there is no module 'ag_no_such_module'"),
+        ("ag_load_pkg.missing:Env", UnknownEnvironment, r"there is no module 'ag_load_pkg\.missing'"),
         ("ag_load_pkg.env:Wrold", UnknownEnvironment, "has no 'Wrold'"),
         ("ag_load_pkg.env:Plain", UnknownEnvironment, "is not a subclass of agentgym.Env"),
         ("ag_load_pkg.env:not_a_class", UnknownEnvironment, "is not a subclass of agentgym.Env"),
-        ("ag_load_pkg.needs:World", MissingDependency, "needs the package 'ag_no_such_dependency'"),
-        (":World", UnknownEnvironment, 'named "package.module:Class", not'),
+        ("ag_load_pkg.needs:Env", MissingDependency, "needs the package 'ag_no_such_dependency'"),
+        (":Env", UnknownEnvironment, 'named "package.module:Class", not'),
         ("ag_load_pkg.env:", UnknownEnvironment, 'named "package.module:Class", not'),
-        (".env:World", UnknownEnvironment, 'named "package.module:Class", not'),
-        ("a b:World", UnknownEnvironment, 'named "package.module:Class", not'),
+        (".env:Env", UnknownEnvironment, 'named "package.module:Class", not'),
+        ("a b:Environment", UnknownEnvironment, 'named "package.module:Class", not'),
     ],
 )
 def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
@@ -110,16 +110,16 @@ def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
 
 def test_a_class_without_a_spec_is_told_to_have_one(package):
     with pytest.raises(UnknownEnvironment, match="has no EnvSpec: set `env_spec"):
-        registry.get_spec(f"{package}.env:World")
+        registry.get_spec(f"{package}.env:Env")
 
 
-def test_arguments_that_a_world_does_not_take_are_named(package):
+def test_arguments_that_an_env_does_not_take_are_named(package):
     with pytest.raises(ConfigError, match="sise"):
-        registry.make(f"{package}.env:World", sise=3)
+        registry.make(f"{package}.env:Env", sise=3)
 
 
 def test_a_broken_spec_file_is_named_with_its_field(package):
-    registry.register("wrong", f"{package}.env:World")
+    registry.register("wrong", f"{package}.env:Env")
     with pytest.raises(ConfigError, match=r"(?s)spec\.toml is not a valid environment spec.*more"):
         registry.get_spec("wrong")
 
@@ -138,11 +138,11 @@ def offered(package, tmp_path, monkeypatch):
 
 def test_another_distribution_offers_its_folders(offered):
     (offered / "more").mkdir()
-    (offered / "more" / "spec.toml").write_text(SPEC.partition("[")[0] + 'id = "own-world"')
-    assert {"keydoor", "tiny-world", "tiny-world-hard", "own-world"} <= registry.list_envs().keys()
-    assert [registry.get_spec(f"tiny-world{end}").max_turns for end in ("", "-hard")] == [3, 2]
+    (offered / "more" / "spec.toml").write_text(SPEC.partition("[")[0] + 'id = "own-env"')
+    assert {"keydoor", "tiny-env", "tiny-env-hard", "own-env"} <= registry.list_envs().keys()
+    assert [registry.get_spec(f"tiny-env{end}").max_turns for end in ("", "-hard")] == [3, 2]
     assert not [name for name in sys.modules if name.startswith("ag_load_pkg")]
-    assert [registry.make(name).size for name in ("tiny-world", "tiny-world-hard", "own-world")] == [5, 1, 1]
+    assert [registry.make(name).size for name in ("tiny-env", "tiny-env-hard", "own-env")] == [5, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_a_broken_file_leaves_the_others_usable(offered, text, told):
 
 def test_a_file_is_asked_for_what_it_describes(package):
     path = Path(sys.path[0]) / package / "spec.toml"
-    assert EnvSpec.load(path).id == "tiny-world"
-    assert EnvSpec.load(path, "tiny-world-hard").id == "tiny-world-hard"
-    with pytest.raises(ConfigError, match="describes no environment 'tiny', only tiny-world, tiny-world-hard, wrong"):
+    assert EnvSpec.load(path).id == "tiny-env"
+    assert EnvSpec.load(path, "tiny-env-hard").id == "tiny-env-hard"
+    with pytest.raises(ConfigError, match="describes no environment 'tiny', only tiny-env, tiny-env-hard, wrong"):
         EnvSpec.load(path, "tiny")
 
 
@@ -177,11 +177,11 @@ def test_register_wants_a_path(package):
 
 
 def test_a_name_may_carry_arguments_of_the_class(package):
-    registry.register("tiny-world", f"{package}.env:World")
-    assert registry.make("tiny-world:size=7").size == 7
-    assert registry.make(f"{package}.env:World:size=8").size == 8
-    assert registry.get_spec("tiny-world:size=7").id == "tiny-world"
-    assert registry.target("tiny-world:size=7") == f"{package}.env:World"
+    registry.register("tiny-env", f"{package}.env:Env")
+    assert registry.make("tiny-env:size=7").size == 7
+    assert registry.make(f"{package}.env:Env:size=8").size == 8
+    assert registry.get_spec("tiny-env:size=7").id == "tiny-env"
+    assert registry.target("tiny-env:size=7") == f"{package}.env:Env"
     assert registry.split_arguments("w:page=click-test,strict=true,size=3") == (
         "w",
         {"page": "click-test", "strict": True, "size": 3},
@@ -191,17 +191,17 @@ def test_a_name_may_carry_arguments_of_the_class(package):
 
 
 def test_a_wrong_argument_in_a_name_is_told(package):
-    registry.register("tiny-world", f"{package}.env:World")
+    registry.register("tiny-env", f"{package}.env:Env")
     with pytest.raises(ConfigError, match="cannot be made with"):
-        registry.make("tiny-world:siez=7")
+        registry.make("tiny-env:siez=7")
     with pytest.raises(UnknownEnvironment, match="write NAME:key=value"):
-        registry.make("tiny-world:size=7,9")
+        registry.make("tiny-env:size=7,9")
 
 
 def test_gymnasium_makes_installed_environments():
-    world = gymnasium.make("agentgym/keydoor-v0")
-    observation, _ = world.reset(seed=0, options={"split": "test", "task": 1})
+    env = gymnasium.make("agentgym/keydoor-v0")
+    observation, _ = env.reset(seed=0, options={"split": "test", "task": 1})
     assert observation == registry.make("keydoor").reset(seed=0, options={"split": "test", "task": 1})[0]
-    assert world.step("go north")[1] == 0.0
-    assert world.spec.id == "agentgym/keydoor-v0"
-    assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != world.reset(seed=0)[0]
+    assert env.step("go north")[1] == 0.0
+    assert env.spec.id == "agentgym/keydoor-v0"
+    assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != env.reset(seed=0)[0]

@@ -123,7 +123,7 @@ def test_a_failed_side_fails_both_and_a_bug_stops_all() -> None:
     assert all(trajectory.stop is StopReason.ENVIRONMENT_FAILED for trajectory in played)
 
 
-def test_a_world_of_one_player_is_refused() -> None:
+def test_an_env_of_one_player_is_refused() -> None:
     with pytest.raises(UsageError, match="has one player"):
         play("keydoor", Says(lambda turn: "take"), Says(lambda turn: "take"))
 
@@ -147,7 +147,7 @@ def test_over_http_it_is_the_same_match() -> None:
 
 
 def test_one_actor_at_both_roles_is_not_shown_the_others_cards() -> None:
-    """An ordinary rollout of a two-player world: a person, or one model, plays both."""
+    """An ordinary rollout of a two-player environment: a person, or one model, plays both."""
     actor = Says(lambda turn: ["pass", "bet", "bet"][turn])
     session = LocalSession(registry.make("kuhn-poker-self:hands=1"))
     played = asyncio.run(rollout(session, actor, PromptFormat(), episodes("kuhn-poker-self")[0], Limits()))

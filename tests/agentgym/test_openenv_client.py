@@ -33,7 +33,7 @@ TEXT_SCHEMA = {**TEXT, "required": ["message"], "additionalProperties": False}
 
 
 class Counting:
-    """A world that repeats what it is told and counts; `done` after `length` steps."""
+    """An environment that repeats what it is told and counts; `done` after `length` steps."""
 
     def __init__(self, length: int = 3) -> None:
         self.length, self.steps, self.begun = length, 0, dict[str, Any]()
@@ -44,7 +44,7 @@ class Counting:
 
     def step(self, action: dict[str, Any]) -> dict[str, Any]:
         if action.get("message") == "crash":
-            raise RuntimeError("the world broke")
+            raise RuntimeError("the environment broke")
         self.steps += 1
         metadata = {"count": self.steps}
         observation = {"echoed": f"{self.steps} {action.get('message')}", "metadata": metadata}
@@ -109,11 +109,11 @@ class Upstream:
             return await self.refuse(socket, "SESSION_ERROR", f"no session {session_id}, or it has a socket")
         if session_id is None and self.full():
             return await self.refuse(socket, "CAPACITY_REACHED", "no room")
-        world = Counting() if session_id is None else self.made[session_id]
+        env = Counting() if session_id is None else self.made[session_id]
         self.attached.add(session_id or "")
         self.owned += session_id is None
         try:
-            while await self.answer(socket, world, json.loads(await socket.receive_text())):
+            while await self.answer(socket, env, json.loads(await socket.receive_text())):
                 pass
         except WebSocketDisconnect:
             pass
@@ -121,21 +121,21 @@ class Upstream:
             self.attached.discard(session_id or "")
             self.owned -= session_id is None
 
-    async def answer(self, socket: WebSocket, world: Counting, frame: dict[str, Any]) -> bool:
+    async def answer(self, socket: WebSocket, env: Counting, frame: dict[str, Any]) -> bool:
         self.frames.append(frame)
         assert set(frame) <= {"type", "data"}, "an OpenEnv server rejects any other key"
         if frame["type"] == "state":
-            await self.send(socket, "state", {"episode_id": None, "step_count": world.steps})
+            await self.send(socket, "state", {"episode_id": None, "step_count": env.steps})
         elif frame["type"] == "reset":
-            await self.send(socket, "observation", {"reward": None, **world.reset(frame.get("data", {}))})
+            await self.send(socket, "observation", {"reward": None, **env.reset(frame.get("data", {}))})
         elif frame["type"] == "step":
-            return await self.step(socket, world, frame["data"])
+            return await self.step(socket, env, frame["data"])
         else:
             await socket.close()
             return False
         return True
 
-    async def step(self, socket: WebSocket, world: Counting, action: dict[str, Any]) -> bool:
+    async def step(self, socket: WebSocket, env: Counting, action: dict[str, Any]) -> bool:
         fault = self.faults.get(self.steps, "")
         self.steps += 1
         if fault == "drop before":
@@ -147,7 +147,7 @@ class Upstream:
             return True
         self.applied.append(action)
         try:
-            reply = world.step(action)
+            reply = env.step(action)
         except RuntimeError as error:
             await self.send(socket, "error", {"code": "EXECUTION_ERROR", "message": str(error)})
             return True
@@ -182,18 +182,18 @@ def serving(**options: Any) -> Iterator[tuple[Upstream, str]]:
 
 def play(script: Any, url: str, **options: Any) -> None:
     async def main() -> None:
-        async with connect(url, **options) as world:
-            await script(world)
+        async with connect(url, **options) as env:
+            await script(env)
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("resumable", [True, False])
 def test_an_episode(resumable):
-    async def script(world: Any) -> None:
-        assert (world.spec.id, world.spec.description) == ("counting", "Counts.")
-        assert (world.spec.splits, world.spec.max_turns) == ({"train": 7, "dev": 2}, 12)
-        session = world.session()
+    async def script(env: Any) -> None:
+        assert (env.spec.id, env.spec.description) == ("counting", "Counts.")
+        assert (env.spec.splits, env.spec.max_turns) == ({"train": 7, "dev": 2}, 12)
+        session = env.session()
         with pytest.raises(OutOfOrder):
             await session.step("x")
         for _ in range(2):
@@ -219,8 +219,8 @@ def test_an_episode(resumable):
 
 
 def test_without_tasks_a_task_is_a_seed():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         assert (await session.reset(options={"split": "train", "task": 5})).observation == 'begin {"seed": 5}'
         assert (await session.reset(seed=9, options={"task": 5})).observation == 'begin {"seed": 9}'
 
@@ -229,8 +229,8 @@ def test_without_tasks_a_task_is_a_seed():
 
 
 def test_a_dropped_socket_reopens_the_same_session():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         await session.step("a")
         await session._socket.close()
@@ -245,8 +245,8 @@ def test_a_dropped_socket_reopens_the_same_session():
 @pytest.mark.parametrize("resumable", [True, False])
 @pytest.mark.parametrize("fault", ["drop before", "drop after"])
 def test_a_step_whose_reply_is_lost_is_never_sent_again(fault, resumable):
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         await session.step("a")
         for _ in range(2):
@@ -263,8 +263,8 @@ def test_a_step_whose_reply_is_lost_is_never_sent_again(fault, resumable):
 
 
 def test_a_session_that_owned_its_socket_is_lost_with_it():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         await session._socket.close()
         with pytest.raises(EpisodeLost, match="with it the session"):
@@ -278,8 +278,8 @@ def test_a_session_that_owned_its_socket_is_lost_with_it():
 def test_a_session_that_the_server_forgot_is_lost(monkeypatch):
     monkeypatch.setattr("agentgym.clients.openenv.ATTACHING_S", 0.1)
 
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         await session._socket.close()
         upstream.made.clear()
@@ -313,8 +313,8 @@ def test_a_server_without_room_is_waited_for(resumable, monkeypatch):
 
 
 def test_a_late_reply_is_never_taken_for_the_next_ones():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         with pytest.raises(DeadlineExceeded):
             await session.step("late")
@@ -329,8 +329,8 @@ def test_a_late_reply_is_never_taken_for_the_next_ones():
 
 
 def test_a_call_that_is_cancelled_ends_the_episode():
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         waiting = asyncio.create_task(session.step("late"))
         await asyncio.sleep(0.05)
@@ -358,14 +358,14 @@ def test_a_call_that_is_cancelled_ends_the_episode():
         ('{"type": "observation"}', "protocol forbids"),
         ('{"type": "observation", "data": {"reward": 1}}', "no observation"),
         ('{"type": "observation", "data": {"observation": {}, "reward": "high"}}', "no observation"),
-        ('{"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no world"}}', "no world"),
+        ('{"type": "error", "data": {"code": "FACTORY_ERROR", "message": "no environment"}}', "no environment"),
         ('{"type": "error", "data": {"code": "NEW", "message": "of a newer server"}}', "newer"),
         ('{"broken', "protocol forbids"),
     ],
 )
 def test_garbage_is_shown_and_never_scored(fault, message):
-    async def script(world: Any) -> None:
-        session = world.session()
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         with pytest.raises(EnvironmentCrashed, match=message):
             await session.step("x")
@@ -377,9 +377,9 @@ def test_garbage_is_shown_and_never_scored(fault, message):
         play(script, url)
 
 
-def test_failures_of_the_world_and_of_the_agent():
-    async def script(world: Any) -> None:
-        session = world.session()
+def test_failures_of_the_env_and_of_the_agent():
+    async def script(env: Any) -> None:
+        session = env.session()
         await session.reset()
         refused = await session.step({"name": "act", "arguments": {"nonsense": 1}})
         assert (refused.reward, refused.info) == (0.0, {"valid_action": False})
@@ -387,7 +387,7 @@ def test_failures_of_the_world_and_of_the_agent():
         assert (await session.step("a")).observation == "1 a"
         with pytest.raises(BadRequest):
             await session.step("\ud800")
-        with pytest.raises(EnvironmentCrashed, match="the world broke"):
+        with pytest.raises(EnvironmentCrashed, match="the environment broke"):
             await session.step("crash")
         with pytest.raises(EpisodeLost):
             await session.step("a")

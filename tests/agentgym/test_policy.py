@@ -92,12 +92,12 @@ def test_random_streams_differ_by_every_part_of_an_episode():
 @pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
 def test_a_person_types_bare_actions_in_any_grammar(grammar):
     shown: list[str] = []
-    world = EchoEnv()
-    world.reset(seed=0, options={"split": "test", "task": 1})
+    env = EchoEnv()
+    env.reset(seed=0, options={"split": "test", "task": 1})
     words = []
     for _ in range(3):
-        words.append(world.expert())
-        world.step(words[-1])
+        words.append(env.expert())
+        env.step(words[-1])
     lines = iter(words)
     played = play(
         HumanPolicy(read=lambda prompt: next(lines), write=shown.append), harness=PromptFormat(grammar=grammar)

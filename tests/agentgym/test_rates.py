@@ -77,7 +77,7 @@ def test_one_task_is_played_with_many_seeds():
     assert 0 < found["train", "random"].success.estimate < 1
 
 
-def test_a_world_that_pays_for_form_is_found_out():
+def test_an_env_that_pays_for_form_is_found_out():
     found, _ = measure(f"{__name__}:PaysForForm")
     assert found["train", "format only"].cell() == "100"
     assert ("train", "expert") not in found

@@ -18,13 +18,13 @@ from agentgym_servers.web.run import serve_in_thread
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    worlds = {
+    envs = {
         "echo": EchoEnv,
         "seen": lambda: EchoEnv(image=True),
         "crash": lambda: EchoEnv(crash_at=1),
         "short": lambda: EchoEnv(max_turns=2),
     }
-    with serve_in_thread(create_app(worlds)) as url:
+    with serve_in_thread(create_app(envs)) as url:
         yield url
 
 
@@ -36,9 +36,9 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("wire", ["socket", "http"])
-@pytest.mark.parametrize("world", ["echo", "seen"])
-def test_gymnasiums_own_check(url, world, wire):
-    env = RemoteEnv(f"{url}/envs/{world}", wire=wire)
+@pytest.mark.parametrize("environment", ["echo", "seen"])
+def test_gymnasiums_own_check(url, environment, wire):
+    env = RemoteEnv(f"{url}/envs/{environment}", wire=wire)
     check_env(env, skip_render_check=True)
     env.close()
 

@@ -49,7 +49,7 @@ def pieces(text: str) -> list[str]:
 
 def make_trajectory(rng: np.random.Generator, step: int, attempt: int, success: bool, version: int) -> dict[str, Any]:
     """An episode of five turns: three in branch 0, two in branch 1, which re-tells the turns before."""
-    system = "You walk in a small world with keys and doors. Find the key, then open the door. " * 3
+    system = "You walk in a small environment with keys and doors. Find the key, then open the door. " * 3
     rows: list[list[tuple[str, int]]] = [[(piece, -1) for piece in pieces(system)], []]
     rows[1] = list(rows[0])
     turns = []

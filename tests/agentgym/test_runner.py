@@ -86,8 +86,8 @@ class _Recorded(TextActor):
         return Tokens(forks=("seen",))
 
 
-def play(policy, world=None, harness=None, limits=None):
-    session = world if world is not None and not isinstance(world, Env) else LocalSession(world or Count())
+def play(policy, env=None, harness=None, limits=None):
+    session = env if env is not None and not isinstance(env, Env) else LocalSession(env or Count())
     actor = policy.actor(EPISODE)
     return asyncio.run(rollout(session, actor, harness or PromptFormat(), EPISODE, limits or Limits()))
 
@@ -131,7 +131,7 @@ class Slow(Count):
         return super().step(action)
 
 
-def test_a_world_that_hangs_fails_at_its_deadline():
+def test_an_env_that_hangs_fails_at_its_deadline():
     played = play(Recorded("1"), Slow())
     assert played.stop is StopReason.ENVIRONMENT_FAILED
     assert played.error.startswith("DEADLINE_EXCEEDED: count gave no answer in 0.05 s")
@@ -191,7 +191,7 @@ class Garbled:
         Step("fine", math.inf, False, False, {}),
     ],
 )
-def test_what_cannot_be_shown_or_scored_is_the_worlds_failure(step):
+def test_what_cannot_be_shown_or_scored_is_the_envs_failure(step):
     played = play(Recorded("1"), Garbled(step))
     assert played.stop is StopReason.ENVIRONMENT_FAILED
     assert played.error.startswith("ENVIRONMENT_CRASHED: count")
@@ -207,7 +207,7 @@ def test_turns_record_what_was_seen_said_and_answered():
     assert first.state_key == first.observation.removeprefix("total ")
     assert (second.action, second.penalty, second.info["valid_action"]) == (None, 0.5, False)
     assert third.observation.startswith("No action taken: the reply was empty. Reply with one action")
-    assert second.state_key == third.state_key, "a reply without an action leaves the world as it is"
+    assert second.state_key == third.state_key, "a reply without an action leaves the environment as it is"
     assert (third.reward, played.score, played.success) == (1.0, 1.0, True)
     assert policy.asks[2].messages[-2:] == [
         {"role": "assistant", "content": ""},
@@ -215,7 +215,7 @@ def test_turns_record_what_was_seen_said_and_answered():
     ]
 
 
-def test_under_a_window_a_complaint_tells_the_world_again():
+def test_under_a_window_a_complaint_tells_the_env_again():
     policy = Recorded("", "", "end")
     played = play(policy, harness=PromptFormat(window=0))
     seen = played.turns[0].observation
@@ -235,12 +235,12 @@ def test_tokens_are_kept():
 
 
 def run(policy, episodes, open_session=None, **options):
-    """(trajectories, the worlds that were opened); no task is left behind."""
-    worlds: list[Env] = []
+    """(trajectories, the environments that were opened); no task is left behind."""
+    envs: list[Env] = []
 
     async def open_one():
-        worlds.append(Count())
-        return LocalSession(worlds[-1])
+        envs.append(Count())
+        return LocalSession(envs[-1])
 
     async def go():
         try:
@@ -248,7 +248,7 @@ def run(policy, episodes, open_session=None, **options):
         finally:
             assert asyncio.all_tasks() == {asyncio.current_task()}, "a task was left behind"
 
-    return asyncio.run(go()), worlds
+    return asyncio.run(go()), envs
 
 
 def episodes(count: int) -> list[EpisodeSpec]:
@@ -272,10 +272,10 @@ def jittery(seed: int):
 
 
 def test_the_runner_keeps_order_reuses_sessions_and_closes_them():
-    played, worlds = run(jittery(0), episodes(30), concurrency=4)
+    played, envs = run(jittery(0), episodes(30), concurrency=4)
     assert [t.task for t in played] == list(range(30))
-    assert len(worlds) == 4
-    assert [world.closed for world in worlds] == [1] * 4
+    assert len(envs) == 4
+    assert [env.closed for env in envs] == [1] * 4
     assert run(jittery(0), [], concurrency=4)[0] == []
 
 
@@ -307,16 +307,16 @@ def test_a_failed_episode_is_retried_with_the_same_seed():
     (played,), _ = run(policy, episodes(1), open_one, retries=1)
     assert played.stop is StopReason.TERMINATED
     assert seen[0] == seen[1]
-    assert [world.closed for world in opened] == [1, 1]
+    assert [env.closed for env in opened] == [1, 1]
     assert (policy.begun, len(policy.finished)) == (2, 2)
 
 
 @pytest.mark.parametrize("retries", [0, 2])
 def test_when_retries_run_out_the_failure_is_the_record(retries):
     policy = Recorded("what?")
-    played, worlds = run(policy, episodes(3), retries=retries, concurrency=2)
+    played, envs = run(policy, episodes(3), retries=retries, concurrency=2)
     assert [t.stop for t in played] == [StopReason.ENVIRONMENT_FAILED] * 3
-    assert len(worlds) == policy.begun == len(policy.finished) == 3 * (retries + 1)
+    assert len(envs) == policy.begun == len(policy.finished) == 3 * (retries + 1)
 
 
 def test_results_come_as_they_are_made_even_when_nothing_waits():
@@ -371,11 +371,11 @@ def test_a_bug_stops_the_run_and_leaves_nothing_behind():
 
 
 def test_leaving_or_cancelling_the_stream_leaves_nothing():
-    policy, worlds = Sleeper("1"), []
+    policy, envs = Sleeper("1"), []
 
     async def open_one():
-        worlds.append(Count())
-        return LocalSession(worlds[-1])
+        envs.append(Count())
+        return LocalSession(envs[-1])
 
     async def go():
         runner = Runner(open_one, PromptFormat(), Limits(max_turns=1), concurrency=4)
@@ -393,6 +393,6 @@ def test_leaving_or_cancelling_the_stream_leaves_nothing():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(go())
-    assert [world.closed for world in worlds] == [1] * len(worlds)
+    assert [env.closed for env in envs] == [1] * len(envs)
     assert policy.begun == len(policy.finished)
     gc.collect()

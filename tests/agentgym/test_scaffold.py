@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from agentgym import registry
 from agentgym.cli.main import main, verbs
-from agentgym.cli.new_env import new_world
+from agentgym.cli.new_env import new_env
 from agentgym.clients.server_process import server_process
 from agentgym.conformance.run import check_server
 from agentgym.errors import UsageError
@@ -93,18 +93,18 @@ def test_its_server_is_where_openenv_looks_for_it(project, site):
 
 
 @pytest.mark.parametrize("name", ["Row", "row sort", "1row", "row--sort", "class", "", "../row", "row.sort"])
-def test_a_name_that_no_world_can_have_is_refused(name, tmp_path):
-    with pytest.raises(UsageError, match="a world is called like my-world"):
-        new_world(name, tmp_path / "there")
+def test_a_name_that_no_env_can_have_is_refused(name, tmp_path):
+    with pytest.raises(UsageError, match="an environment is called like my-env"):
+        new_env(name, tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("keydoor", "a world called 'keydoor'"), ("json", "a Python package called 'json'")]
+    ("name", "reason"), [("keydoor", "an environment called 'keydoor'"), ("json", "a Python package called 'json'")]
 )
 def test_a_name_that_is_taken_is_refused(name, reason, tmp_path):
     with pytest.raises(UsageError, match=f"{reason} is installed already"):
-        new_world(name, tmp_path / name)
+        new_env(name, tmp_path / name)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from agentgym.clients.transports import websocket
 from agentgym.errors import BadRequest, EnvironmentCrashed, EpisodeLost, Unreachable
 from agentgym.testing import EchoEnv
 
-HELLO = {"type": "hello", "data": {"protocol": "1", "world": "echo", "lease_s": 600.0, "max_frame_bytes": 65536}}
+HELLO = {"type": "hello", "data": {"protocol": "1", "env": "echo", "lease_s": 600.0, "max_frame_bytes": 65536}}
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
@@ -49,7 +49,7 @@ async def honest(socket: ServerConnection) -> None:
 
 
 class Scripted:
-    """A server that describes a world and leaves its socket to `handler`; `asked` holds the frames it got."""
+    """A server that describes an environment and leaves its socket to `handler`; `asked` holds the frames it got."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler, self.asked, self.sockets = handler, list[dict[str, Any]](), 0
@@ -281,7 +281,7 @@ def test_a_socket_that_is_dead_without_saying_so_is_found_out(monkeypatch):
 
     async def main() -> None:
         async with client_of(script, timeout_s=20.0) as client:
-            client._world.wire._watch_s = 0.05  # type: ignore[union-attr]
+            client._env.wire._watch_s = 0.05  # type: ignore[union-attr]
             (session,) = await opened(client, 1)
             assert (await session.step("x")).observation == "x"
         assert script.sockets == 2

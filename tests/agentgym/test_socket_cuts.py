@@ -130,16 +130,16 @@ def local(task: int) -> list[Any]:
 FAULTS = ("lost request", "half request", "lost reply", "half reply")
 
 
-@pytest.mark.parametrize("world", ["echo", "slow"])
+@pytest.mark.parametrize("env", ["echo", "slow"])
 @pytest.mark.parametrize("fault", [*FAULTS, "all"])
-def test_however_the_network_cuts_every_step_acts_once(url, world, fault):
+def test_however_the_network_cuts_every_step_acts_once(url, env, fault):
     faults = FAULTS if fault == "all" else (fault,)
     plan = itertools.islice(itertools.cycle(part for one in faults for part in (one, "ok", "ok")), 30)
 
     async def main() -> list[Any]:
         async with (
             cutting(url, plan) as (cutter, cut_url),
-            EnvClient(f"{cut_url}/envs/{world}", wire="socket", retries=12) as client,
+            EnvClient(f"{cut_url}/envs/{env}", wire="socket", retries=12) as client,
         ):
             episodes = await asyncio.gather(*(episode(client.session(), task) for task in range(4)))
             assert cutter.cuts >= 2
@@ -174,7 +174,7 @@ def test_sessions_that_idle_through_a_cut_do_not_notice(url):
         async with cutting(url, ()) as (_, cut_url), EnvClient(cut_url, wire="socket") as client:
             session = client.session()
             await session.reset(options={"task": 0})
-            client._world.wire._socket._transport.abort()  # type: ignore[union-attr]
+            client._env.wire._socket._transport.abort()  # type: ignore[union-attr]
             await asyncio.sleep(0.01)
             assert (await session.step("apple")).observation == "You said: apple\nSay: brook"
 
@@ -247,7 +247,7 @@ def test_a_server_without_room_is_asked_once(wire):
             await first.close()
             assert (await waiting).observation.startswith("Say")
             if wire == "socket":
-                assert client._world.wire._last_id == 5  # type: ignore[union-attr]
+                assert client._env.wire._last_id == 5  # type: ignore[union-attr]
 
     with serve_in_thread(create_app({"echo": Counted}, max_sessions=1)) as url:
         asyncio.run(main(url))

@@ -1,4 +1,4 @@
-"""Suites: the shipped ones fit the shipped worlds, and every wrong file is told what is wrong."""
+"""Suites: the shipped ones fit the shipped environments, and every wrong file is told what is wrong."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ name = "mine"
 attempts = 2
 seeds = [1, 0]
 metrics = ["success", "pass@3"]
-[[world]]
+[[env]]
 name = "agentgym.testing:EchoEnv"
 tasks = [3, 1]
-[[world]]
+[[env]]
 name = "agentgym.testing:EchoEnv"
 split = "train"
 tasks = 1
@@ -44,14 +44,14 @@ def suite_file(tmp_path):
 
 def test_episodes_are_every_task_seed_and_attempt_in_order(suite_file):
     suite = load_suite(suite_file(MINE))
-    first, second = suite.worlds
+    first, second = suite.envs
     name = "agentgym.testing:EchoEnv"
     assert suite.episodes(first) == [EpisodeSpec(name, "test", t, s, a) for t in (1, 3) for s in (0, 1) for a in (0, 1)]
     assert suite.episodes(second) == [EpisodeSpec(name, "train", 0, 7, attempt) for attempt in range(3)]
 
 
-def test_a_world_changes_the_runs_harness_and_limits(suite_file):
-    first, second = load_suite(suite_file(MINE)).worlds
+def test_an_env_changes_the_runs_harness_and_limits(suite_file):
+    first, second = load_suite(suite_file(MINE)).envs
     base, limits = PromptFormat(grammar="tagged", invalid_penalty=0.5), Limits(max_turns=9, episode_s=3.0)
     assert first.harness_over(base) == base
     assert first.limits_over(limits) == limits
@@ -60,17 +60,17 @@ def test_a_world_changes_the_runs_harness_and_limits(suite_file):
 
 
 @pytest.mark.parametrize("name", shipped_suites())
-def test_every_shipped_suite_fits_its_worlds(name):
+def test_every_shipped_suite_fits_its_envs(name):
     suite = load_suite(name)
     assert suite.name == name
     assert suite.description
-    for world in suite.worlds:
-        world.check(registry.get_spec(world.name))
+    for env in suite.envs:
+        env.check(registry.get_spec(env.name))
 
 
 def test_the_shipped_suites_are_these():
     assert {"smoke", "text"} <= set(shipped_suites())
-    text = {world.name for world in load_suite("text").worlds}
+    text = {env.name for env in load_suite("text").envs}
     assert {"oracle", "keydoor", "keydoor-5x5", "keydoor-delayed", "wordle", "sokoban"} <= text
     assert {"frozenlake", "taxi", "blackjack", "cliffwalking"} <= text
 
@@ -86,14 +86,14 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
     ("old", "new", "told"),
     [
         ("attempts = 2", "atempts = 2", r"mine\.toml is not a suite: atempts: there is no such key"),
-        ("max_turns", "max_turn", r"\[\[world\]\] number 2, max_turn: there is no such key"),
+        ("max_turns", "max_turn", r"\[\[environment\]\] number 2, max_turn: there is no such key"),
         ('name = "mine"', "", "name: it is missing"),
         ("attempts = 2", "attempts = 0", "attempts: should be greater than 0"),
         ("attempts = 2", "attempts = ", "is not TOML"),
         ("seeds = [1, 0]", "seeds = [1, 1]", "seeds must differ"),
         ("seeds = [1, 0]", "seeds = [-1]", "greater than or equal to 0"),
         ("seeds = [7]", "seeds = [7, 7]", "seeds must differ"),
-        ("pass@3", "pass@4", "pass@4 needs 4 attempts at a task, and no world has more than 3"),
+        ("pass@3", "pass@4", "pass@4 needs 4 attempts at a task, and no environment has more than 3"),
         ("pass@3", "pass@0", "no metric 'pass@0'"),
         ("pass@3", "sucess", "no metric 'sucess'; there are success, score"),
         ("tasks = [3, 1]", "tasks = [3, 3]", "none twice"),
@@ -101,8 +101,12 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
         ("tasks = [3, 1]", "tasks = 0", "greater than 0"),
         ("window = 2", "windw = 2", "windw"),
         ('split = "train"', "", "is listed twice"),
-        ("tasks = 1\n", "", r"a suite: \[\[world\]\] number 2, tasks: it is missing$"),
-        ('"agentgym.testing:EchoEnv"\nsplit', '"http://h/"\nsplit', "kwargs are for worlds that run in this process"),
+        ("tasks = 1\n", "", r"a suite: \[\[environment\]\] number 2, tasks: it is missing$"),
+        (
+            '"agentgym.testing:EchoEnv"\nsplit',
+            '"http://h/"\nsplit',
+            "kwargs are for environments that run in this process",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(suite_file, old, new, told):
@@ -111,19 +115,19 @@ def test_what_is_wrong_is_told(suite_file, old, new, told):
         load_suite(suite_file(MINE.replace(old, new)))
 
 
-def test_a_suite_needs_worlds_and_cannot_be_changed():
-    with pytest.raises(ValueError, match="world"):
-        Suite.model_validate({"name": "x", "world": []})
+def test_a_suite_needs_envs_and_cannot_be_changed():
+    with pytest.raises(ValueError, match="env"):
+        Suite.model_validate({"name": "x", "env": []})
     suite = load_suite("smoke")
     with pytest.raises(ValueError, match="frozen"):
         suite.name = "other"
 
 
-def test_tasks_and_splits_that_a_world_has_not(suite_file):
+def test_tasks_and_splits_that_an_env_has_not(suite_file):
     spec = EchoEnv.env_spec
-    (world, _) = load_suite(suite_file(MINE.replace("[3, 1]", "[4]"))).worlds
+    (env, _) = load_suite(suite_file(MINE.replace("[3, 1]", "[4]"))).envs
     with pytest.raises(ConfigError, match="has 4 tasks in 'test', so there is no task 4"):
-        world.check(spec)
-    (world, _) = load_suite(suite_file(MINE.replace("tasks = [3, 1]", 'tasks = 1\nsplit = "tset"'))).worlds
+        env.check(spec)
+    (env, _) = load_suite(suite_file(MINE.replace("tasks = [3, 1]", 'tasks = 1\nsplit = "tset"'))).envs
     with pytest.raises(ConfigError, match="has no split 'tset'; it has train, validation, test"):
-        world.check(spec)
+        env.check(spec)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1]))  # `chaos.worlds` must be importable here and in worker processes
+sys.path.append(str(Path(__file__).parents[1]))  # `chaos.envs` must be importable here and in worker processes
 
 from chaos.ledger import Tally
 from chaos.processes import Server, wait_for

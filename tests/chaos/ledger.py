@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from chaos.worlds import WORDS, Ledger
+from chaos.envs import WORDS, Ledger
 
 from agentgym.clients.client import EnvClient
 from agentgym.errors import EnvironmentFailure
 from agentgym.session import Session, Step
 
 Trouble = Callable[[random.Random], str | None]
-"""What a world is told to do in an episode, drawn by the episode's own generator; None is nothing."""
+"""What an environment is told to do in an episode, drawn by the episode's own generator; None is nothing."""
 
 LINE = 58
 """Bytes that a step takes in the ledger, about."""
@@ -67,7 +67,7 @@ class Played:
 
 
 async def play_by_both_wires(urls: Sequence[str], seeds: range, ledger: Path, **how: Any) -> Tally:
-    """`play` each world by HTTP and by the socket at the same time; `seeds` are shared out among them."""
+    """`play` each environment by HTTP and by the socket at the same time; `seeds` are shared out among them."""
     ways = [(url, wire) for url in urls for wire in ("http", "socket")]
     parts = [seeds[number :: len(ways)] for number in range(len(ways))]
     total = Tally()
@@ -162,17 +162,17 @@ def choice(seed: int, index: int, observation: Any) -> str:
 
 def faultless(seed: int) -> tuple[list[Step], list[str]]:
     """The episode of this seed where nothing goes wrong, and its actions."""
-    world, actions = Ledger(), []
-    observation, info = world.reset(seed=seed, options={"task": seed % 64})
+    env, actions = Ledger(), []
+    observation, info = env.reset(seed=seed, options={"task": seed % 64})
     steps = [Step(observation, 0.0, False, False, info)]
     while not (steps[-1].terminated or steps[-1].truncated):
         actions.append(choice(seed, len(actions), steps[-1].observation))
-        steps.append(Step(*world.step(actions[-1])))
+        steps.append(Step(*env.step(actions[-1])))
     return steps, actions
 
 
 def audit(played: list[Played], ledger: Path) -> Tally:
-    """Hold what the client saw and what the worlds wrote down against the runs without faults."""
+    """Hold what the client saw and what the environments wrote down against the runs without faults."""
     applied: dict[str, list[tuple[str, str]]] = {}
     for line in ledger.read_text().splitlines() if ledger.exists() else []:
         key, instance, action = line.split(" ", 2)
@@ -184,7 +184,7 @@ def audit(played: list[Played], ledger: Path) -> Tally:
         done = [action for _, action in lines]
         tally.twice += [f"{episode.key}: {action!r} {n} times" for action, n in Counter(done).items() if n > 1]
         if len({instance for instance, _ in lines}) > 1:
-            tally.wrong.append(f"{episode.key}: its steps went to several worlds: {lines}")
+            tally.wrong.append(f"{episode.key}: its steps went to several environments: {lines}")
         if episode.steps != steps[: len(episode.steps)] or done != actions[: len(done)]:
             tally.wrong.append(f"{episode.key}: {episode.steps} after {done}, not {steps} after {actions}")
         elif episode.error is not None:

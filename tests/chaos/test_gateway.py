@@ -14,7 +14,7 @@ import pytest
 from chaos.ledger import now_and_then, play_by_both_wires
 from chaos.processes import Server, wait_for
 
-LEDGER = "chaos.worlds:Ledger"
+LEDGER = "chaos.envs:Ledger"
 
 
 def register(gateway: Server, status: int, **body: object) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_gateway_killed_and_started_again(tmp_path, chaos):
 
 
 def test_a_full_disk_under_the_gateways_database(tmp_path, chaos):
-    """What cannot be written is refused with a reason, nothing is half-registered, and the worlds go on."""
+    """What cannot be written is refused with a reason, nothing is half-registered, and the environments go on."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
         pytest.skip("no user namespace to mount a small file system in")
     disk = tmp_path / "disk"
@@ -70,23 +70,23 @@ def test_a_full_disk_under_the_gateways_database(tmp_path, chaos):
     within = ("unshare", "-rm", "sh", "-c", mounting, str(disk))
     database = f"sqlite:///{disk / 'gateway.db'}"
     with (
-        chaos.server("agentgym_servers.env_server.app", "chaos.worlds:InlineLedger", "--lease-s", "4") as server,
+        chaos.server("agentgym_servers.env_server.app", "chaos.envs:InlineLedger", "--lease-s", "4") as server,
         chaos.server("agentgym", "gateway", "--database", database, within=within) as gateway,
     ):
         register(gateway, 201, name="given", url=server.url)
         filling = Path(f"/proc/{gateway.pid}/root{disk}/filling")
         fill(filling)
 
-        refused = register(gateway, 503, name="own", entry_point="chaos.worlds:InlineLedger")
+        refused = register(gateway, 503, name="own", entry_point="chaos.envs:InlineLedger")
         assert refused["code"] == "DATABASE_UNAVAILABLE"
         assert "full" in refused["message"]
         removal = httpx.delete(f"{gateway.url}/environments/given", timeout=60)
         assert (removal.status_code, removal.json()["code"]) == (503, "DATABASE_UNAVAILABLE"), removal.text
-        assert [world["name"] for world in gateway.get("/environments")["environments"]] == ["given"]
+        assert [env["name"] for env in gateway.get("/environments")["environments"]] == ["given"]
         wait_for(lambda: not gateway.left_behind(), 20, lambda: f"no process: {gateway.left_behind()}")
         tally = asyncio.run(play_by_both_wires([f"{gateway.url}/envs/given"], chaos.seeds(16), tmp_path / "ledger"))
         assert tally.completed == tally.episodes, tally
 
         filling.unlink()
-        register(gateway, 201, name="own", entry_point="chaos.worlds:InlineLedger")
+        register(gateway, 201, name="own", entry_point="chaos.envs:InlineLedger")
         chaos.settled(gateway, tally, "/envs/given/health")

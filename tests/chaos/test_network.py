@@ -25,8 +25,8 @@ def test_a_bad_network(tmp_path, chaos):
                 urls, chaos.seeds(64), tmp_path / "ledger", timeout_s=1.0, retries=8
             )
 
-    worlds = ("chaos.worlds:InlineLedger", "chaos.worlds:Ledger")
-    with chaos.server("agentgym_servers.env_server.app", *worlds, "--lease-s", "6") as server:
+    envs = ("chaos.envs:InlineLedger", "chaos.envs:Ledger")
+    with chaos.server("agentgym_servers.env_server.app", *envs, "--lease-s", "6") as server:
         seen, tally = asyncio.run(main())
         chaos.settled(server, tally)
     for fate in ("lose", "delay", "twice", "cut"):

@@ -1,4 +1,4 @@
-"""Training on a Ray cluster of two nodes while its controller, learners, rollout workers and worlds are killed.
+"""Training on a Ray cluster of two nodes while its controller, learners, rollout workers and environments are killed.
 
 `make scale` installs Ray beside this environment and runs this; `--runs 20` trains twenty times.
 """
@@ -30,8 +30,8 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
 STEPS, STALENESS = 8, 2
-KINDS = ("trainer", "LearnerWorker", "RolloutWorker", "RolloutWorker", "world")
-FIRST, FIRST_ASYNCHRONOUS = ["RolloutWorker", "world", "LearnerWorker"], ["RolloutWorker", "world", "trainer"]
+KINDS = ("trainer", "LearnerWorker", "RolloutWorker", "RolloutWorker", "env")
+FIRST, FIRST_ASYNCHRONOUS = ["RolloutWorker", "env", "LearnerWorker"], ["RolloutWorker", "env", "trainer"]
 """Whom to kill in the first training of each kind."""
 DEAD = (
     r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
@@ -72,12 +72,12 @@ class Nodes:
         children = [int(pid) for line in lines for pid in line.split()]
         return [pid for pid in children if command_of(pid).startswith(f"ray::{name}")]
 
-    def worlds(self) -> list[int]:
+    def envs(self) -> list[int]:
         return [pid for pid in marked(self.mark) if "agentgym_servers.env_server.app" in command_of(pid)]
 
     def kill_one(self, chance: random.Random, whom: str) -> bool:
         """Whether there was one to kill."""
-        found = self.worlds() if whom == "world" else self.actors(whom)
+        found = self.envs() if whom == "env" else self.actors(whom)
         if found:
             kill(chance.choice(found))
         return bool(found)
@@ -174,7 +174,7 @@ def carried_through(
             break
 
     def left() -> list[int]:
-        return [*nodes.actors("LearnerWorker"), *nodes.actors("RolloutWorker"), *nodes.worlds()]
+        return [*nodes.actors("LearnerWorker"), *nodes.actors("RolloutWorker"), *nodes.envs()]
 
     wait_for(lambda: not left(), GONE_S, lambda: f"no processes: {[command_of(pid) for pid in left()]}")
 

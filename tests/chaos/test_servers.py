@@ -12,7 +12,7 @@ from agentgym.clients.client import EnvClient
 
 
 def spawning(chance: random.Random) -> str | None:
-    """Worlds with processes of their own, which must not outlive the server either."""
+    """Environments with processes of their own, which must not outlive the server either."""
     return "spawn" if chance.random() < 1 / 4 else None
 
 
@@ -30,14 +30,14 @@ def test_a_server_killed_and_started_again(tmp_path, chaos):
             )
 
     options = ("--lease-s", "3", "--workers", "2")
-    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.envs:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
     assert tally.failed["EPISODE_LOST"] + tally.failed["UNREACHABLE"] > 0, tally  # the latter where it starts slowly
     assert tally.completed > tally.episodes / 4, tally
 
 
-def test_a_killed_server_takes_along_worlds_that_hang_and_what_they_started(tmp_path, chaos):
+def test_a_killed_server_takes_along_envs_that_hang_and_what_they_started(tmp_path, chaos):
     async def main():
         async with EnvClient(server.url) as client:
             spawning, hanging = client.session(), client.session()
@@ -52,6 +52,6 @@ def test_a_killed_server_takes_along_worlds_that_hang_and_what_they_started(tmp_
             server.kill()
             step.cancel()
 
-    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", "--workers", "1") as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.envs:Ledger", "--workers", "1") as server:
         asyncio.run(main())
         wait_for(lambda: not server.left_behind(), 20, lambda: f"no processes: {server.left_behind()}")

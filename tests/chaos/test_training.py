@@ -1,4 +1,5 @@
-"""Asynchronous training while its trainer and its world's server are killed, its world sleeps and its disk is full.
+"""Asynchronous training while its trainer and its environment's server are killed, its environment sleeps and its disk
+is full.
 
 `pytest tests/chaos/test_training.py -m kills --runs 20` trains twenty times under kills instead of once. Kills of
 synchronous training, whose numbers must then be the very same, are in tests/learning/test_resume.py.
@@ -94,11 +95,12 @@ def kills(chance: random.Random, folder: Path, whoms: list[str]) -> list[Deed]:
 
 
 def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_number) -> None:
-    """A trainer that is killed goes on by --resume; a world that is killed once is survived, twice is one sentence."""
+    """A trainer that is killed goes on by --resume; an environment that is killed once is survived, twice is one
+    sentence."""
     chance, folder = random.Random(training_number + 1), tmp_path / "run"
     arguments = recipe(tmp_path, model={"path": str(start)})
     statuses = []
-    for whoms in victims(chance, training_number, ["world", "trainer"], ("trainer", "world"), (1, 1, 2)):
+    for whoms in victims(chance, training_number, ["env", "trainer"], ("trainer", "env"), (1, 1, 2)):
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
         assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
@@ -111,19 +113,19 @@ def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_n
     assert abs(success(folder) - undisturbed) <= NOISE
 
 
-def test_a_killed_world_is_survived(forked, start, tmp_path) -> None:
+def test_a_killed_env_is_survived(forked, start, tmp_path) -> None:
     folder = tmp_path / "run"
-    deed = Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "world")
+    deed = Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "env")
     ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, model={"path": str(start)}), deeds=[deed])
     assert ended.status == 0, ended.said
     assert "the server of oracle ended with status -9: starting it again" in ended.said
     check(folder, 8, GROUPS, STALENESS)
 
 
-def test_a_world_killed_twice_ends_in_a_sentence_and_the_run_goes_on_later(forked, start, tmp_path) -> None:
-    """Episodes that failed for want of a world are not kept: they are played when the run is resumed."""
+def test_an_env_killed_twice_ends_in_a_sentence_and_the_run_goes_on_later(forked, start, tmp_path) -> None:
+    """Episodes that failed for want of an environment are not kept: they are played when the run is resumed."""
     folder, arguments = tmp_path / "run", recipe(tmp_path, run={"steps": 8}, model={"path": str(start)})
-    deeds = [Deed(lambda at=at: len(steps_of(folder)) >= at, 0.1, "world") for at in (1, 5)]
+    deeds = [Deed(lambda at=at: len(steps_of(folder)) >= at, 0.1, "env") for at in (1, 5)]
     ended = forked.go_on(folder, arguments, deeds=deeds)
     assert ended.status == 1, ended.said
     assert re.match(DEAD, ended.complaint), ended.said
@@ -133,10 +135,10 @@ def test_a_world_killed_twice_ends_in_a_sentence_and_the_run_goes_on_later(forke
     check(folder, 8, GROUPS, STALENESS)
 
 
-def test_a_world_that_sleeps_for_minutes_delays_nobody(forked, tmp_path) -> None:
+def test_an_env_that_sleeps_for_minutes_delays_nobody(forked, tmp_path) -> None:
     """One task in four sleeps for ten minutes. The run's steps go on; once all that may be under way sleeps, they wait
     for the deadline of an episode, and for nothing else."""
-    folder, limits = tmp_path / "run", {"name": "chaos.worlds:Sleeper", "max_turns": 2, "episode_s": 4.0}
+    folder, limits = tmp_path / "run", {"name": "chaos.envs:Sleeper", "max_turns": 2, "episode_s": 4.0}
     rollout = {"groups": 3, "group_size": 2, "staleness": 1}
     ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, env=limits, rollout=rollout))
     assert ended.status == 0, ended.said

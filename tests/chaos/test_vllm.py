@@ -1,4 +1,4 @@
-"""Asynchronous training with a vLLM server of its own, while its trainer, that server and its world's are killed.
+"""Asynchronous training with a vLLM server of its own, while its trainer, that server and its environment's are killed.
 
 `make scale` installs vLLM's build for CPUs beside this environment and runs this; `--runs 20` trains twenty times.
 """
@@ -63,8 +63,8 @@ def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
     chance, folder, path = random.Random(training_number + 100), tmp_path / "run", tmp_path / "recipe.toml"
     path.write_text(to_toml(Config.model_validate(RECIPE)))
     statuses, said = [], []
-    kinds = ("trainer", "world", "engine", "engine")
-    for whoms in victims(chance, training_number, ["world", "engine", "trainer"], kinds, (1, 2, 3)):
+    kinds = ("trainer", "env", "engine", "engine")
+    for whoms in victims(chance, training_number, ["env", "engine", "trainer"], kinds, (1, 2, 3)):
         ended = forked.go_on(folder, str(path), deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
         said += whoms

@@ -56,7 +56,7 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
-Whom = Literal["trainer", "world", "engine"]
+Whom = Literal["trainer", "env", "engine"]
 """The engine is a vLLM server that the trainer started."""
 
 
@@ -151,10 +151,10 @@ def trainings(home: Path, within: Sequence[str] = (), deadline_s: float = DEADLI
 
 
 def _done(deed: Deed, child: int, mark: str) -> bool:
-    """Whether it could be done: the world's server may not be there yet."""
+    """Whether it could be done: the environment's server may not be there yet."""
     if deed.what == "trainer":
         kill(child)
-    elif deed.what == "world":
+    elif deed.what == "env":
         servers = [pid for pid in marked(mark) if "agentgym_servers.env_server.app" in command_of(pid)]
         for pid in servers:
             kill(pid)

@@ -46,7 +46,7 @@ def compose_command() -> list[str]:
 @pytest.fixture(scope="module")
 def up(images, kit) -> Iterator[Up]:
     """The whole of it, from this checkout's images."""
-    for target in ("worlds", "gateway", "model"):
+    for target in ("envs", "gateway", "model"):
         images(target)
     gateway, model = free_port(), free_port()
     ports = {"AGENTGYM_GATEWAY_PORT": str(gateway), "AGENTGYM_MODEL_PORT": str(model)}
@@ -80,7 +80,7 @@ def eventually(ask: Callable[[], Any], wanted: Any) -> Any:
     pytest.fail(f"it stayed {last!r}, not {wanted!r}")
 
 
-def test_both_worlds_are_played_through_the_gateway(up):
+def test_both_envs_are_played_through_the_gateway(up):
     with httpx.Client(base_url=up.gateway, headers={"Authorization": f"Bearer {up.key}"}, timeout=30) as http:
         names = ["keydoor", "wordle"]
         eventually(lambda: sorted(one["name"] for one in http.get("/environments").json()["environments"]), names)
@@ -95,14 +95,14 @@ def test_both_worlds_are_played_through_the_gateway(up):
             assert http.post(f"/envs/{name}/close", json=session).json()["closed"] is True
 
 
-def test_a_world_is_checked_and_trained_on_through_the_gateway(up, tmp_path):
-    world, key = f"{up.gateway}/envs/keydoor", {"AGENTGYM_KEY": up.key}
-    told = CliRunner().invoke(verbs, ["envs", "check", world, "--tasks", "3"], env=key)
+def test_an_env_is_checked_and_trained_on_through_the_gateway(up, tmp_path):
+    env, key = f"{up.gateway}/envs/keydoor", {"AGENTGYM_KEY": up.key}
+    told = CliRunner().invoke(verbs, ["envs", "check", env, "--tasks", "3"], env=key)
     assert (told.exit_code, "keeps all" in told.output) == (0, True), told.output
     small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
     warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
     room = ["rollout.max_length=640", "model.tiny.max_length=640"]  # what has hardly learned makes long episodes
-    command = ["train", "quickstart", f"env.name={world}", *small, *warm, *room, "--out", str(tmp_path / "run")]
+    command = ["train", "quickstart", f"env.name={env}", *small, *warm, *room, "--out", str(tmp_path / "run")]
     told = CliRunner().invoke(verbs, command, env=key)
     assert told.exit_code == 0, told.output
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -139,14 +139,14 @@ def test_every_container_is_locked_down_and_published_on_loopback_alone(up, kit)
         assert not any(mount["Type"] == "bind" for mount in seen["Mounts"])
 
 
-def test_the_worlds_reach_nothing_outside(up, images, run, kit):
-    """A server on Docker's ordinary network is reached from there, and not from where the worlds are."""
-    outside = run(images("worlds"), "keydoor")
+def test_the_envs_reach_nothing_outside(up, images, run, kit):
+    """A server on Docker's ordinary network is reached from there, and not from where the environments are."""
+    outside = run(images("envs"), "keydoor")
     address = kit.inspect(outside.name, "{{.NetworkSettings.IPAddress}}")
-    world = kit.docker("ps", "--quiet", "--filter", MINE, "--filter", "label=com.docker.compose.service=keydoor")
+    env = kit.docker("ps", "--quiet", "--filter", MINE, "--filter", "label=com.docker.compose.service=keydoor")
     probe = f"import socket; socket.create_connection(('{address}', 8000), 3)"
     reached = {
         container: subprocess.run(["docker", "exec", container, "python", "-c", probe], capture_output=True).returncode
-        for container in (outside.name, world)
+        for container in (outside.name, env)
     }
-    assert reached == {outside.name: 0, world: 1}
+    assert reached == {outside.name: 0, env: 1}

@@ -1,4 +1,4 @@
-"""The images of worlds that stand on a library: every one is solved in a container that is locked down."""
+"""The images of environments that stand on a library: every one is solved in a container that is locked down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(
-    ("place", "family", "worlds"),
+    ("place", "family", "envs"),
     [
         ("synthetic/search", "search", ["search"]),
         pytest.param(
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
         ),
     ],
 )
-def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, family, worlds):
+def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, family, envs):
     folder = kit.root / "environments" / "agentgym_environments" / place
     image = kit.build(folder, f"localhost/agentgym/{family}", "--build-arg", f"BASE={images('base')}")
-    container = run(image, *worlds, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
+    container = run(image, *envs, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
 
-    async def solve(world: str) -> bool:
-        async with connect(f"{container.url}/envs/{world}", timeout_s=120) as client:
+    async def solve(env: str) -> bool:
+        async with connect(f"{container.url}/envs/{env}", timeout_s=120) as client:
             session = client.session()
             step = await session.reset(seed=0, options={"split": "train", "task": 0})
             while not (step.terminated or step.truncated):
@@ -37,4 +37,4 @@ def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, fam
             await session.close()
             return step.info["success"]
 
-    assert {world: asyncio.run(solve(world)) for world in worlds} == dict.fromkeys(worlds, True)
+    assert {env: asyncio.run(solve(env)) for env in envs} == dict.fromkeys(envs, True)

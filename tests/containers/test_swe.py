@@ -1,4 +1,4 @@
-"""The image of the software and research worlds, and sandboxes that are containers."""
+"""The image of the software and research environments, and sandboxes that are containers."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, r
     assert kit.docker("exec", container.name, "id", "-u") == "10001"
 
     async def mend(name: str) -> list[str]:
-        async with connect(f"{container.url}/envs/{name}") as world:
-            session, said = world.session(), []
+        async with connect(f"{container.url}/envs/{name}") as env:
+            session, said = env.session(), []
             step = await session.reset(seed=0, options={"split": "test", "task": 0})
             said.append((await session.step("run touch /usr/x /tmp/x; id -u; ls /proc | grep -c ^[0-9]")).observation)
             while not (step.terminated or step.truncated):
@@ -58,14 +58,14 @@ def test_nothing_gets_out_of_a_container_that_is_a_sandbox(tmp_path, kit):
 
 
 def test_a_bug_is_mended_in_containers(kit):
-    world = registry.make("swe", sandbox="docker")
-    world.reset(seed=0, options={"split": "test", "task": 0})
-    assert world.box.backend == "docker"
-    assert "passed" in world.step("run echo 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]
-    while not world.over:
-        world.step(world.expert())
-    assert world.success
-    world.close()
+    env = registry.make("swe", sandbox="docker")
+    env.reset(seed=0, options={"split": "test", "task": 0})
+    assert env.box.backend == "docker"
+    assert "passed" in env.step("run echo 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]
+    while not env.over:
+        env.step(env.expert())
+    assert env.success
+    env.close()
     assert kit.docker("ps", "--all", "--quiet", "--filter", "label=agentgym.sandbox") == ""
 
 

@@ -1,4 +1,4 @@
-"""The image of the web worlds: MiniWoB++ and the shop, a browser in a container that is locked down."""
+"""The image of the web environments: MiniWoB++ and the shop, a browser in a container that is locked down."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):
     room = ("--memory", "1g", "--pids-limit", "512", "--init", "--network", "bridge")
     container = run(image, "miniwob-easy", "shop-browser", options=room)
 
-    async def play(world: str) -> list[float]:
+    async def play(env: str) -> list[float]:
         rewards = []
-        async with EnvClient(f"{container.url}/envs/{world}", timeout_s=120) as client:
+        async with EnvClient(f"{container.url}/envs/{env}", timeout_s=120) as client:
             session = client.session()
             for task in (0, 1, 2):
                 step = await session.reset(seed=0, options={"split": "test", "task": task})

@@ -464,9 +464,9 @@ def test_with_a_key_nobody_else_is_answered(tokenizer):
 
 
 def test_our_client_plays_and_prompts_may_grow_too_long(url):
-    async def play(world: str, turns: int) -> Any:
-        session = LocalSession(EchoEnv() if world == "echo" else registry.make(world))
-        episode = EpisodeSpec(world, "test", 0)
+    async def play(env: str, turns: int) -> Any:
+        session = LocalSession(EchoEnv() if env == "echo" else registry.make(env))
+        episode = EpisodeSpec(env, "test", 0)
         async with OpenAIPolicy(f"{url}/v1", "tiny", temperature=1.0, extra_body={"seed": 1}) as policy:
             return await rollout(session, policy.actor(episode), PromptFormat(), episode, Limits(turns))
 

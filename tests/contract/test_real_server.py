@@ -22,14 +22,14 @@ ECHO = "agentgym.testing:EchoEnv"
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    worlds = {
+    envs = {
         "echo": EchoEnv,
         "threaded": lambda: EchoEnv(inline=False),
         "slow": lambda: EchoEnv(latency_s=0.05),
         "hangs": lambda: EchoEnv(hang_at=1, hang_s=1.0, step_deadline_s=0.2),
         "seen": lambda: EchoEnv(image=True),
     }
-    with serve_in_thread(create_app(worlds)) as url:
+    with serve_in_thread(create_app(envs)) as url:
         yield url
 
 
@@ -46,10 +46,10 @@ def local(task: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("wire", ["socket", "http"])
-@pytest.mark.parametrize("world", ["echo", "threaded", "slow"])
-def test_many_sessions_at_once_each_play_their_own_episode(url, world, wire):
+@pytest.mark.parametrize("env", ["echo", "threaded", "slow"])
+def test_many_sessions_at_once_each_play_their_own_episode(url, env, wire):
     async def main() -> list[Any]:
-        async with connect(f"{url}/envs/{world}", wire=wire) as client:
+        async with connect(f"{url}/envs/{env}", wire=wire) as client:
             return await asyncio.gather(*(episode(client.session(), index % 8) for index in range(40)))
 
     expected = [local(task) for task in range(8)]
@@ -67,7 +67,7 @@ def test_a_bad_network_changes_nothing(url, fault):
     assert asyncio.run(main()) == [local(task) for task in range(8)]
 
 
-def test_worlds_that_hang_fail_alone(url):
+def test_envs_that_hang_fail_alone(url):
     expected = local(0)
 
     async def main() -> None:

@@ -34,99 +34,99 @@ ARGUMENTS = {
 
 
 def check_the_explorer_finds_staircases():
-    world = registry.make("nle")
-    assert {split: len(draws) for split, draws in nle.staircases().items()} == world.env_spec.splits
-    for split in world.env_spec.splits:
+    env = registry.make("nle")
+    assert {split: len(draws) for split, draws in nle.staircases().items()} == env.env_spec.splits
+    for split in env.env_spec.splits:
         for task in range(8):
-            world.reset(seed=0, options={"split": split, "task": task})
+            env.reset(seed=0, options={"split": split, "task": task})
             total = 0.0
-            while not world.over:
-                _, reward, *_, info = world.step(world.expert())
+            while not env.over:
+                _, reward, *_, info = env.step(env.expert())
                 total += reward
             assert (total, info["success"], info["progress"]) == (1.0, True, 1.0), (split, task)
-            assert int(world.inner.last_observation[world.inner._internal_index][4]) == 1  # NetHack's own: on stairs
-    world.close()
+            assert int(env.inner.last_observation[env.inner._internal_index][4]) == 1  # NetHack's own: on stairs
+    env.close()
 
 
 def check_the_game_does_what_is_said_and_only_that():
-    world = registry.make("nle")
-    observation, info = world.reset(options={"task": 0})
+    env = registry.make("nle")
+    observation, info = env.reset(options={"task": 0})
     assert "Agent the Candidate" in observation
     assert "St:" in observation
-    here = world._explorer.here
-    word = world.expert()
-    *_, after = world.step(word.upper())
+    here = env._explorer.here
+    word = env.expert()
+    *_, after = env.step(word.upper())
     right, below = STEPS[word]
-    assert world._explorer.here == (here[0] + right, here[1] + below)
+    assert env._explorer.here == (here[0] + right, here[1] + below)
     assert after["state_key"] != info["state_key"]
-    told, reward, ended, cut, refused = world.step("dance")
+    told, reward, ended, cut, refused = env.step("dance")
     assert told.startswith("not an action; say north, south")
     assert (reward, ended, cut, refused["valid_action"]) == (0.0, False, False, False)
-    assert (refused["state_key"], world.turn) == (after["state_key"], 2)
-    world.close()
+    assert (refused["state_key"], env.turn) == (after["state_key"], 2)
+    env.close()
 
 
 def check_every_word_is_a_key():
-    world = registry.make("nle-descend")
-    assert set(world.env_spec.actions) == set(nle.KEYS)
+    env = registry.make("nle-descend")
+    assert set(env.env_spec.actions) == set(nle.KEYS)
     for word in nle.KEYS:
-        world.reset(options={"task": 1})
-        assert world.step(word)[4]["valid_action"], word
-    world.close()
+        env.reset(options={"task": 1})
+        assert env.step(word)[4]["valid_action"], word
+    env.close()
 
 
 def check_same_actions_same_bytes_and_snapshots():
-    world, copy = registry.make("nle-gold"), registry.make("nle-gold")
+    env, copy = registry.make("nle-gold"), registry.make("nle-gold")
     for task in range(3):
-        assert world.reset(seed=0, options={"task": task}) == copy.reset(seed=0, options={"task": task})
+        assert env.reset(seed=0, options={"task": task}) == copy.reset(seed=0, options={"task": task})
         chance = random.Random(task)
         for turn in range(60):
-            action = chance.choice((*world.env_spec.actions, "dance"))
+            action = chance.choice((*env.env_spec.actions, "dance"))
             if turn % 20 == 7:
-                state = world.snapshot()
+                state = env.snapshot()
                 copy.reset(options={"task": 9})
                 copy.restore(state)
-            step = world.step(action)
+            step = env.step(action)
             assert json.dumps(copy.step(action)) == json.dumps(step), (task, turn)
-            if world.over:
+            if env.over:
                 break
     other = registry.make("nle-gold:goal=40,character=val-dwa-law-fem")
-    assert "other arguments" in refusal(BadRequest, lambda: other.restore(world.snapshot()))
+    assert "other arguments" in refusal(BadRequest, lambda: other.restore(env.snapshot()))
 
 
 def check_gold_pays_by_the_piece():
-    world = registry.make("nle-gold:goal=1")
-    assert "expert" not in world.env_spec.capabilities
+    env = registry.make("nle-gold:goal=1")
+    assert "expert" not in env.env_spec.capabilities
     chance, paid = random.Random(0), 0
     for task in range(40):
-        world.reset(options={"task": task})
-        while not world.over and world.turn < 60:
-            start = int(world.seen["blstats"][nle.GOLD])
-            _, reward, ended, _, info = world.step(chance.choice(world.env_spec.actions[:16]))
-            more = int(world.seen["blstats"][nle.GOLD]) - start
-            assert (reward > 0) == (more > 0 and reward == 1.0), (task, world.turn)
+        env.reset(options={"task": task})
+        while not env.over and env.turn < 60:
+            start = int(env.seen["blstats"][nle.GOLD])
+            _, reward, ended, _, info = env.step(chance.choice(env.env_spec.actions[:16]))
+            more = int(env.seen["blstats"][nle.GOLD]) - start
+            assert (reward > 0) == (more > 0 and reward == 1.0), (task, env.turn)
             if more > 0:
                 assert (reward, ended, info["success"]) == (1.0, True, True)
                 paid += 1
     assert paid > 0
-    world.close()
+    env.close()
 
 
 def check_going_down_is_success_where_that_is_the_task():
     """The explorer's way to the staircase, and down."""
-    world = registry.make("nle-descend")
+    env = registry.make("nle-descend")
     won = 0
     for task in nle.staircases()["train"][:12]:
-        world.reset(options={"split": "train", "task": task})
-        while not world.over and world.turn < 200:
-            standing = int(world.inner.last_observation[world.inner._internal_index][4])
-            *_, info = world.step("down" if standing else world._explorer.next(world.seen))
-        won += world.success
-        if world.success:
-            assert int(world.seen["blstats"][nle.DEPTH]) == 2
+        env.reset(options={"split": "train", "task": task})
+        while not env.over and env.turn < 200:
+            standing = int(env.inner.last_observation[env.inner._internal_index][4])
+            *_, info = env.step("down" if standing else env._explorer.next(env.seen))
+        won += env.success
+        if env.success:
+            assert int(env.seen["blstats"][nle.DEPTH]) == 2
             assert info["progress"] == 1.0
     assert won >= 10
-    world.close()
+    env.close()
 
 
 def check_arguments_that_mean_nothing_are_refused():
@@ -135,24 +135,24 @@ def check_arguments_that_mean_nothing_are_refused():
 
 
 def check_another_character_has_levels_of_its_own_and_no_expert():
-    world = registry.make("nle:character=val-dwa-law-fem")
-    assert world.env_spec.splits == registry.get_spec("nle").splits
-    assert "expert" not in world.env_spec.capabilities
-    observation, _ = world.reset(options={"task": 0})
+    env = registry.make("nle:character=val-dwa-law-fem")
+    assert env.env_spec.splits == registry.get_spec("nle").splits
+    assert "expert" not in env.env_spec.capabilities
+    observation, _ = env.reset(options={"task": 0})
     assert "Valkyrie" in observation
-    world.close()
+    env.close()
 
 
 def check_splits_are_disjoint():
     for name in ("nle", "nle-descend"):
-        world = registry.make(name)
+        env = registry.make(name)
         keys = [
-            world.reset(options={"split": split, "task": task})[1]["state_key"]
-            for split in world.env_spec.splits
+            env.reset(options={"split": split, "task": task})[1]["state_key"]
+            for split in env.env_spec.splits
             for task in range(20)
         ]
         assert len(set(keys)) == len(keys)
-        world.close()
+        env.close()
 
 
 def check_the_episode_in_the_readme():
@@ -160,12 +160,12 @@ def check_the_episode_in_the_readme():
     found = re.search(r"<!-- episode: (\S+) (\S+) (\d+) -->\n```text\n(.*?)\n```", text, re.DOTALL)
     assert found is not None
     name, split, task, printed = found.groups()
-    world = registry.make(name)
-    observation, _ = world.reset(seed=0, options={"split": split, "task": int(task)})
+    env = registry.make(name)
+    observation, _ = env.reset(seed=0, options={"split": split, "task": int(task)})
     lines, total = [observation], 0.0
-    while not world.over:
-        action = world.expert()
-        observation, reward, *_ = world.step(action)
+    while not env.over:
+        action = env.expert()
+        observation, reward, *_ = env.step(action)
         total += reward
         lines.append(f"> {action}")
     assert "\n".join([*lines, observation, f"reward {total:g}"]) == printed  # the first screen and the last

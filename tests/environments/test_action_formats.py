@@ -22,12 +22,12 @@ HEAVY_TURNS = 8
 
 
 def cases() -> list[Any]:
-    """Every environment that has a scripted solver. Of heavy ones a class's further variants are for `make worlds`."""
+    """Every environment that has a scripted solver. Of heavy ones a class's further variants are for `make envs`."""
     found, classes = [], set()
     for name, spec in SOLVED.items():
         again = not spec.inline and registry.target(name) in classes
         classes.add(registry.target(name))
-        found.append(pytest.param(name, marks=pytest.mark.worlds if again else ()))
+        found.append(pytest.param(name, marks=pytest.mark.envs if again else ()))
     return found
 
 

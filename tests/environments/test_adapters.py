@@ -1,4 +1,4 @@
-"""What every world around another's engine owes: packages that may be missing, arguments, snapshots, training."""
+"""What every environment around another's engine owes: packages that may be missing, arguments, snapshots, training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SLOW = ("alfworld", "scienceworld:offer=false", "textworld")
 TRAINED = ("babyai", "reasoning-gym", "textarena")
 """Of each quick class one."""
 
-WORLDS = (*QUICK, *(pytest.param(name, marks=pytest.mark.worlds) for name in SLOW))
+ENVS = (*QUICK, *(pytest.param(name, marks=pytest.mark.envs) for name in SLOW))
 
 PACKAGES = [
     ("alfworld", "textworld", "alfworld"),
@@ -52,7 +52,7 @@ PACKAGES = [
     ("textarena", "nltk", "textarena"),
     ("textworld", "textworld", "textworld"),
 ]
-"""World, a package of its, and the extra that installs it."""
+"""Environment, a package of its, and the extra that installs it."""
 
 
 @pytest.fixture(scope="session")
@@ -62,12 +62,12 @@ def games(tmp_path_factory) -> str:
 
 
 def named(name: str, games: str) -> str:
-    """The world, with its compiled games in a folder of the tests'."""
+    """The environment, with its compiled games in a folder of the tests'."""
     return f"{name}{',' if ':' in name else ':'}cache={games}" if name.startswith("textworld") else name
 
 
-@pytest.mark.parametrize(("world", "package", "extra"), PACKAGES)
-def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
+@pytest.mark.parametrize(("env", "package", "extra"), PACKAGES)
+def test_a_missing_package_is_one_sentence(monkeypatch, env, package, extra):
     if package == "alfworld":
         engine_env.package("textworld", extra)  # it is looked for first
     for module in list(sys.modules):
@@ -75,12 +75,13 @@ def test_a_missing_package_is_one_sentence(monkeypatch, world, package, extra):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependency) as caught:
-        registry.make(world)
+        registry.make(env)
     compiler = "apt-get install cmake g++ make python3-dev, then " if extra in COMPILED else ""
     assert str(caught.value) == (
-        f"this world needs the package {package!r}, which is not installed: {compiler}pip install 'turngym[{extra}]'"
+        f"this environment needs the package {package!r}, which is not installed: "
+        f"{compiler}pip install 'turngym[{extra}]'"
     )
-    assert registry.get_spec(world).id == world  # what it says of itself is there all the same
+    assert registry.get_spec(env).id == env  # what it says of itself is there all the same
 
 
 def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
@@ -96,7 +97,7 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
         ("alfworld:size=huge", "no kitchens of size 'huge'; it has small, large"),
         ("babyai:level=Nowhere", "no level 'Nowhere'; it has ActionObjDoor"),
         ("reasoning-gym:dataset=nothing", "no data set 'nothing'; it has ab, acre"),
-        ("reasoning-gym:dataset=futoshiki", "no world here: a question may take a minute"),
+        ("reasoning-gym:dataset=futoshiki", "no environment here: a question may take a minute"),
         ("reasoning-gym:dataset=acre,level=1", "acre has no levels"),
         ("reasoning-gym:level=-1", "level of chain_sum is a whole number from 0 to 10, not -1"),
         ("reasoning-gym:level=11", "from 0 to 10, not 11"),
@@ -104,9 +105,9 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
         ("reasoning-gym:level=true", "not True"),
         ("reasoning-gym:dataset=caesar_cipher,level=3", "caesar_cipher cannot be made at level 3: rotation"),
         ("reasoning-gym:partial=False", "partial is true or false, not 'False'"),
-        ("textarena:game=Chess", "'Chess' is no world here; the games are 2048-v0"),
-        ("textarena:game=Wordle-v0", "there is a world `wordle`"),
-        ("textarena:game=5", "5 is no world here"),
+        ("textarena:game=Chess", "'Chess' is no environment here; the games are 2048-v0"),
+        ("textarena:game=Wordle-v0", "there is an environment `wordle`"),
+        ("textarena:game=5", "5 is no environment here"),
         ("textarena:turns=0", "turns is a whole number of at least 1, not 0"),
         ("textarena:turns=2.5", "not 2.5"),
         ("textarena:partial=1", "partial is true or false, not 1"),
@@ -127,54 +128,54 @@ def test_arguments_that_mean_nothing_are_refused(name, said):
 
 @pytest.mark.parametrize("name", [name for name in IDS if name not in (*NETHACK, "scienceworld")])
 def test_the_spec_says_what_the_class_does(name):
-    world = registry.make(name)
-    assert isinstance(world, EngineEnv)
-    assert world.env_spec == registry.get_spec(name)
-    assert not world.env_spec.inline
-    world.close()
+    env = registry.make(name)
+    assert isinstance(env, EngineEnv)
+    assert env.env_spec == registry.get_spec(name)
+    assert not env.env_spec.inline
+    env.close()
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
     name = named(name, games)
-    world, copy = registry.make(name), registry.make(name)
-    world.reset(seed=1, options={"split": "train", "task": 0})
+    env, copy = registry.make(name), registry.make(name)
+    env.reset(seed=1, options={"split": "train", "task": 0})
     turn = 0
-    while not world.over and turn < 10:
-        action = "dance on the moon" if turn % 4 == 1 else world.expert()
-        state = world.snapshot()
-        step = world.step(action)
+    while not env.over and turn < 10:
+        action = "dance on the moon" if turn % 4 == 1 else env.expert()
+        state = env.snapshot()
+        step = env.step(action)
         copy.restore(state)
         assert json.dumps(copy.step(action)) == json.dumps(step)
         turn += 1
-    copy.restore(world.snapshot())
-    assert (copy.over, copy.success, copy.turn) == (world.over, world.success, world.turn)
-    assert copy.key() == world.key()
-    world.close()
+    copy.restore(env.snapshot())
+    assert (copy.over, copy.success, copy.turn) == (env.over, env.success, env.turn)
+    assert copy.key() == env.key()
+    env.close()
     copy.close()
 
 
 def test_a_snapshot_of_another_env_is_refused():
     """All share an id, and differ by arguments."""
-    world, other = registry.make("textarena"), registry.make("textarena:game=FrozenLake-v0-hardcore")
-    world.reset(options={"task": 0})
-    world.step(world.expert())
+    env, other = registry.make("textarena"), registry.make("textarena:game=FrozenLake-v0-hardcore")
+    env.reset(options={"task": 0})
+    env.step(env.expert())
     with pytest.raises(BadRequest, match=r"comes out otherwise .* other arguments"):
-        other.restore(world.snapshot())
+        other.restore(env.snapshot())
 
 
 @pytest.mark.parametrize(("split", "task"), [("nowhere", 0), ("train", 10**6), ("train", -1), ("train", "0")])
 def test_a_snapshot_of_no_task_is_refused(split, task):
-    """A world that draws until a task belongs to its split would look for this one for ever."""
-    world = registry.make("babyai")
-    world.reset(options={"task": 0})
-    state = json.loads(world.snapshot())
+    """An environment that draws until a task belongs to its split would look for this one for ever."""
+    env = registry.make("babyai")
+    env.reset(options={"task": 0})
+    state = json.loads(env.snapshot())
     state["state"]["opening"] = [split, task]
     with pytest.raises(BadRequest, match=r"has no split 'nowhere'|has tasks 0 to 9999"):
-        world.restore(json.dumps(state).encode())
+        env.restore(json.dumps(state).encode())
 
 
-TOGETHER = ("babyai", "reasoning-gym", "textarena", "alfworld", pytest.param("textworld", marks=pytest.mark.worlds))
+TOGETHER = ("babyai", "reasoning-gym", "textarena", "alfworld", pytest.param("textworld", marks=pytest.mark.envs))
 
 
 @pytest.mark.parametrize("name", TOGETHER)
@@ -226,16 +227,16 @@ def train(name: str, folder: Path) -> None:
             assert line["policy/engine_gap"] < 1e-4
 
 
-@pytest.mark.parametrize("name", [*TRAINED, *(pytest.param(name, marks=pytest.mark.worlds) for name in SLOW)])
+@pytest.mark.parametrize("name", [*TRAINED, *(pytest.param(name, marks=pytest.mark.envs) for name in SLOW)])
 def test_a_recipe_trains_on_it(name, games, tmp_path):
     train(named(name, games), tmp_path / "run")
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_a_recipe_trains_on_a_served_nethack(tmp_path):
     """The trainer's interpreter has no NLE: the server's has."""
     if not os.environ.get("AGENTGYM_NLE_PYTHON"):
-        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
+        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make envs`")
     command = ["-m", "agentgym_servers.env_server.app", "nle", "--port", "0", "--die-with-stdin"]
     with subprocess.Popen(
         [os.environ["AGENTGYM_NLE_PYTHON"], *command],

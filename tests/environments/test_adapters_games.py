@@ -21,11 +21,11 @@ from agentgym_environments.benchmarks.textarena.solver import EXPERTS
 SPLITS = ("train", "validation", "test")
 
 
-def openings(world, tasks):
+def openings(env, tasks):
     """Split: the state keys of its first tasks."""
     return {
-        split: {world.reset(options={"split": split, "task": task})[1]["state_key"] for task in range(min(tasks, size))}
-        for split, size in world.env_spec.splits.items()
+        split: {env.reset(options={"split": split, "task": task})[1]["state_key"] for task in range(min(tasks, size))}
+        for split, size in env.env_spec.splits.items()
     }
 
 
@@ -40,13 +40,13 @@ def disjoint(found):
 @pytest.mark.parametrize("name", ["babyai", "babyai-pickup", "babyai-boss", "babyai:level=UnlockLocal"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_babyais_bot_fulfils_the_mission(name, split):
-    world = registry.make(name)
+    env = registry.make(name)
     for task in range(5):
-        total, info = solve(world, split, task)
+        total, info = solve(env, split, task)
         assert (total, info["success"]) == (1.0, True), task
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_babyais_bot_on_every_level():
     """Of those that it is said to solve."""
     registry.make("babyai").close()  # which registers the levels
@@ -54,48 +54,48 @@ def test_babyais_bot_on_every_level():
     assert len(levels) > 50
     lost = []
     for level in levels:
-        world = registry.make("babyai-boss", level=level)
+        env = registry.make("babyai-boss", level=level)
         if level in NO_BOT:
-            assert "expert" not in world.env_spec.capabilities
+            assert "expert" not in env.env_spec.capabilities
             continue
-        lost += [] if solve(world, "test")[1]["success"] else [level]
+        lost += [] if solve(env, "test")[1]["success"] else [level]
     assert len(lost) <= 0.05 * len(levels), lost
 
 
 def test_babyais_engine_does_what_is_said_and_only_that():
-    world = registry.make("babyai")
-    observation, info = world.reset(options={"task": 0})
-    assert observation.splitlines()[0] == world.inner.mission
-    heading = world.inner.agent_dir
-    world.step("turn right")
-    assert world.inner.agent_dir == (heading + 1) % 4
-    *_, after = world.step("  TURN   LEFT ")
-    assert world.inner.agent_dir == heading
+    env = registry.make("babyai")
+    observation, info = env.reset(options={"task": 0})
+    assert observation.splitlines()[0] == env.inner.mission
+    heading = env.inner.agent_dir
+    env.step("turn right")
+    assert env.inner.agent_dir == (heading + 1) % 4
+    *_, after = env.step("  TURN   LEFT ")
+    assert env.inner.agent_dir == heading
     assert (after["valid_action"], after["state_key"]) == (True, info["state_key"])
-    told, reward, ended, cut, after = world.step("dance")
+    told, reward, ended, cut, after = env.step("dance")
     assert told.startswith("not an action; say turn left, turn right")
     assert (reward, ended, cut, after["valid_action"]) == (0, False, False, False)
     assert after["state_key"] == info["state_key"]
-    assert world.turn == 3
+    assert env.turn == 3
 
 
 def test_babyai_ends_by_turns_and_says_no_success():
-    world = registry.make("babyai")
-    world.reset(options={"task": 0})
-    steps = [world.step("turn left") for _ in range(world.env_spec.max_turns)]
+    env = registry.make("babyai")
+    env.reset(options={"task": 0})
+    steps = [env.step("turn left") for _ in range(env.env_spec.max_turns)]
     assert [step[3] for step in steps] == [False] * (len(steps) - 1) + [True]
     assert not any(step[1] or step[4]["success"] for step in steps)
 
 
 def test_babyais_bot_need_not_be_obeyed():
     """After steps of chance it begins anew from what is there."""
-    world = registry.make("babyai")
+    env = registry.make("babyai")
     chance = random.Random(0)
     for task in range(8):
-        world.reset(options={"split": "test", "task": task})
+        env.reset(options={"split": "test", "task": task})
         info = {}
-        while not world.over:
-            *_, info = world.step(chance.choice(world.env_spec.actions[:3]) if world.turn % 3 == 1 else world.expert())
+        while not env.over:
+            *_, info = env.step(chance.choice(env.env_spec.actions[:3]) if env.turn % 3 == 1 else env.expert())
         assert info["success"], task
 
 
@@ -113,12 +113,12 @@ DATASETS = "chain_sum", "countdown", "maze", "letter_counting", "syllogism", "qu
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
-    world = registry.make(f"reasoning-gym:dataset={dataset}")
+    env = registry.make(f"reasoning-gym:dataset={dataset}")
     for split in SPLITS:
-        total, info = solve(world, split, 3)
+        total, info = solve(env, split, 3)
         assert (total, info["success"], info["progress"]) == (1.0, True, pytest.approx(1.0))
-        observation, _ = world.reset(options={"split": split, "task": 3})
-        told, reward, ended, cut, info = world.step("I cannot know.")
+        observation, _ = env.reset(options={"split": split, "task": 3})
+        told, reward, ended, cut, info = env.step("I cannot know.")
         assert (told, reward, ended, cut, info["success"]) == (observation, 0.0, True, False, False)
         assert info["valid_action"]
     assert capfd.readouterr() == ("", "")
@@ -126,19 +126,19 @@ def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
 
 def test_an_answer_is_taken_as_it_was_said():
     """With its capitals and lines: some verifiers want them."""
-    world = registry.make("reasoning-gym:dataset=ab")
-    world.reset(options={"task": 1})
-    answer = world.expert()
+    env = registry.make("reasoning-gym:dataset=ab")
+    env.reset(options={"task": 1})
+    answer = env.expert()
     assert answer != answer.lower()
-    assert world.step(f"  {answer}\n")[4]["success"]
-    world.reset(options={"task": 1})
-    assert not world.step(answer.lower())[4]["success"]
+    assert env.step(f"  {answer}\n")[4]["success"]
+    env.reset(options={"task": 1})
+    assert not env.step(answer.lower())[4]["success"]
 
 
 def test_no_answer_is_no_action():
-    world = registry.make("reasoning-gym")
-    observation, _ = world.reset(options={"task": 0})
-    told, reward, ended, cut, info = world.step("  ")
+    env = registry.make("reasoning-gym")
+    observation, _ = env.reset(options={"task": 0})
+    told, reward, ended, cut, info = env.step("  ")
     assert told == f"no answer\n{observation}"
     assert (reward, ended, cut, info["valid_action"]) == (0.0, False, True, False)
 
@@ -146,9 +146,9 @@ def test_no_answer_is_no_action():
 def test_partial_pays_what_the_verifier_gives():
     """A sum of countdown that is another number is worth something to its verifier, and is no success."""
     for partial in (False, True):
-        world = registry.make("reasoning-gym:dataset=countdown", partial=partial)
-        world.reset(options={"task": 0})
-        _, reward, *_, info = world.step("1 + 1")
+        env = registry.make("reasoning-gym:dataset=countdown", partial=partial)
+        env.reset(options={"task": 0})
+        _, reward, *_, info = env.step("1 + 1")
         assert info["success"] is False
         assert 0 < info["progress"] < 1
         assert reward == (info["progress"] if partial else 0.0)
@@ -156,8 +156,8 @@ def test_partial_pays_what_the_verifier_gives():
 
 def test_levels_make_it_harder():
     def terms(level):
-        world = registry.make(f"reasoning-gym:level={level}")
-        return sum(world.reset(options={"task": task})[0].count(" + ") for task in range(10))
+        env = registry.make(f"reasoning-gym:level={level}")
+        return sum(env.reset(options={"task": task})[0].count(" + ") for task in range(10))
 
     assert terms(0) < terms(3) < terms(10)
 
@@ -175,11 +175,11 @@ def test_an_unsteady_data_set_says_that_it_is(dataset):
 
 @pytest.mark.parametrize("dataset", sorted(NO_EXPERT))
 def test_a_data_set_without_right_answers_has_no_expert(dataset):
-    world = registry.make(f"reasoning-gym:dataset={dataset}")
-    assert world.env_spec.capabilities == ("snapshot",)
-    world.reset(options={"task": 0})
+    env = registry.make(f"reasoning-gym:dataset={dataset}")
+    assert env.env_spec.capabilities == ("snapshot",)
+    env.reset(options={"task": 0})
     with pytest.raises(NotImplementedError, match="no expert"):
-        world.expert()
+        env.expert()
 
 
 QUESTIONS = """
@@ -193,7 +193,7 @@ print(json.dumps({name: [question(name, None, "train", task)[1]["question"] for 
 """
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_unsteady_are_those_whose_questions_follow_the_hash_seed():
     told = []
     for seed in "12":
@@ -208,43 +208,43 @@ def test_unsteady_are_those_whose_questions_follow_the_hash_seed():
     assert other  # one question of each need not differ
 
 
-@pytest.mark.worlds
-def test_every_data_set_is_a_world():
+@pytest.mark.envs
+def test_every_data_set_is_an_env():
     assert len(names()) > 95
     assert not set(names()) & set(LEFT_OUT)
     for dataset in names():
-        world = registry.make(f"reasoning-gym:dataset={dataset}")
+        env = registry.make(f"reasoning-gym:dataset={dataset}")
         if dataset not in NO_EXPERT:
-            assert solve(world)[1]["success"], dataset
-        world.reset(options={"task": 0})
-        assert not world.step("I do not know.")[4]["success"], dataset
+            assert solve(env)[1]["success"], dataset
+        env.reset(options={"task": 0})
+        assert not env.step("I do not know.")[4]["success"], dataset
 
 
 # TextArena.
 
 QUICK = [game for game in GAMES if not game.startswith("Sudoku")]
-GAMES_HERE = [*QUICK, *(pytest.param(game, marks=pytest.mark.worlds) for game in GAMES if game not in QUICK)]
+GAMES_HERE = [*QUICK, *(pytest.param(game, marks=pytest.mark.envs) for game in GAMES if game not in QUICK)]
 
 
 @pytest.mark.parametrize("game", GAMES_HERE)
 def test_a_game_is_played_alike_and_its_splits_are_disjoint(game):
-    world, copy = registry.make(f"textarena:game={game}"), registry.make(f"textarena:game={game}")
-    assert list(world.env_spec.splits) == (["train"] if game.startswith(SINGLE) else list(SPLITS))
-    assert disjoint(openings(world, 2 if "Guess" in game else 3)) or "Guess" in game
+    env, copy = registry.make(f"textarena:game={game}"), registry.make(f"textarena:game={game}")
+    assert list(env.env_spec.splits) == (["train"] if game.startswith(SINGLE) else list(SPLITS))
+    assert disjoint(openings(env, 2 if "Guess" in game else 3)) or "Guess" in game
     chance = random.Random(0)
-    words = world.env_spec.actions or ("[0 0]", "[1 2 3 4]", "[A B]", "hello", "[A1]", "[reveal 0 0]", "[1 1 1]")
-    assert copy.reset(seed=0, options={"task": 0}) == world.reset(seed=0, options={"task": 0})
-    while not world.over and world.turn < 12:
+    words = env.env_spec.actions or ("[0 0]", "[1 2 3 4]", "[A B]", "hello", "[A1]", "[reveal 0 0]", "[1 1 1]")
+    assert copy.reset(seed=0, options={"task": 0}) == env.reset(seed=0, options={"task": 0})
+    while not env.over and env.turn < 12:
         action = chance.choice(words)
-        assert json.dumps(copy.step(action)) == json.dumps(world.step(action))
+        assert json.dumps(copy.step(action)) == json.dumps(env.step(action))
 
 
 @pytest.mark.parametrize("game", EXPERTS)
 def test_an_expert_solves_its_game(game):
-    world = registry.make(f"textarena:game={game}")
-    for split in world.env_spec.splits:
-        for task in range(min(4, world.env_spec.splits[split])):
-            total, info = solve(world, split, task)
+    env = registry.make(f"textarena:game={game}")
+    for split in env.env_spec.splits:
+        for task in range(min(4, env.env_spec.splits[split])):
+            total, info = solve(env, split, task)
             assert (total, info["success"], info["progress"]) == (1.0, True, 1.0), (split, task)
     assert set(EXPERTS) <= set(GAMES)
 
@@ -252,49 +252,49 @@ def test_an_expert_solves_its_game(game):
 def test_guessed_numbers_of_one_split_are_of_no_other():
     for game, tasks in (("GuessTheNumber-v0", 60), ("GuessTheNumber-v0-hardcore", 100)):
         found = {split: set() for split in SPLITS}
-        world = registry.make(f"textarena:game={game}")
+        env = registry.make(f"textarena:game={game}")
         for split in SPLITS:
             for task in range(tasks):
-                world.reset(options={"split": split, "task": task})
-                found[split].add(world.inner.game_number)
+                env.reset(options={"split": split, "task": task})
+                found[split].add(env.inner.game_number)
         assert disjoint(found)
         assert all(found.values())
 
 
 def test_textarenas_engine_does_what_is_said_and_only_that():
-    world = registry.make("textarena")
-    observation, info = world.reset(options={"task": 0})
+    env = registry.make("textarena")
+    observation, info = env.reset(options={"task": 0})
     assert observation.startswith("Welcome to Frozen Lake!")
-    right = world.expert()
-    before = tuple(world.inner.state.game_state["player_pos"])
-    *_, after = world.step(right.upper())
+    right = env.expert()
+    before = tuple(env.inner.state.game_state["player_pos"])
+    *_, after = env.step(right.upper())
     assert after["valid_action"]
-    assert tuple(world.inner.state.game_state["player_pos"]) != before
-    told, reward, ended, cut, refused = world.step("dance")
+    assert tuple(env.inner.state.game_state["player_pos"]) != before
+    told, reward, ended, cut, refused = env.step("dance")
     assert told.startswith("say [up], [down], [left], [right]")
     assert (reward, ended, cut, refused["valid_action"]) == (0.0, False, False, False)
     assert refused["state_key"] == after["state_key"] != info["state_key"]
-    assert world.turn == 2
+    assert env.turn == 2
 
 
 def test_a_move_against_the_rules_costs_a_turn_and_ends_nothing():
-    world = registry.make("textarena-hanoi")
-    _, before = world.reset(options={"task": 0})
+    env = registry.make("textarena-hanoi")
+    _, before = env.reset(options={"task": 0})
     for turn in range(5):
-        told, reward, ended, cut, info = world.step("[C A]")  # there is no disk on C
-        assert (reward, ended, cut, info["valid_action"], world.turn) == (0.0, False, False, False, turn + 1)
+        told, reward, ended, cut, info = env.step("[C A]")  # there is no disk on C
+        assert (reward, ended, cut, info["valid_action"], env.turn) == (0.0, False, False, False, turn + 1)
         assert told
-    assert world.key() == before["state_key"]
+    assert env.key() == before["state_key"]
 
 
 def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
     scores = []
     for partial in (False, True):
-        world = registry.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)
-        world.reset(options={"task": 0})
+        env = registry.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)
+        env.reset(options={"task": 0})
         chance, total, info = random.Random(1), 0.0, {}
-        while not world.over:
-            _, reward, *_, info = world.step(chance.choice(world.env_spec.actions))
+        while not env.over:
+            _, reward, *_, info = env.step(chance.choice(env.env_spec.actions))
             total += reward
         assert info["success"] is False
         scores.append((total, info["progress"]))
@@ -305,9 +305,9 @@ def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
 def test_turns_are_the_games_own_or_fewer():
     assert registry.make("textarena-guess").env_spec.max_turns == 10
     assert registry.make("textarena-guess:turns=4").env_spec.max_turns == 4
-    world = registry.make("textarena:turns=2")
-    world.reset(options={"task": 0})
-    assert [world.step("dance")[3] for _ in range(2)] == [False, True]
+    env = registry.make("textarena:turns=2")
+    env.reset(options={"task": 0})
+    assert [env.step("dance")[3] for _ in range(2)] == [False, True]
 
 
 def test_pythons_chance_is_left_as_it_was_and_nothing_is_fetched(monkeypatch):
@@ -317,12 +317,12 @@ def test_pythons_chance_is_left_as_it_was_and_nothing_is_fetched(monkeypatch):
     monkeypatch.setattr(nltk, "download", lambda *given: pytest.fail("a game fetched a list of words"))
     random.seed(7)
     before = random.getstate()
-    world = registry.make("textarena:game=2048-v0")
-    world.reset(options={"task": 0})
-    world.step("[up]")
+    env = registry.make("textarena:game=2048-v0")
+    env.reset(options={"task": 0})
+    env.step("[up]")
     assert random.getstate() == before
     random.seed(8)
-    first = world.snapshot(), world.step("[left]")
+    first = env.snapshot(), env.step("[left]")
     random.seed(9)
-    world.restore(first[0])
-    assert world.step("[left]") == first[1]
+    env.restore(first[0])
+    assert env.step("[left]") == first[1]

@@ -19,11 +19,11 @@ NAMES = [
 @pytest.fixture
 def interpreter() -> str:
     if not os.environ.get("AGENTGYM_NLE_PYTHON"):
-        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make worlds`")
+        pytest.skip("AGENTGYM_NLE_PYTHON names no interpreter that has NLE: run `make envs`")
     return os.environ["AGENTGYM_NLE_PYTHON"]
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 @pytest.mark.parametrize("name", NAMES)
 def test_nethack(interpreter, name):
     run = subprocess.run([interpreter, str(CHECKS), name], capture_output=True, text=True, check=False)

@@ -33,9 +33,9 @@ def science() -> Iterator[Env]:
     """One Java engine for all tests that need no other arguments."""
     if shutil.which("java") is None:
         pytest.skip("ScienceWorld runs in Java, which is not installed: apt-get install default-jre-headless")
-    world = registry.make("scienceworld:offer=false")
-    yield world
-    world.close()
+    env = registry.make("scienceworld:offer=false")
+    yield env
+    env.close()
 
 
 # ALFWorld.
@@ -49,52 +49,52 @@ def science() -> Iterator[Env]:
         ("alfworld:kind=heat", "test"),
         ("alfworld:kind=cool", "train"),
         ("alfworld:kind=two", "test"),
-        pytest.param("alfworld-mixed", "test", marks=pytest.mark.worlds),
-        pytest.param("alfworld:kind=two,size=large", "train", marks=pytest.mark.worlds),
+        pytest.param("alfworld-mixed", "test", marks=pytest.mark.envs),
+        pytest.param("alfworld:kind=two,size=large", "train", marks=pytest.mark.envs),
     ],
 )
 def test_alfworlds_planner_does_the_chore(name, split):
-    world = registry.make(name)
-    total, info = solve(world, split, 1)
+    env = registry.make(name)
+    total, info = solve(env, split, 1)
     assert (total, info["success"], info["available_actions"]) == (1.0, True, [])
-    assert world.state.won
-    world.close()
+    assert env.state.won
+    env.close()
 
 
 def test_alfworlds_engine_does_what_is_said_and_only_that():
-    world = registry.make("alfworld")
-    observation, info = world.reset(options={"task": 0})
+    env = registry.make("alfworld")
+    observation, info = env.reset(options={"task": 0})
     assert observation.splitlines()[-1].startswith("Your task is to: put a")
     assert "help" not in info["available_actions"]
     place = next(action for action in info["available_actions"] if action.startswith("go to cabinet 1"))
-    told, *_, info = world.step(place.upper())
+    told, *_, info = env.step(place.upper())
     assert told.startswith("You arrive at cabinet 1.")
     assert "open cabinet 1" in info["available_actions"]
-    before, turn = info["state_key"], world.turn
-    told, reward, ended, cut, info = world.step("heat the moon")
+    before, turn = info["state_key"], env.turn
+    told, reward, ended, cut, info = env.step("heat the moon")
     assert told == f"not possible here; you can {', '.join(info['available_actions'])}"
     assert (reward, ended, cut, info["valid_action"], info["state_key"]) == (0.0, False, False, False, before)
-    assert world.turn == turn + 1
-    told, *_, info = world.step("open cabinet 1")
+    assert env.turn == turn + 1
+    told, *_, info = env.step("open cabinet 1")
     assert told.startswith("You open the cabinet 1. The cabinet 1 is open. In it, you see")
     assert info["state_key"] != before
-    assert world.step("close cabinet 1")[4]["state_key"] == before
-    world.close()
+    assert env.step("close cabinet 1")[4]["state_key"] == before
+    env.close()
 
 
 def test_alfworld_cached_commands_answer_as_before():
     """`_remember_commands` keeps what the engine's grammar made of a command: after a hundred steps of chance, what is
     possible is what an engine that parses everything anew calls possible."""
-    world, plain = registry.make("alfworld"), registry.make("alfworld")
+    env, plain = registry.make("alfworld"), registry.make("alfworld")
     chance = random.Random(0)
-    for one in (world, plain):
+    for one in (env, plain):
         one.reset(options={"split": "test", "task": 2})
     grammar = plain.planner._logic.grammar
     del grammar.derive  # the instance's; the class's own is left
-    while not world.over:
-        action = chance.choice(world._possible())
-        assert world.step(action) == plain.step(action)
-    world.close()
+    while not env.over:
+        action = chance.choice(env._possible())
+        assert env.step(action) == plain.step(action)
+    env.close()
     plain.close()
 
 
@@ -121,7 +121,7 @@ def test_alfworlds_chores_are_not_done_and_can_be(kind, size):
     [
         ("textworld", "train"),
         *(
-            pytest.param(name, split, marks=pytest.mark.worlds)
+            pytest.param(name, split, marks=pytest.mark.envs)
             for name, split in [
                 ("textworld", "test"),
                 ("textworld-coin", "validation"),
@@ -132,48 +132,48 @@ def test_alfworlds_chores_are_not_done_and_can_be(kind, size):
     ],
 )
 def test_textworlds_own_commands_win(name, split, games):
-    world = registry.make(f"{name}{',' if ':' in name else ':'}cache={games}")
-    total, info = solve(world, split)
+    env = registry.make(f"{name}{',' if ':' in name else ':'}cache={games}")
+    total, info = solve(env, split)
     assert total == pytest.approx(1.0)
     assert (info["success"], info["progress"], info["available_actions"]) == (True, 1.0, [])
-    assert world.state.won
-    world.close()
+    assert env.state.won
+    env.close()
 
 
 def test_textworlds_engine_does_what_is_said_and_only_that(games):
-    world = registry.make(f"textworld:cache={games}")
-    observation, info = world.reset(options={"task": 0})
-    assert observation.startswith(world.state.objective)
+    env = registry.make(f"textworld:cache={games}")
+    observation, info = env.reset(options={"task": 0})
+    assert observation.startswith(env.state.objective)
     assert "inventory" in info["available_actions"]
-    assert set(info["available_actions"]) == {command.lower() for command in world.state.admissible_commands}
-    told, *_, after = world.step("  INVENTORY ")
+    assert set(info["available_actions"]) == {command.lower() for command in env.state.admissible_commands}
+    told, *_, after = env.step("  INVENTORY ")
     assert told.startswith("You are carrying")
     assert (after["valid_action"], after["state_key"]) == (True, info["state_key"])
-    told, reward, ended, cut, after = world.step("fly to the moon")
+    told, reward, ended, cut, after = env.step("fly to the moon")
     assert told == f"not possible here; you can {', '.join(after['available_actions'])}"
     assert (reward, ended, cut, after["valid_action"]) == (0.0, False, False, False)
     assert after["state_key"] == info["state_key"]
-    assert world.turn == 2
-    world.close()
+    assert env.turn == 2
+    env.close()
 
 
 def test_textworlds_games_are_compiled_once(games):
-    world = registry.make(f"textworld:cache={games}")
-    world.reset(options={"task": 0})
+    env = registry.make(f"textworld:cache={games}")
+    env.reset(options={"task": 0})
     before = {path: os.stat(os.path.join(games, path)).st_mtime_ns for path in os.listdir(games)}
     assert {os.path.splitext(path)[1] for path in before} == {".z8", ".json"}  # and no folder of a half-made one
     other = registry.make(f"textworld:cache={games}")
-    assert other.reset(options={"task": 0}) == world.reset(options={"task": 0})
+    assert other.reset(options={"task": 0}) == env.reset(options={"task": 0})
     assert {path: os.stat(os.path.join(games, path)).st_mtime_ns for path in os.listdir(games)} == before
-    world.close()
+    env.close()
     other.close()
 
 
 def test_textworld_says_where_games_cannot_be_kept(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    world = registry.make(f"textworld:cache={tmp_path / 'file'}")
+    env = registry.make(f"textworld:cache={tmp_path / 'file'}")
     with pytest.raises(ConfigError, match=r"compiled games are kept in .*file"):
-        world.reset(options={"task": 0})
+        env.reset(options={"task": 0})
 
 
 @pytest.mark.parametrize(("challenge", "level"), [("treasure_hunter", 3)])
@@ -182,7 +182,7 @@ def test_textworlds_games_are_their_tasks_alone(challenge, level):
 
     def content(split, task):
         game, _ = _make(challenge, level, split, task)
-        return "\n".join([game.objective, *sorted(map(str, game.world.facts))])
+        return "\n".join([game.objective, *sorted(map(str, game.env.facts))])
 
     assert level <= LEVELS[challenge]
     found = {split: content(split, 1) for split in ("train", "validation", "test")}
@@ -258,43 +258,43 @@ def test_scienceworlds_chance_is_the_tasks(science):
     assert told() == told()
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 @pytest.mark.parametrize("simplifications", ["easy,openDoor"])
 def test_scienceworlds_simplifications_are_the_engines(simplifications):
     with pytest.raises(ConfigError, match=r"no simplification '(nothing|openDoor)'; it has easy, noElectricalAction"):
         registry.make("scienceworld", simplifications=simplifications)
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_an_unknown_experiment_ends_its_engine():
     with pytest.raises(ConfigError, match="no task 'cold-fusion'; it has boil, "):
         registry.make("scienceworld:task=cold-fusion")
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 @pytest.mark.parametrize("task", ["boil", "power-component"])
 def test_scienceworlds_other_experiments(task):
-    world = registry.make(f"scienceworld:task={task},offer=false")
-    total, info = solve(world, "train", 0)
-    world.close()
+    env = registry.make(f"scienceworld:task={task},offer=false")
+    total, info = solve(env, "train", 0)
+    env.close()
     assert (info["success"], total) == (True, pytest.approx(1.0))
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_scienceworld_offers_possible_actions_of_its_spec():
-    world = registry.make("scienceworld")
-    assert world.env_spec == registry.get_spec("scienceworld")
-    _, info = world.reset(options={"task": 0})
+    env = registry.make("scienceworld")
+    assert env.env_spec == registry.get_spec("scienceworld")
+    _, info = env.reset(options={"task": 0})
     assert "teleport to kitchen" in info["available_actions"]
-    assert world.step("teleport to kitchen")[4]["valid_action"]
-    *_, info = world.step("open door")
+    assert env.step("teleport to kitchen")[4]["valid_action"]
+    *_, info = env.step("open door")
     assert info["available_actions"] == ["0", "1", "2"]
-    process = world.engine.process
-    world.close()
+    process = env.engine.process
+    env.close()
     assert process.poll() is not None
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_an_engine_ends_with_its_process():
     """Even one that is killed leaves no Java behind."""
     code = """

@@ -23,19 +23,19 @@ try:
 except MissingDependency as error:
     pytest.skip(f"{error}", allow_module_level=True)
 
-WORLDS = ["chess", "chess-hard", "chess-endgames", "chess-endgames-hard"]
+ENVS = ["chess", "chess-hard", "chess-endgames", "chess-endgames-hard"]
 
 
 @pytest.fixture
 def make():
-    """make(name, **kwargs) -> a world that is closed after the test."""
+    """make(name, **kwargs) -> an environment that is closed after the test."""
     made = []
 
-    def world(name, **kwargs):
+    def environment(name, **kwargs):
         made.append(registry.make(name, **kwargs))
         return made[-1]
 
-    yield world
+    yield environment
     for env in made:
         env.close()
 
@@ -45,14 +45,14 @@ def begin(env, task=0, split="train", seed=0):
 
 
 def set_up(env, fen, white=True):
-    """The world at a position of ours."""
+    """The environment at a position of ours."""
     begin(env)
     env.board, env.colour = chess.Board(fen), white
     return env
 
 
-@pytest.mark.parametrize("name", WORLDS)
-@pytest.mark.worlds
+@pytest.mark.parametrize("name", ENVS)
+@pytest.mark.envs
 def test_it_keeps_the_contract(name):
     """With an expert that hardly looks, which is quick and need not win; two other tests see to the real one."""
     findings = check_env(lambda: registry.make(name, strong=50), tasks=1)
@@ -130,7 +130,7 @@ def test_endgames_are_won_quiet_and_of_every_kind_asked_for(make):
 
 
 def test_slips_follow_the_seed_and_everything_is_the_same_again(make):
-    """The second world first plays another game: what its engine learnt there must not show."""
+    """The second environment first plays another game: what its engine learnt there must not show."""
 
     def game(env, seed):
         said = [begin(env, 6, seed=seed)[0]]
@@ -168,8 +168,8 @@ def test_the_expert_wins(make, name):
     assert env.success
 
 
-@pytest.mark.worlds
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.envs
+@pytest.mark.parametrize("name", ENVS)
 def test_the_expert_wins_nearly_all(make, name):
     env = make(name)
     won = []
@@ -247,4 +247,4 @@ def test_a_missing_engine_is_reported_with_the_command():
         "registry.get_spec('chess')\nregistry.make('chess')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip().endswith("the chess worlds need python-chess: pip install 'turngym[chess]'")
+    assert done.stderr.strip().endswith("the chess environments need python-chess: pip install 'turngym[chess]'")

@@ -66,39 +66,37 @@ CHEATS = {
 
 
 @pytest.fixture
-def world():
+def env():
     env = registry.make("swe", sandbox="bubblewrap")
     yield env
     env.close()
 
 
-def begin(world, package=""):
-    found = [i for i, task in enumerate(world._tasks["train"]) if package in task.package]
-    world.reset(seed=0, options={"split": "train", "task": found[0]})
-    return world.source
+def begin(env, package=""):
+    found = [i for i, task in enumerate(env._tasks["train"]) if package in task.package]
+    env.reset(seed=0, options={"split": "train", "task": found[0]})
+    return env.source
 
 
-def test_the_hidden_tests_are_nowhere_to_be_read(world):
-    source = begin(world)
+def test_the_hidden_tests_are_nowhere_to_be_read(env):
+    source = begin(env)
     names = {path.rpartition("/")[2] for path in source.hidden if path.endswith(".py")} - {"__init__.py", "conftest.py"}
-    found = world.step("run find / -name '*.py' 2>/dev/null | grep -v ^/proc | grep -v ^/opt/tools")[0]
+    found = env.step("run find / -name '*.py' 2>/dev/null | grep -v ^/proc | grep -v ^/opt/tools")[0]
     assert not {name for name in names if f"/{name}\n" in found}
-    test = min(world.task.fail_to_pass).rpartition("::")[2].partition("[")[0]
-    assert world.step(f"run grep -rl 'def {test}' /work /tmp /opt /etc /dev/shm 2>/dev/null | cat")[0] == "[no output]"
+    test = min(env.task.fail_to_pass).rpartition("::")[2].partition("[")[0]
+    assert env.step(f"run grep -rl 'def {test}' /work /tmp /opt /etc /dev/shm 2>/dev/null | cat")[0] == "[no output]"
     module = source.module.rstrip("/").rpartition("/")[2]
     elsewhere = f"run find / -path /work -prune -o -path /proc -prune -o -name '{module}*' -print 2>/dev/null | cat"
-    assert world.step(elsewhere)[0] == "[no output]"
+    assert env.step(elsewhere)[0] == "[no output]"
 
 
-def test_files_that_rule_pytest_change_nothing(world):
-    begin(world)
+def test_files_that_rule_pytest_change_nothing(env):
+    begin(env)
     for path, content in CHEATS.items():
-        assert world.step(f"edit {path} 1-0\n{content}")[4]["valid_action"]
-        world.box.write(path, content.encode())
-    world.step(
-        "run touch /opt/tools/pytest/x; rm -rf /opt/tools; echo x > /opt/tools/sitecustomize.py; pip install -e ."
-    )
-    observation, reward, terminated, _, info = world.step("submit")
+        assert env.step(f"edit {path} 1-0\n{content}")[4]["valid_action"]
+        env.box.write(path, content.encode())
+    env.step("run touch /opt/tools/pytest/x; rm -rf /opt/tools; echo x > /opt/tools/sitecustomize.py; pip install -e .")
+    observation, reward, terminated, _, info = env.step("submit")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     assert "no file of the package has changed" in observation
 
@@ -128,17 +126,17 @@ def test_a_fix_that_touches_the_interpreter_is_refused(line):
     assert problem("a.py", f"{line}\n".encode(), f"{line}\nx = 1\n".encode(), "a") == ""
 
 
-def test_a_refused_fix_costs_a_turn_and_can_be_mended(world):
-    source = begin(world)
+def test_a_refused_fix_costs_a_turn_and_can_be_mended(env):
+    source = begin(env)
     path = next(path for path in sorted(source.seen) if source.is_code(path))
-    world.step(f"edit {path} 1-0\nimport os")
-    observation, reward, terminated, truncated, _ = world.step("submit")
+    env.step(f"edit {path} 1-0\nimport os")
+    observation, reward, terminated, truncated, _ = env.step("submit")
     assert observation == f"not submitted: {path} adds import of os, os, which no fix here needs"
     assert (reward, terminated, truncated) == (0.0, False, False)
-    world.step(f"edit {path} 1-1")
-    while not world.over:
-        world.step(world.expert())
-    assert world.success
+    env.step(f"edit {path} 1-1")
+    while not env.over:
+        env.step(env.expert())
+    assert env.success
 
 
 def test_where_tests_pass_that_must_fail_nothing_is_solved():

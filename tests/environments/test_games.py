@@ -73,7 +73,7 @@ def test_connect_four_keeps_the_contract(name):
         assert [finding.rule for finding in findings if not finding.ok] == []
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_the_conformance_rules_are_kept_by_connect_four_as_it_is():
     findings = check_env(lambda: registry.make("connect-four"), tasks=10)
     assert [finding.rule for finding in findings if not finding.ok] == []
@@ -82,7 +82,7 @@ def test_the_conformance_rules_are_kept_by_connect_four_as_it_is():
 @pytest.mark.parametrize(
     ("name", "tasks"),
     [("tic-tac-toe", 34), ("tic-tac-toe:opponent=random", 34), ("tic-tac-toe-expert", 34), ("negotiation", 60),
-     ("negotiation:opponent=random", 60), pytest.param("connect-four", 60, marks=pytest.mark.worlds)],
+     ("negotiation:opponent=random", 60), pytest.param("connect-four", 60, marks=pytest.mark.envs)],
 )  # fmt: skip
 def test_the_expert_succeeds(name, tasks):
     env = registry.make(name)
@@ -155,9 +155,9 @@ def test_arguments_that_make_no_sense_are_refused():
     ):
         with pytest.raises(ConfigError, match=words):
             registry.make(name)
-    world = registry.make("kuhn-poker:opponent=self,hands=1")
-    assert world.env_spec.splits == {"train": 12}
-    assert "two_player" in world.env_spec.capabilities
+    env = registry.make("kuhn-poker:opponent=self,hands=1")
+    assert env.env_spec.splits == {"train": 12}
+    assert "two_player" in env.env_spec.capabilities
     with pytest.raises(BadRequest, match="call reset"):
         registry.make("kuhn-poker").step("pass")
 

@@ -27,7 +27,7 @@ from agentgym_environments.synthetic.gui import calculations, tasks
 from agentgym_environments.synthetic.gui.env import Gui
 from agentgym_environments.synthetic.gui.folders import apply, is_done
 
-WORLDS = [name for name in registry.list_envs() if name == "gui" or name.startswith("gui-")]
+ENVS = [name for name in registry.list_envs() if name == "gui" or name.startswith("gui-")]
 
 
 def missing() -> str:
@@ -44,7 +44,7 @@ real = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @pytest.fixture(scope="module")
-def world():
+def environment():
     """One session for many tests: a reset makes the desktop anew."""
     env = registry.make("gui-long")  # for its turns
     yield env
@@ -69,7 +69,7 @@ def play(env: Gui):
 # Without a display.
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_tasks_are_many_and_each_is_in_one_split(name):
     spec = registry.get_spec(name)
     app, level = spec.kwargs["app"], spec.kwargs["level"]
@@ -84,7 +84,7 @@ def test_tasks_are_many_and_each_is_in_one_split(name):
         assert all(task.before != task.after or task.shows for task in some)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_the_spec_says_what_the_class_does(name):
     spec = registry.get_spec(name)
     env = registry.make(name)
@@ -249,94 +249,94 @@ def test_what_is_missing_is_told_with_the_command(monkeypatch):
 
 @real
 @pytest.mark.parametrize(("app", "level"), [("editor", "easy"), ("calculator", "easy"), ("files", "easy")])
-def test_the_expert_does_an_easy_task_of_every_application(world, app, level):
-    _, info = begin(world, app, level, 1)
+def test_the_expert_does_an_easy_task_of_every_application(environment, app, level):
+    _, info = begin(environment, app, level, 1)
     assert (info["success"], info["valid_action"], info["progress"]) == (False, True, 0.0)
-    said, (_, reward, terminated, truncated, info) = play(world)
+    said, (_, reward, terminated, truncated, info) = play(environment)
     assert (reward, terminated, truncated, info["success"], info["progress"]) == (1.0, True, False, True, 1.0), said
     with pytest.raises(BadRequest, match="is over: call reset"):
-        world.step("wait")
+        environment.step("wait")
 
 
 @real
-def test_the_expert_does_a_long_task_in_two_applications(world):
-    begin(world, "long", "hard", 0)
-    said, (*_, info) = play(world)
+def test_the_expert_does_a_long_task_in_two_applications(environment):
+    begin(environment, "long", "hard", 0)
+    said, (*_, info) = play(environment)
     assert info["success"], said
     assert {"press ctrl+shift+n", "press ctrl+s", "press delete"} <= set(said)
     assert len(said) > 10
 
 
 @real
-def test_the_same_actions_show_the_same(world):
+def test_the_same_actions_show_the_same(environment):
     """Dialogs, menus and the clipboard too; the display and the home are others."""
     said = ["press ctrl+a", "press ctrl+c", "click 2", "press escape", "type xyz", "press ctrl+shift+s", "press escape"]
     other = registry.make("gui-editor")
     try:
         episodes = []
-        for env in (world, other, world):
+        for env in (environment, other, environment):
             env.app, env.level = "editor", "easy"
             episode = [env.reset(seed=0, options={"split": "test", "task": 5})]
             episodes.append([*episode, *(env.step(action) for action in said)])
-        assert world.desktop.home != other.desktop.home
+        assert environment.desktop.home != other.desktop.home
     finally:
         other.close()
     assert episodes[0] == episodes[1] == episodes[2]
     assert 'dialog "Save As" (active)' in episodes[0][6][0]
-    assert str(world.desktop.home) not in str(episodes)
+    assert str(environment.desktop.home) not in str(episodes)
 
 
 @real
-def test_only_the_files_count_and_all_of_them(world):
-    begin(world, "editor", "easy", 1)
-    (change,) = world.task.plan
-    world.step("press ctrl+a")
-    *_, info = world.step("type " + change.text.replace("\n", "\\n"))
+def test_only_the_files_count_and_all_of_them(environment):
+    begin(environment, "editor", "easy", 1)
+    (change,) = environment.task.plan
+    environment.step("press ctrl+a")
+    *_, info = environment.step("type " + change.text.replace("\n", "\\n"))
     assert not info["success"]  # it is not saved
-    assert info["state_key"] == world._info(valid=True)["state_key"]
-    (world.desktop.home / "Documents" / "more.txt").write_text("")
-    _, reward, *_, info = world.step("press ctrl+s")
+    assert info["state_key"] == environment._info(valid=True)["state_key"]
+    (environment.desktop.home / "Documents" / "more.txt").write_text("")
+    _, reward, *_, info = environment.step("press ctrl+s")
     assert (reward, info["success"], info["progress"]) == (0.0, False, 0.0)
-    (world.desktop.home / "Documents" / "more.txt").unlink()
-    _, reward, terminated, *_ = world.step("wait")
+    (environment.desktop.home / "Documents" / "more.txt").unlink()
+    _, reward, terminated, *_ = environment.step("wait")
     assert (reward, terminated) == (1.0, True)
 
 
 @real
-def test_nonsense_costs_a_turn_and_changes_nothing(world):
-    first, before = begin(world, "calculator", "easy", 0)
-    observation, reward, terminated, _, info = world.step("buy milk")
+def test_nonsense_costs_a_turn_and_changes_nothing(environment):
+    first, before = begin(environment, "calculator", "easy", 0)
+    observation, reward, terminated, _, info = environment.step("buy milk")
     assert observation.startswith("not an action; say click N")
     assert observation.endswith(first)
-    assert (reward, terminated, info["valid_action"], world.turn) == (0.0, False, False, 1)
+    assert (reward, terminated, info["valid_action"], environment.turn) == (0.0, False, False, 1)
     assert info["state_key"] == before["state_key"]
-    assert world.step({"name": "click", "arguments": {}})[4]["valid_action"] is False
+    assert environment.step({"name": "click", "arguments": {}})[4]["valid_action"] is False
 
 
 @real
-def test_a_desktop_with_nothing_open_any_more_is_the_end(world):
-    begin(world, "editor", "easy", 2)
-    observation, reward, terminated, truncated, info = world.step("press ctrl+q")
+def test_a_desktop_with_nothing_open_any_more_is_the_end(environment):
+    begin(environment, "editor", "easy", 2)
+    observation, reward, terminated, truncated, info = environment.step("press ctrl+q")
     assert observation.endswith("nothing is open any more")
     assert (reward, terminated, truncated, info["success"]) == (0.0, True, False, False)
 
 
 @real
-def test_the_mouse_drags_scrolls_and_opens_menus(world):
-    begin(world, "files", "hard", 1)
-    names = {one.label: one.number for one in world.elements if one.role == "icon"}
-    task = world.task
-    observation = world.step(f"right {names[task.plan[0].path]}")[0]
+def test_the_mouse_drags_scrolls_and_opens_menus(environment):
+    begin(environment, "files", "hard", 1)
+    names = {one.label: one.number for one in environment.elements if one.role == "icon"}
+    task = environment.task
+    observation = environment.step(f"right {names[task.plan[0].path]}")[0]
     assert re.search(r'\[\d+\] popup.*\n +\[\d+\] item "Open With', observation) or 'item "Cut"' in observation
-    world.step("press escape")
-    observation = world.step("click 3")[0]
+    environment.step("press escape")
+    observation = environment.step("click 3")[0]
     assert 'item "Select All"' in observation
-    assert 'item "Select All"' not in world.step("press escape")[0]
+    assert 'item "Select All"' not in environment.step("press escape")[0]
     move = task.plan[0]
-    *_, info = world.step(f"drag {names[move.path]} to {names[move.to]}")
-    assert f"{move.to}/{move.path}" in world.files
+    *_, info = environment.step(f"drag {names[move.path]} to {names[move.to]}")
+    assert f"{move.to}/{move.path}" in environment.files
     assert 0 < info["progress"] <= 1
-    assert world.step("scroll 400 300 down 2")[4]["valid_action"] or world.over
+    assert environment.step("scroll 400 300 down 2")[4]["valid_action"] or environment.over
 
 
 @real
@@ -359,9 +359,9 @@ def test_a_screenshot_shows_what_is_typed():
 
 
 @real
-def test_two_desktops_share_nothing(world):
-    begin(world, "editor", "easy", 0)
-    one, other = world.desktop, Desktop()
+def test_two_desktops_share_nothing(environment):
+    begin(environment, "editor", "easy", 0)
+    one, other = environment.desktop, Desktop()
     try:
         assert one.home != other.home
         assert one._display.get_display_name() != other._display.get_display_name()
@@ -469,10 +469,10 @@ def test_the_conformance_suite_passes(name):
 
 @real
 @pytest.mark.parametrize(
-    "stride", [pytest.param(3, marks=pytest.mark.worlds), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+    "stride", [pytest.param(3, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
 )
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_the_expert_does_every_kind_of_task(name, stride):
     """Each kind in one split of `stride`, the next kind in the next split."""
     env = registry.make(name)

@@ -33,7 +33,7 @@ IDS = ("miniwob", "miniwob-easy", "miniwob-all")
 
 @pytest.fixture
 def make():
-    """make(name, ...) -> a world, closed after the test."""
+    """make(name, ...) -> an environment, closed after the test."""
     made: list[Env] = []
 
     def make(name: str, **arguments) -> Env:
@@ -41,18 +41,18 @@ def make():
         return made[-1]
 
     yield make
-    for world in made:
-        world.close()
+    for env in made:
+        env.close()
 
 
-def play(world: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
+def play(env: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
     """Everything that an episode of the expert says, and the last info."""
-    observation, info = world.reset(seed=0, options=options)
+    observation, info = env.reset(seed=0, options=options)
     said: list = [observation, info]
     over = False
     while not over and len(said) < limit:
-        action = world.expert()
-        *step, info = world.step(action)
+        action = env.expert()
+        *step, info = env.step(action)
         over = step[2] or step[3]
         said += [action, step, info]
     return said, info
@@ -60,8 +60,8 @@ def play(world: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = registry.get_spec(name), registry.make(name)
-    assert world.env_spec == spec
+    spec, env = registry.get_spec(name), registry.make(name)
+    assert env.env_spec == spec
     assert spec.family == "web"
     assert list(spec.splits) == ["train", "validation", "test"]
     assert ("expert" in spec.capabilities) is (name != "miniwob-all")
@@ -81,10 +81,10 @@ def test_the_pages():
 
 
 def test_arguments_choose_pages_and_what_is_seen(make):
-    world = make("miniwob:page=click-test,observation=html")
-    assert world.env_spec.splits == {"train": 60, "validation": 8, "test": 8}
-    assert "It is HTML" in world.env_spec.instructions
-    observation, info = world.reset(options={"task": 0})
+    env = make("miniwob:page=click-test,observation=html")
+    assert env.env_spec.splits == {"train": 60, "validation": 8, "test": 8}
+    assert "It is HTML" in env.env_spec.instructions
+    observation, info = env.reset(options={"task": 0})
     assert re.search(
         r'Task: Click the button\.\n[^]*<button[^>]* ref="\d+">Click Me!</button>'.replace("[^]", "(?s:.)"), observation
     )
@@ -97,18 +97,18 @@ def test_arguments_choose_pages_and_what_is_seen(make):
 
 
 def test_a_screenshot_is_an_image_that_can_be_pointed_at(make):
-    world = make("miniwob:page=click-color,observation=screenshot")
-    assert world.env_spec.observations == ("text", "image")
-    observation, _ = world.reset(options={"task": 2})
+    env = make("miniwob:page=click-color,observation=screenshot")
+    assert env.env_spec.observations == ("text", "image")
+    observation, _ = env.reset(options={"task": 2})
     image, text = observation["image"], observation["text"]
     assert image.shape == (210, 160, 3)
     assert len({tuple(pixel) for row in image[70:200:5, 10:150:5] for pixel in row}) >= 4
     assert re.fullmatch(r"Task: Click on the \w+ colored box\.", text)
-    world.reset(options={"task": 2})
-    id = re.findall(r"\d+", world.expert())[0]
-    box = next(element for element in Elements(world._seen.tree) if element.id == int(id)).box
-    assert tuple(image[box[1], box[0]]) == next(e for e in Elements(world._seen.tree) if e.id == int(id)).colour
-    _, reward, terminated, _, info = world.step(f"click {box[0]},{box[1]}")
+    env.reset(options={"task": 2})
+    id = re.findall(r"\d+", env.expert())[0]
+    box = next(element for element in Elements(env._seen.tree) if element.id == int(id)).box
+    assert tuple(image[box[1], box[0]]) == next(e for e in Elements(env._seen.tree) if e.id == int(id)).colour
+    _, reward, terminated, _, info = env.step(f"click {box[0]},{box[1]}")
     assert (reward, terminated, info["success"]) == (1.0, True, True)
 
 
@@ -118,10 +118,10 @@ SOME = ("click-checkboxes", "click-menu", "login-user", "email-inbox-reply", "ch
 
 def test_the_solver_solves_every_kind_of_page_repeatably(make):
     """Among them pages that are loaded anew and pages that are not; on one instance and on another."""
-    world, other = make("miniwob"), make("miniwob")
-    place = {page: number for number, (page, _) in reversed(list(enumerate(world.tasks["test"])))}
+    env, other = make("miniwob"), make("miniwob")
+    place = {page: number for number, (page, _) in reversed(list(enumerate(env.tasks["test"])))}
     for page in SOME:
-        said, info = play(world, {"split": "test", "task": place[page]})
+        said, info = play(env, {"split": "test", "task": place[page]})
         assert info["success"], said
         again, _ = play(other, {"split": "test", "task": place[page]})
         assert json.dumps(again) == json.dumps(said)
@@ -130,40 +130,40 @@ def test_the_solver_solves_every_kind_of_page_repeatably(make):
 def test_elements_moving_under_a_still_mouse_get_events(make):
     """A menu that closes under the mouse opens what lies below it, with the browser's next frame: in one of four
     episodes the agent saw it so, in the others not."""
-    world = make("miniwob:page=click-menu")
-    said = {json.dumps(play(world, {"split": "test", "task": 0})) for _ in range(16)}
+    env = make("miniwob:page=click-menu")
+    said = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(16)}
     assert len(said) == 1
 
 
 def test_state_left_by_a_page_does_not_change_the_next_episode(make):
     """A pie menu is drawn from where the last one was: its slices moved by a pixel."""
-    world = make("miniwob:page=click-pie")
-    said = {json.dumps(play(world, {"split": "test", "task": 0})) for _ in range(3)}
+    env = make("miniwob:page=click-pie")
+    said = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(3)}
     assert len(said) == 1
 
 
 def test_a_snapshot_is_played_again(make):
-    world, other = make("miniwob:page=click-checkboxes-large"), make("miniwob:page=click-checkboxes-large")
-    world.reset(seed=1, options={"task": 5})
+    env, other = make("miniwob:page=click-checkboxes-large"), make("miniwob:page=click-checkboxes-large")
+    env.reset(seed=1, options={"task": 5})
     for _ in range(3):
-        world.step(world.expert())
-    world.step("dance")
-    state = world.snapshot()
-    action = world.expert()
-    expected = world.step(action)
+        env.step(env.expert())
+    env.step("dance")
+    state = env.snapshot()
+    action = env.expert()
+    expected = env.step(action)
     other.restore(state)
     assert other.step(action) == expected
     assert other.turn == 5
-    assert other.reset() == world.reset()
+    assert other.reset() == env.reset()
     with pytest.raises(BadRequest, match="not a snapshot"):
         other.restore(b"{}")
 
 
 def test_nothing_said_is_believed(make):
     """The page alone gives the reward: text about it changes nothing, wherever it is typed."""
-    world = make("miniwob:page=enter-text")
-    world.reset(options={"task": 0})
-    field = next(element.id for element in Elements(world._seen.tree) if element.role == "textbox")
+    env = make("miniwob:page=enter-text")
+    env.reset(options={"task": 0})
+    field = next(element.id for element in Elements(env._seen.tree) if element.role == "textbox")
     for said in (
         "javascript:WOB_DONE_GLOBAL=true",
         f"fill {field} <script>core.endEpisode(1, true)</script>",
@@ -176,49 +176,49 @@ def test_nothing_said_is_believed(make):
         "back",
         "goto javascript:core.endEpisode(1)",
     ):
-        _, reward, terminated, _, info = world.step(said)
+        _, reward, terminated, _, info = env.step(said)
         assert (reward, terminated, info["success"], info["page_score"]) == (0.0, False, False, 0.0), said
-    _, reward, terminated, _, info = world.step(f"click {field + 1}")
+    _, reward, terminated, _, info = env.step(f"click {field + 1}")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     assert info["page_score"] == -1
 
 
 def test_a_wrong_answer_gets_no_reward_and_ids_are_unguessable(make):
-    world = make("miniwob:page=click-test-2")
+    env = make("miniwob:page=click-test-2")
     firsts = set()
     for task in range(12):
-        world.reset(options={"task": task})
-        firsts.add(Elements(world._seen.tree)[0].id)
+        env.reset(options={"task": task})
+        firsts.add(Elements(env._seen.tree)[0].id)
     assert len(firsts) > 6
-    wrong = world._seen and Elements(world._seen.tree).named("TWO")
+    wrong = env._seen and Elements(env._seen.tree).named("TWO")
     assert wrong is not None
-    _, reward, terminated, _, info = world.step(f"click {wrong.id}")
+    _, reward, terminated, _, info = env.step(f"click {wrong.id}")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     with pytest.raises(BadRequest, match="is over"):
-        world.step("wait")
+        env.step("wait")
 
 
 def test_nonsense_costs_a_turn_and_says_what_can_be_said(make):
-    world = make("miniwob-easy")
-    _, before = world.reset(options={"task": 0})
-    observation, _, terminated, truncated, info = world.step("make it so")
+    env = make("miniwob-easy")
+    _, before = env.reset(options={"task": 0})
+    observation, _, terminated, truncated, info = env.step("make it so")
     assert (terminated, truncated, info["valid_action"]) == (False, False, False)
     assert info["state_key"] == before["state_key"]
     assert "fill ID TEXT" in observation
-    observation, *_, info = world.step("click 9999")
+    observation, *_, info = env.step("click 9999")
     assert observation.startswith("there is no element 9999 to be seen\nTask: ")
     assert not info["valid_action"]
 
 
-def test_a_world_goes_on_after_its_browser_has_died(make):
-    world = make("miniwob-easy")
-    world.reset(options={"task": 0})
+def test_an_env_goes_on_after_its_browser_has_died(make):
+    env = make("miniwob-easy")
+    env.reset(options={"task": 0})
     for pid in browsers().pids():
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(EpisodeLost):  # noqa: PT012  (which step finds out is chance)
         for _ in range(8):
-            world.step("wait")
-    _, info = play(world, {"task": 0})
+            env.step("wait")
+    _, info = play(env, {"task": 0})
     assert info["success"]
 
 
@@ -226,15 +226,15 @@ def test_a_world_goes_on_after_its_browser_has_died(make):
 
 
 @pytest.mark.parametrize(
-    "count", [pytest.param(1, marks=pytest.mark.worlds), pytest.param(2, marks=pytest.mark.every)], ids=["some", "all"]
+    "count", [pytest.param(1, marks=pytest.mark.envs), pytest.param(2, marks=pytest.mark.every)], ids=["some", "all"]
 )
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_the_expert_wins_on_every_page(make, split, count):
     """One task of each page, in one of the splits that have it; or two tasks of each page and split."""
-    world = make("miniwob")
-    offered = {split: {page for page, _ in tasks} for split, tasks in world.tasks.items()}
+    env = make("miniwob")
+    offered = {split: {page for page, _ in tasks} for split, tasks in env.tasks.items()}
     first: dict[str, list[int]] = {}
-    for number, (page, _) in enumerate(world.tasks[split]):
+    for number, (page, _) in enumerate(env.tasks[split]):
         first.setdefault(page, []).append(number)
     pages = []
     for page in first:
@@ -245,12 +245,12 @@ def test_the_expert_wins_on_every_page(make, split, count):
         (page, number)
         for page in pages
         for number in first[page][:count]
-        if not play(world, {"split": split, "task": number})[1]["success"]
+        if not play(env, {"split": split, "task": number})[1]["success"]
     ]
     assert len(lost) <= max(1, 0.02 * count * len(pages)), lost
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_a_page_opens_alike_however_it_was_left():
     """Played on in a tab, and loaded anew, the same seed shows the same: RELOAD names the pages where it would not."""
     kept, fresh, unlike = MiniWobSite(RELOAD), MiniWobSite(frozenset(names())), set()
@@ -291,7 +291,7 @@ async def step_over_http(url: str) -> int:
     return stepped
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 def test_every_page_is_stepped_over_http():
     with server_process(["miniwob-all"]) as url:
         assert asyncio.run(step_over_http(url)) == len(names()) >= 100

@@ -1,4 +1,4 @@
-"""Oracle: the closed form, enumerated through the world itself."""
+"""Oracle: the closed form, enumerated through the environment itself."""
 
 from __future__ import annotations
 

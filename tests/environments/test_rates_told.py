@@ -1,4 +1,5 @@
-"""What the worlds' READMEs say of their expert, of chance and of form alone is what `agentgym envs rates` prints."""
+"""What the environments' READMEs say of their expert, of chance and of form alone is what `agentgym envs rates`
+prints."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_hints_tell_each_thing_that_is_to_be_found():
         assert ("residual" in told) == (one.kind == "table" and where[0])
 
 
-# The world.
+# The environment.
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_expert_looks_writes_and_submits(name, numbers):
 
 
 @pytest.mark.parametrize(
-    "stride", [pytest.param(5, marks=pytest.mark.worlds), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+    "stride", [pytest.param(5, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
@@ -110,7 +110,7 @@ def test_the_expert_solves_its_tasks(name, stride):
     env.close()
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
 def test_it_keeps_the_contract(name):

@@ -28,11 +28,11 @@ SIZES = {"train": 2000, "validation": 200, "test": 200}
 IDS = ("search", "search-1hop", "search-3hop")
 
 
-def play(world, split, task, choose):
-    observation, info = world.reset(seed=0, options={"split": split, "task": task})
+def play(env, split, task, choose):
+    observation, info = env.reset(seed=0, options={"split": split, "task": task})
     said, over = [observation, info], False
     while not over:
-        *step, info = world.step(choose(info))
+        *step, info = env.step(choose(info))
         over = step[2] or step[3]
         said += [step, info]
     return said, info
@@ -143,99 +143,99 @@ def test_no_answer_is_worth_guessing(hops):
         assert answers.most_common(1)[0][1] <= COMMON * size
 
 
-# The world.
+# The environment.
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_spec_says_what_the_class_does(name):
-    spec, world = registry.get_spec(name), registry.make(name)
-    assert world.env_spec == spec
+    spec, env = registry.get_spec(name), registry.make(name)
+    assert env.env_spec == spec
     assert (spec.family, spec.splits, spec.deterministic) == ("search", SIZES, True)
 
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_expert_answers(name):
-    world = registry.make(name)
-    solved = [play(world, split, task, lambda _: world.expert())[1]["success"] for split in SIZES for task in range(60)]
+    env = registry.make(name)
+    solved = [play(env, split, task, lambda _: env.expert())[1]["success"] for split in SIZES for task in range(60)]
     assert sum(solved) >= 0.95 * len(solved)
 
 
 def test_the_expert_uses_nothing_before_it_was_shown():
     """Every word of a query is the question's, or was on the screen, or is one of the solver's own."""
-    world = registry.make("search-3hop")
+    env = registry.make("search-3hop")
     own = set(fold("airport serving iata icao elevation feet coordinates population time zone").split())
     own |= set(fold("capital currency calling code area").split())
     for task in range(40):
-        observation, _ = world.reset(options={"split": "train", "task": task})
+        observation, _ = env.reset(options={"split": "train", "task": task})
         read, over = fold(observation), False
         while not over:
-            action = world.expert()
+            action = env.expert()
             if action.startswith("search "):
                 assert set(fold(action).split()[1:]) <= own | set(read.split())
-            if action.startswith("answer ") and world.progress() == 1:
-                assert within(fold(world.chain.answers[0]), read)
-            observation, _, ended, cut, _ = world.step(action)
+            if action.startswith("answer ") and env.progress() == 1:
+                assert within(fold(env.chain.answers[0]), read)
+            observation, _, ended, cut, _ = env.step(action)
             read, over = f"{read} {fold(observation)}", ended or cut
 
 
 def test_same_actions_give_the_same_bytes_and_a_snapshot_goes_on():
-    world, other = registry.make("search-3hop:judge=true"), registry.make("search-3hop:judge=true")
+    env, other = registry.make("search-3hop:judge=true"), registry.make("search-3hop:judge=true")
     for task in range(3):
-        assert json.dumps(play(world, "test", task, lambda _: world.expert())) == json.dumps(
+        assert json.dumps(play(env, "test", task, lambda _: env.expert())) == json.dumps(
             play(other, "test", task, lambda _: other.expert())
         )
-    world.reset(seed=1, options={"task": 5})
+    env.reset(seed=1, options={"task": 5})
     over, turn = False, 0
     while not over:
-        action = "judge yes" if turn % 3 == 1 else world.expert()
-        state = world.snapshot()
-        step = world.step(action)
+        action = "judge yes" if turn % 3 == 1 else env.expert()
+        state = env.snapshot()
+        step = env.step(action)
         other.restore(state)
         assert other.step(action) == step
         over, turn = step[2] or step[3], turn + 1
-    wrong = json.loads(world.snapshot())
+    wrong = json.loads(env.snapshot())
     wrong["state"]["question"] = "What is this?"
     with pytest.raises(BadRequest, match="another library"):
         other.restore(json.dumps(wrong).encode())
 
 
 def test_searching_opening_finding():
-    world = registry.make("search:results=3,page=2")
-    world.reset(options={"split": "test", "task": 0})
-    observation, *_, info = world.step("search Lisbon Portugal")
+    env = registry.make("search:results=3,page=2")
+    env.reset(options={"split": "test", "task": 0})
+    observation, *_, info = env.step("search Lisbon Portugal")
     lines = observation.splitlines()
     assert lines[0] == "3 found for: lisbon portugal"
     name = next(found[1] for line in lines if (found := re.match(r"\[(city-\d+)\] Lisbon: ", line)))
     assert name in info["retrieval"]["shown"]
     assert f"open {name}" in info["available_actions"]
-    observation, *_ = world.step(f"open [{name.upper()}]")
+    observation, *_ = env.step(f"open [{name.upper()}]")
     document = library().documents[name]
     assert observation.splitlines()[1:] == [" ".join(document.sentences[:2]), "(3 more: find TEXT)"]
     told = dict(zip(document.facts, document.sentences))
-    assert world.step("find population")[0].splitlines()[1] == told["population"]
-    assert world.step("find POPULATION of the moon")[0].splitlines()[1] == "No sentence has these words."
-    before = world.key()
+    assert env.step("find population")[0].splitlines()[1] == told["population"]
+    assert env.step("find POPULATION of the moon")[0].splitlines()[1] == "No sentence has these words."
+    before = env.key()
     for action, why in (
         ("open city-1", "no search has listed city-1"),
         ("open", "not an action"),
         ("search ?!", "not an action"),
         ("judge yes", "not an action"),
     ):
-        observation, *_, info = world.step(action)
+        observation, *_, info = env.step(action)
         assert why in observation
         assert not info["valid_action"]
-        assert world.key() == before
-    world.reset(options={"split": "test", "task": 0})
-    assert world.step("find x")[0] == "open a document first"
+        assert env.key() == before
+    env.reset(options={"split": "test", "task": 0})
+    assert env.step("find x")[0] == "open a document first"
 
 
 def test_full_results_are_documents_as_in_search_r1():
-    world = registry.make("search:full=true")
-    world.reset(options={"split": "test", "task": 0})
-    world.step(world.expert())
-    first = world.document(world.view[2][0])
-    assert world.observe().splitlines()[1] == f"[{first.id}] {first.title}: {first.text}"
-    assert world.step(world.expert())[0].startswith(("5 found", "4 found", "3 found", "2 found", "The answer"))
+    env = registry.make("search:full=true")
+    env.reset(options={"split": "test", "task": 0})
+    env.step(env.expert())
+    first = env.document(env.view[2][0])
+    assert env.observe().splitlines()[1] == f"[{first.id}] {first.title}: {first.text}"
+    assert env.step(env.expert())[0].startswith(("5 found", "4 found", "3 found", "2 found", "The answer"))
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_full_results_are_documents_as_in_search_r1():
     ],
 )
 def test_what_an_answer_pays(reward, said, paid, success):
-    world = registry.make(f"search:reward={reward}")
+    env = registry.make(f"search:reward={reward}")
     task = next(i for i, one in enumerate(questions(15000, 2, "test", 200)) if one.answers[0].isalnum())
-    world.reset(options={"split": "test", "task": task})
-    observation, got, ended, _, info = world.step("answer " + said.format(world.chain.answers[0]))
+    env.reset(options={"split": "test", "task": task})
+    observation, got, ended, _, info = env.step("answer " + said.format(env.chain.answers[0]))
     assert (got, ended, info["success"]) == (paid, True, success)
     assert observation == f"The answer is {'right' if success else 'wrong'}."
     assert info["available_actions"] == []
@@ -261,23 +261,23 @@ def test_what_an_answer_pays(reward, said, paid, success):
 
 def test_nothing_shown_to_the_agent_says_what_is_gold():
     """Two tasks with different gold documents show the same for the same actions."""
-    world = registry.make("search")
+    env = registry.make("search")
     shown = []
     for task in (0, 1):
-        world.reset(options={"split": "test", "task": task})
-        steps = [world.step("search lisbon"), world.step("open country-pt")]
+        env.reset(options={"split": "test", "task": task})
+        steps = [env.step("search lisbon"), env.step("open country-pt")]
         shown.append(
-            [(step[0], [a for a in step[4]["available_actions"] if world.chain.named not in a]) for step in steps]
+            [(step[0], [a for a in step[4]["available_actions"] if env.chain.named not in a]) for step in steps]
         )
     assert shown[0] == shown[1]
 
 
 def test_progress_counts_documents_whose_facts_were_shown():
-    world = registry.make("search-3hop")
-    _, info = world.reset(options={"split": "train", "task": 3})
+    env = registry.make("search-3hop")
+    _, info = env.reset(options={"split": "train", "task": 3})
     seen = [info["progress"]]
-    while not world.over:
-        *_, info = world.step(world.expert())
+    while not env.over:
+        *_, info = env.step(env.expert())
         seen.append(info["progress"])
     assert seen[0] == 0
     assert seen[-1] == 1
@@ -286,23 +286,23 @@ def test_progress_counts_documents_whose_facts_were_shown():
 
 
 def test_hints_name_only_what_was_read_and_lead_to_the_answer():
-    world = registry.make("search")
-    observation, _ = world.reset(options={"split": "train", "task": 7})
+    env = registry.make("search")
+    observation, _ = env.reset(options={"split": "train", "task": 7})
     read = fold(observation)
-    while not world.over:
-        query = re.search(r'"(.+)"', world.hint())
+    while not env.over:
+        query = re.search(r'"(.+)"', env.hint())
         assert query is None or set(fold(query[1]).split()) <= set(read.split()) | {"airport", "serving"}
-        assert not within(fold(world.chain.answers[0]), fold(world.hint()))
-        read += " " + fold(world.step(world.expert())[0])
-    assert world.success
+        assert not within(fold(env.chain.answers[0]), fold(env.hint()))
+        read += " " + fold(env.step(env.expert())[0])
+    assert env.success
 
 
 def test_a_policy_that_knows_only_the_form_gets_nothing():
     """Answers that were right in training, said without reading."""
-    world = registry.make("search")
+    env = registry.make("search")
     for task, chain in enumerate(questions(15000, 2, "train", 2000)[:200]):
-        world.reset(options={"split": "test", "task": task})
-        assert world.step(f"answer {chain.answers[0]}")[1] == 0
+        env.reset(options={"split": "test", "task": task})
+        assert env.step(f"answer {chain.answers[0]}")[1] == 0
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ LITTLE = [
 
 @pytest.fixture(scope="module")
 def served():
-    """URL of a /retrieve over the world's own library, by a real server."""
+    """URL of a /retrieve over the environment's own library, by a real server."""
     uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'turngym[serve]'")
     from agentgym_environments.synthetic.search.library import library
 
@@ -84,7 +84,7 @@ def test_retrieve_takes_topk_and_refuses_invalid_requests():
     assert asking.get("/health").json() == {"status": "ok"}
 
 
-def test_a_world_with_a_remote_retriever_plays_as_with_its_own(served):
+def test_an_env_with_a_remote_retriever_plays_as_with_its_own(served):
     own, remote = registry.make("search"), registry.make("search", retriever=served)
     assert own.env_spec.deterministic
     assert not remote.env_spec.deterministic
@@ -101,17 +101,17 @@ def test_a_world_with_a_remote_retriever_plays_as_with_its_own(served):
 
 
 def test_foreign_documents_can_be_read_and_kept_in_a_snapshot():
-    world, copy = registry.make("search"), registry.make("search")
-    world._remote = Bm25([Document("X9", "Rome", ("Rome is old.", "It has seven hills."))])
-    world.close = lambda: None
-    world.reset(options={"split": "test", "task": 0})
-    assert "[X9] Rome: Rome is old." in world.step("search rome")[0]
-    world.step("open x9")
+    env, copy = registry.make("search"), registry.make("search")
+    env._remote = Bm25([Document("X9", "Rome", ("Rome is old.", "It has seven hills."))])
+    env.close = lambda: None
+    env.reset(options={"split": "test", "task": 0})
+    assert "[X9] Rome: Rome is old." in env.step("search rome")[0]
+    env.step("open x9")
     copy.reset()
-    copy.restore(world.snapshot())
-    assert copy.step("find hills") == world.step("find hills")
-    assert world.observe() == "[X9] Rome\nIt has seven hills."
-    assert world.describe()["progress"] == 0
+    copy.restore(env.snapshot())
+    assert copy.step("find hills") == env.step("find hills")
+    assert env.observe() == "[X9] Rome\nIt has seven hills."
+    assert env.describe()["progress"] == 0
 
 
 def test_both_response_formats_are_read_and_titles_unquoted():
@@ -215,14 +215,14 @@ def test_what_is_useful():
 
 
 def test_judgements_are_rewarded_once_on_their_own_turn():
-    world = registry.make("search:judge=true")
+    env = registry.make("search:judge=true")
     plain = registry.make("search")
-    assert "judge yes" in world.env_spec.instructions
+    assert "judge yes" in env.env_spec.instructions
     assert "judge yes" not in plain.env_spec.instructions
-    assert world.env_spec.max_turns > plain.env_spec.max_turns
-    world.reset(options={"split": "test", "task": 0})
+    assert env.env_spec.max_turns > plain.env_spec.max_turns
+    env.reset(options={"split": "test", "task": 0})
     said = [
-        world.expert(),
+        env.expert(),
         "judge yes",
         "judge yes",
         "search lisbon",
@@ -233,7 +233,7 @@ def test_judgements_are_rewarded_once_on_their_own_turn():
     ]
     infos, paid = [], []
     for action in said:
-        _, reward, _, _, info = world.step(action)
+        _, reward, _, _, info = env.step(action)
         infos.append(info)
         paid.append(reward)
     assert paid == [0.0] * len(said)
@@ -254,11 +254,11 @@ def test_citations_are_split_from_the_answer_and_checked():
 
 
 def test_an_answers_citations_are_in_info():
-    world = registry.make("search")
-    world.reset(options={"split": "test", "task": 1})
-    while not (action := world.expert()).startswith("answer"):
-        world.step(action)
-    answer = world.step(f"{action} [city-0]")[4]["answer"]
+    env = registry.make("search")
+    env.reset(options={"split": "test", "task": 1})
+    while not (action := env.expert()).startswith("answer"):
+        env.step(action)
+    answer = env.step(f"{action} [city-0]")[4]["answer"]
     assert answer["em"]
     assert answer["unseen"] == ["city-0"]
     assert (answer["precision"], answer["recall"]) == (pytest.approx(2 / 3), 1.0)

@@ -1,4 +1,5 @@
-"""The shop: its catalogue and search, what pages and buttons do, what an order is worth, and the world of text."""
+"""The shop: its catalogue and search, what pages and buttons do, what an order is worth, and the environment of
+text."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from agentgym_environments.synthetic.shop.views import plain, view
 
 CHOOSES = 1
 """A test task of `shop` whose options are not those that are preselected."""
-WORLDS = ("shop-easy", "shop", "shop-hard")
+ENVS = ("shop-easy", "shop", "shop-hard")
 SPLITS = ("train", "validation", "test")
 
 
@@ -222,10 +223,10 @@ def test_all_kinds_and_addresses_are_asked_for():
     assert all(count > 100 for count in Counter(goal.address for goal in goals).values())
 
 
-# The world of text.
+# The environment of text.
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_the_expert_orders_what_was_asked(name):
     env = registry.make(name)
     for split in SPLITS:

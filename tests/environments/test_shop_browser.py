@@ -1,4 +1,4 @@
-"""The shop's web application, and the world in a browser: the same customer as in text."""
+"""The shop's web application, and the environment in a browser: the same customer as in text."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_every_page_has_an_address_of_its_own():
             assert here(go(State(), event)) == event
 
 
-# The world in a browser.
+# The environment in a browser.
 
 
 @pytest.fixture(scope="module")
-def worlds():
-    """Makes worlds, and closes them."""
+def envs():
+    """Makes environments, and closes them."""
     made = []
 
     def make(name):
@@ -142,12 +142,12 @@ def worlds():
         return made[-1]
 
     yield make
-    for world in made:
-        world.close()
+    for env in made:
+        env.close()
 
 
 def browse(env, said):
-    """Do with the page what an action of the text world does; the last step."""
+    """Do with the page what an action of the text environment does; the last step."""
     goal, state = env.customer.goal, env.customer.state
     event = understand(said.lower(), view(state, goal))
     while True:
@@ -158,10 +158,10 @@ def browse(env, said):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_a_purchase_gets_equal_reward_in_text_and_browser(worlds, name):
+def test_a_purchase_gets_equal_reward_in_text_and_browser(envs, name):
     """Right and wrong ones, of one product and of two, with detours."""
     for level, index in (("one", 1), ("two", 0)):
-        text, pages = worlds(f"shop:level={level}"), worlds(f"{name}:level={level}")
+        text, pages = envs(f"shop:level={level}"), envs(f"{name}:level={level}")
         for spoil in (False, True):
             for env in (text, pages):
                 env.reset(options={"split": "test", "task": index})
@@ -182,8 +182,8 @@ def test_a_purchase_gets_equal_reward_in_text_and_browser(worlds, name):
 
 
 @pytest.mark.parametrize("level", [pytest.param(level, marks=in_browser) for level in ("easy", "one", "two")])
-def test_the_expert_orders_by_clicks(worlds, level):
-    env = worlds(f"shop-browser:level={level}")
+def test_the_expert_orders_by_clicks(envs, level):
+    env = envs(f"shop-browser:level={level}")
     assert env.env_spec.max_turns == {"easy": 24, "one": 40, "two": 80}[level]
     for split in ("train", "test"):
         env.reset(options={"split": split, "task": 3})
@@ -197,8 +197,8 @@ def test_the_expert_orders_by_clicks(worlds, level):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_two_sessions_have_two_baskets_and_reach_nothing_else(worlds, name):
-    one, other = worlds(name), worlds(name)
+def test_two_sessions_have_two_baskets_and_reach_nothing_else(envs, name):
+    one, other = envs(name), envs(name)
     for env in (one, other):
         env.reset(options={"task": 0})
     browse(one, "search boots")
@@ -212,8 +212,8 @@ def test_two_sessions_have_two_baskets_and_reach_nothing_else(worlds, name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_going_back_works_and_a_snapshot_continues_there(worlds, name):
-    env, copy = worlds(name), worlds(name)
+def test_going_back_works_and_a_snapshot_continues_there(envs, name):
+    env, copy = envs(name), envs(name)
     env.reset(options={"task": 1})
     browse(env, "search boots")
     browse(env, f"click P{search('boots')[0]}")
@@ -227,16 +227,16 @@ def test_going_back_works_and_a_snapshot_continues_there(worlds, name):
     copy.restore(state)
     assert json.loads(state)["turn"] == copy.turn == 6
     assert copy.customer.state == env.customer.state
-    again = [world.step(world.expert()) for world in (env, copy)]
+    again = [environment.step(environment.expert()) for environment in (env, copy)]
     assert again[0] == again[1]
     assert "Results for boots" in observation
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_a_page_can_be_had_as_html_or_seen(worlds, name):
-    html = worlds(f"{name}:observation=html").reset(options={"task": 2})[0]
+def test_a_page_can_be_had_as_html_or_seen(envs, name):
+    html = envs(f"{name}:observation=html").reset(options={"task": 2})[0]
     assert '<input type="search"' in html
-    seen = worlds(f"{name}:observation=screenshot")
+    seen = envs(f"{name}:observation=screenshot")
     observation, _ = seen.reset(options={"task": 2})
     assert observation["image"].shape == (600, 800, 3)
     assert observation["image"].std() > 5
@@ -253,12 +253,12 @@ def test_the_conformance_suite_passes_in_the_browser(name):
 
 @pytest.mark.parametrize(
     "tasks",
-    [pytest.param(4, marks=pytest.mark.worlds), pytest.param(15, marks=pytest.mark.every)],
+    [pytest.param(4, marks=pytest.mark.envs), pytest.param(15, marks=pytest.mark.every)],
     ids=["some", "many"],
 )
 @pytest.mark.parametrize("level", [pytest.param(level, marks=in_browser) for level in ("easy", "one", "two")])
-def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(worlds, level, tasks):
-    env, won = worlds(f"shop-browser:level={level}"), []
+def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(envs, level, tasks):
+    env, won = envs(f"shop-browser:level={level}"), []
     for split in env.env_spec.splits:
         for index in range(tasks):
             env.reset(options={"split": split, "task": index})

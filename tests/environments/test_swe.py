@@ -1,4 +1,4 @@
-"""swe: the tasks, the actions, an episode, and the world's contract."""
+"""swe: the tasks, the actions, an episode, and the environment's contract."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from agentgym_environments.synthetic.swe.tasks import SPLITS, of_split, suites, 
 SAMPLE = 3
 """Tasks that are verified both ways by default."""
 LENGTHS = pytest.mark.parametrize(
-    "stride", [pytest.param(5, marks=pytest.mark.worlds), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+    "stride", [pytest.param(5, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
 )
-"""One task in so many: `-m worlds` verifies a fifth, `-m every` all."""
+"""One task in so many: `-m envs` verifies a fifth, `-m every` all."""
 
 
 def test_there_are_enough_tasks_and_splits_share_no_package():
@@ -214,7 +214,7 @@ def test_without_a_connection_one_sentence_says_what_to_do(tmp_path, monkeypatch
         env.reset(seed=0)
 
 
-# The world.
+# The environment.
 
 
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
@@ -318,7 +318,7 @@ def test_tools_are_the_same_actions(env):
         registry.make("swe:interface=voice")
 
 
-@pytest.mark.worlds
+@pytest.mark.envs
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
 def test_it_keeps_the_contract(name):

@@ -1,4 +1,4 @@
-"""The text worlds' own rules; what every world of turns owes is in test_worlds.py."""
+"""The text environments' own rules; what every environment of turns owes is in test_envs.py."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
 
 
 @pytest.mark.parametrize(
-    "tasks", [pytest.param(100, marks=pytest.mark.worlds), pytest.param(400, marks=pytest.mark.every)]
+    "tasks", [pytest.param(100, marks=pytest.mark.envs), pytest.param(400, marks=pytest.mark.every)]
 )
 @pytest.mark.parametrize("name", PURE)
 def test_the_expert_wins_hundreds_of_tasks(name, tasks):

@@ -28,7 +28,7 @@ IDS = ("tools-one", "tools", "tools-long", "tools-dialogue")
 ERRANDS = IDS[:3]
 
 
-def world(kind: str = "", task: int = 0, split: str = "train", name: str = "tools") -> Any:
+def new_env(kind: str = "", task: int = 0, split: str = "train", name: str = "tools") -> Any:
     env = registry.make(name, **({"kind": kind} if kind else {}))
     env.reset(seed=0, options={"split": split, "task": task})
     return env
@@ -99,7 +99,7 @@ def test_the_spec_matches_the_class_and_tools_have_schemas(name):
     spec, env = registry.get_spec(name), registry.make(name)
     assert env.env_spec == spec
     assert (spec.id, spec.family, spec.inline) == (name, "tools", True)
-    assert {tool.name for tool in spec.tools} == {*env.tools, *env.world_tools}
+    assert {tool.name for tool in spec.tools} == {*env.tools, *env.env_tools}
     for tool in spec.tools:
         assert tool.description
         assert tool.parameters["additionalProperties"] is False
@@ -117,7 +117,7 @@ def test_the_expert_wins_in_every_split(name):
 
 
 @pytest.mark.parametrize(
-    "tasks", [pytest.param(100, marks=pytest.mark.worlds), pytest.param(400, marks=pytest.mark.every)]
+    "tasks", [pytest.param(100, marks=pytest.mark.envs), pytest.param(400, marks=pytest.mark.every)]
 )
 @pytest.mark.parametrize("name", IDS)
 def test_the_expert_wins_hundreds(name, tasks):
@@ -218,7 +218,7 @@ def test_numbers_and_phrases_are_found_however_they_are_written():
 
 
 def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
-    env = world()
+    env = new_env()
     before = env.key()
     for action, told in [
         ("dance", "not a tool call: write one JSON object"),
@@ -245,7 +245,7 @@ def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
 
 
 def test_a_call_may_be_text_or_a_tool_call():
-    env = world()
+    env = new_env()
     call = {"name": "mail_folders", "arguments": {}}
     assert env.step(call)[0] == env.step(json.dumps(call))[0]
     spec = env.env_spec
@@ -254,7 +254,7 @@ def test_a_call_may_be_text_or_a_tool_call():
 
 
 def test_help_tells_the_task_and_every_tool():
-    env = world()
+    env = new_env()
     told = env.step({"name": "help", "arguments": {}})[0]
     assert env.opening in told
     usages = "\n".join(
@@ -266,7 +266,7 @@ def test_help_tells_the_task_and_every_tool():
 
 
 def test_a_call_that_is_refused_half_way_changes_nothing():
-    env = world("pay_someone")
+    env = new_env("pay_someone")
     account, *_ = do(env, "bank_accounts")
     key = env.key()
     payee = do(env, "bank_payees")[0]
@@ -280,7 +280,7 @@ def test_a_call_that_is_refused_half_way_changes_nothing():
 
 
 def test_the_apps_keep_their_books():
-    env = world("return_item")
+    env = new_env("return_item")
     account = do(env, "bank_accounts")[0]
     product = next(row for row in do(env, "shop_search")["found"] if row["in_stock"])
     assert "the basket is empty" in do(env, "shop_checkout", account=account["id"])
@@ -304,26 +304,26 @@ def test_the_apps_keep_their_books():
 def test_levels_draw_from_all_kinds_of_tasks():
     assert len(ONE_APP) >= 10
     assert len(SEVERAL) >= 10
-    seen = {step.name for task in range(30) for step in world(task=task, name="tools").job.plan}
+    seen = {step.name for task in range(30) for step in new_env(task=task, name="tools").job.plan}
     assert len(seen) > 15
-    assert re.search(r"\n1\. .*\n2\. .*\n3\. ", world(name="tools-long").opening)
+    assert re.search(r"\n1\. .*\n2\. .*\n3\. ", new_env(name="tools-long").opening)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
     for task in range(2):
-        env = world(kind, task)
+        env = new_env(kind, task)
         assert env.score() == (0, 0)
         whole = len(env.job.plan)
         assert play(env)["success"]
-        half = world(kind, task)
+        half = new_env(kind, task)
         if half.job.goals:
             play(half, whole - 1)  # all but the last call
             info = half.step({"name": "finish", "arguments": {}})[4]
         else:
             info = half.step({"name": "finish", "arguments": {"answer": "I do not know"}})[4]
         assert not info["success"]
-        more = world(kind, task)
+        more = new_env(kind, task)
         play(more, whole)
         do(more, "notes_add", title="Done", text="I was here")
         info = more.step(more.expert())[4]
@@ -336,13 +336,13 @@ def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
     [
         ("mail_delete", lambda env: {"mail": env.ids("mails")[0]}),
         ("contacts_change", lambda env: {"contact": env.ids("contacts")[0], "phone": "1"}),
-        ("mail_send", lambda env: {"to": "all@world.example", "subject": "x", "body": "y"}),
+        ("mail_send", lambda env: {"to": "all@env.example", "subject": "x", "body": "y"}),
         ("bank_add_payee", lambda env: {"name": "Me", "iban": "DE123456789"}),
         ("shop_add", lambda env: {"product": there(env)}),
     ],
 )
 def test_any_other_row_that_changes_is_a_failure(call, arguments):
-    env = world("move_money", 3)
+    env = new_env("move_money", 3)
     play(env, len(env.job.plan))
     assert env.score() == (2, 0)
     do(env, call, **arguments(env))
@@ -352,7 +352,7 @@ def test_any_other_row_that_changes_is_a_failure(call, arguments):
 
 
 def test_a_mistake_that_is_undone_is_forgiven():
-    env = world("move_money", 3)
+    env = new_env("move_money", 3)
     line = do(env, "shop_add", product=there(env))["line"]
     person = do(env, "contacts_search")["found"][0]
     do(env, "contacts_change", contact=person["id"], phone="1")
@@ -362,10 +362,10 @@ def test_a_mistake_that_is_undone_is_forgiven():
 
 
 def test_what_the_agent_says_of_itself_is_worth_nothing():
-    env = world("pay_invoice")
+    env = new_env("pay_invoice")
     assert env.step({"name": "finish", "arguments": {"answer": "success: True, reward 1, done perfectly"}})[1] == 0.0
     assert env.over
-    late = world("pay_invoice")
+    late = new_env("pay_invoice")
     play(late, len(late.job.plan))
     for _ in range(late.env_spec.max_turns - late.turn):
         *_, truncated, info = late.step({"name": "mail_folders", "arguments": {}})
@@ -373,18 +373,18 @@ def test_what_the_agent_says_of_itself_is_worth_nothing():
 
 
 def test_a_question_wants_the_answer_and_a_quiet_database():
-    env = world("spent", 1)
+    env = new_env("spent", 1)
     play(env, len(env.job.plan))
     right = env.job.answer_text
     assert env.step({"name": "finish", "arguments": {"answer": f"{right} euros"}})[1] == 1.0
-    wrong = world("spent", 1)
+    wrong = new_env("spent", 1)
     dump = " ".join(str(number / 100) for number in range(0, 3000, 7))
     assert "at most 200" in wrong.step({"name": "finish", "arguments": {"answer": dump}})[0]
     assert wrong.step({"name": "finish", "arguments": {"answer": "12.34"}})[1] == 0.0
 
 
 def test_the_expert_takes_up_what_others_began():
-    env = world("shopping_list", 2)
+    env = new_env("shopping_list", 2)
     for call in (step for step in env.job.plan if not step.goals):
         env.step({"name": call.name, "arguments": call.arguments})
     checkout = env.expert()
@@ -397,7 +397,7 @@ def test_the_expert_takes_up_what_others_began():
 
 
 def test_the_key_names_the_state_not_the_way_to_it():
-    one, other = world("new_details", 4), world("new_details", 4)
+    one, other = new_env("new_details", 4), new_env("new_details", 4)
     first = one.key()
     do(one, "mail_search", text="details")
     assert one.key() == first
@@ -407,7 +407,7 @@ def test_the_key_names_the_state_not_the_way_to_it():
         for step in steps:
             do(env, step.name, **step.arguments)
     assert one.key() == other.key() != first
-    assert world("new_details", 5).key() != first
+    assert new_env("new_details", 5).key() != first
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -451,7 +451,7 @@ def test_a_whole_task_over_mcp(name):
             return httpx.post(f"{url}/mcp", json=body).json()
 
         tools = rpc("tools/list")["result"]["tools"]
-        assert [tool["name"] for tool in tools] == [*env.world_tools, *env.tools]
+        assert [tool["name"] for tool in tools] == [*env.env_tools, *env.tools]
         assert all(tool["inputSchema"]["type"] == "object" for tool in tools)
         session_id = rpc("openenv/session/create")["result"]["session_id"]
         begin = {"session_id": session_id, "seed": 0, "split": "test", "index": 5}

@@ -1,4 +1,5 @@
-"""Browsers for worlds: tabs that share nothing and reach only their own pages, what is read of a page, and actions."""
+"""Browsers for environments: tabs that share nothing and reach only their own pages, what is read of a page, and
+actions."""
 
 from __future__ import annotations
 
@@ -444,4 +445,4 @@ def test_without_a_browser_one_sentence_says_how_to_get_one():
     )
     nowhere = {**os.environ, "PATH": "/nowhere", "PLAYWRIGHT_BROWSERS_PATH": "/nowhere"}
     done = subprocess.run([sys.executable, "-c", code], env=nowhere, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("web worlds need a Chromium: apt-get install chromium-headless-shell"), done
+    assert done.stdout.startswith("web environments need a Chromium: apt-get install chromium-headless-shell"), done

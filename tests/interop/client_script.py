@@ -2,7 +2,7 @@
 
     python client_script.py URL
 
-Prints one line for each thing that happened; the test compares them with what our world does.
+Prints one line for each thing that happened; the test compares them with what our environment does.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
     python openenv_server.py PORT [MAX_SESSIONS [async]]
 
-The world echoes: an action is {"text": str}, an observation {"text": str, "turn": int}; "please raise" raises; the
-third step ends the episode with reward 1. Port 0 takes a free one; "serving at URL" is printed once it listens. The
-world is written as `openenv init` writes one; with "async", as the coroutines that OpenEnv runs without a thread.
+The environment echoes: an action is {"text": str}, an observation {"text": str, "turn": int}; "please raise" raises;
+the third step ends the episode with reward 1. Port 0 takes a free one; "serving at URL" is printed once it listens. The
+environment is written as `openenv init` writes one; with "async", as the coroutines that OpenEnv runs without a thread.
 """
 
 import socket
@@ -57,12 +57,12 @@ class AsyncEcho(Echo):
 
 def main() -> None:
     port, sessions = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 64
-    world = AsyncEcho if sys.argv[3:] == ["async"] else Echo
+    env = AsyncEcho if sys.argv[3:] == ["async"] else Echo
     listener = socket.socket()
     listener.bind(("127.0.0.1", port))
     listener.listen(2048)
     print(f"serving at http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    app = create_fastapi_app(world, EchoAction, EchoObservation, max_concurrent_envs=sessions)
+    app = create_fastapi_app(env, EchoAction, EchoObservation, max_concurrent_envs=sessions)
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 
 

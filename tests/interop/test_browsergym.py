@@ -1,4 +1,4 @@
-"""BrowserGym's tasks as worlds: `make interop` installs BrowserGym beside this environment."""
+"""BrowserGym's tasks as environments: `make interop` installs BrowserGym beside this environment."""
 
 from __future__ import annotations
 
@@ -63,34 +63,34 @@ def test_a_task_of_another_benchmark_names_its_package(tmp_path):
 
 
 def test_a_page_is_solved_by_a_click_and_its_seed_comes_again(python):
-    world = registry.make("browsergym", python=python, task="miniwob.click-button")
-    first, info = world.reset(seed=0, options={"split": "test", "task": 4})
+    env = registry.make("browsergym", python=python, task="miniwob.click-button")
+    first, info = env.reset(seed=0, options={"split": "test", "task": 4})
     goal = re.findall(r'Task: Click on the "(.*)" button', first)[0]
-    wrong, _, terminated, _, info = world.step("click('no such')")
+    wrong, _, terminated, _, info = env.step("click('no such')")
     assert (terminated, info["valid_action"]) == (False, False)
     assert wrong.startswith("error: ")
     bid = re.findall(rf"\[(\d+)\] button '{goal}'", first)[0]
-    _, reward, terminated, _, info = world.step(f"click('{bid}')")
+    _, reward, terminated, _, info = env.step(f"click('{bid}')")
     assert (reward > 0, terminated, info["success"]) == (True, True, True)
-    assert world.reset(seed=0, options={"split": "test", "task": 4})[0] == first
-    process = world._child  # type: ignore[attr-defined]
+    assert env.reset(seed=0, options={"split": "test", "task": 4})[0] == first
+    process = env._child  # type: ignore[attr-defined]
     os.killpg(process.pid, signal.SIGKILL)
     with pytest.raises(EnvironmentCrashed, match="has ended"):
-        world.step("noop()")
-    world.close()
+        env.step("noop()")
+    env.close()
 
 
-def test_it_keeps_the_rules_of_worlds(python):
+def test_it_keeps_the_rules_of_envs(python):
     short = registry.get_spec("browsergym").model_copy(update={"max_turns": 3})
     findings = check_env(lambda: registry.make("browsergym", spec=short, python=python), tasks=2)
     assert not [str(finding) for finding in findings if not finding.ok]
 
 
 def test_closing_ends_its_processes(python):
-    world = registry.make("browsergym", python=python)
-    world.reset(seed=0)
-    pid = world._child.pid  # type: ignore[attr-defined]
-    world.close()
+    env = registry.make("browsergym", python=python)
+    env.reset(seed=0)
+    pid = env._child.pid  # type: ignore[attr-defined]
+    env.close()
     for _ in range(50):  # killed is not yet buried
         if not (left := subprocess.run(["pgrep", "--session", str(pid)], capture_output=True, text=True).stdout):
             break

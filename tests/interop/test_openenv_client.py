@@ -33,19 +33,19 @@ class Counter(Env):
 
 
 def expected(task: int) -> list[object]:
-    world = EchoEnv()
-    observation, _ = world.reset(seed=3, options={"split": "train", "task": task})
+    env = EchoEnv()
+    observation, _ = env.reset(seed=3, options={"split": "train", "task": task})
     seen: list[object] = [[observation, None, False]]
     done = False
     while not done:
-        observation, reward, terminated, truncated, _ = world.step(str(observation).rsplit(" ", 1)[-1])
+        observation, reward, terminated, truncated, _ = env.step(str(observation).rsplit(" ", 1)[-1])
         done = terminated or truncated
         seen.append([observation, reward, done])
     first = [seen[0][0], False]  # type: ignore[index]
     return [*seen, [f"mine-{task}", len(seen) - 1], "VALIDATION_ERROR", "EXECUTION_ERROR", first]
 
 
-def test_its_client_plays_our_world(run_upstream, our_server):
+def test_its_client_plays_our_env(run_upstream, our_server):
     assert json.loads(run_upstream("client_script.py", our_server)) == [expected(task) for task in range(4)]
 
 

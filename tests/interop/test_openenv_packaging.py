@@ -6,7 +6,7 @@ import json
 import subprocess
 
 from agentgym import EnvSpec
-from agentgym.cli.new_env import new_world
+from agentgym.cli.new_env import new_env
 
 READ = """
 import sys
@@ -19,8 +19,8 @@ print(OpenEnvYamlParser().parse(Path(sys.argv[1])).model_dump_json())
 """
 
 
-def test_a_new_worlds_manifest_is_valid_and_says_what_the_spec_says(upstream, tmp_path):
-    new_world("row-sort", tmp_path / "row-sort")
+def test_a_new_envs_manifest_is_valid_and_says_what_the_spec_says(upstream, tmp_path):
+    new_env("row-sort", tmp_path / "row-sort")
     done = subprocess.run([upstream, "-c", READ, str(tmp_path / "row-sort")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     manifest = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Our client plays a real OpenEnv server's world."""
+"""Our client plays a real OpenEnv server's environment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from agentgym.errors import EnvironmentCrashed, EpisodeLost
 
 def test_episodes_cuts_and_failures(openenv_server):
     async def main() -> None:
-        async with connect(openenv_server, spec={"max_turns": 5}) as world:
-            assert (world.spec.id, world.spec.max_turns) == ("Echo", 5)
-            session = world.session()
+        async with connect(openenv_server, spec={"max_turns": 5}) as env:
+            assert (env.spec.id, env.spec.max_turns) == ("Echo", 5)
+            session = env.session()
             assert (await session.reset(seed=4)).observation == "ready 4"
             steps = [await session.step(word) for word in "abc"]
             assert [step.observation for step in steps] == ["you said a", "you said b", "you said c"]

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer, with OpenEnv's client as its environment, trains on a world of ours."""
+"""TRL's GRPOTrainer, with OpenEnv's client as its environment, trains on an environment of ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def trl(upstream) -> None:
         pytest.skip("the interop environment has no trl: delete .venv-interop and run `make interop` again")
 
 
-def test_trl_trains_on_our_world(trl, our_server, run_upstream, tmp_path):
+def test_trl_trains_on_our_env(trl, our_server, run_upstream, tmp_path):
     told = run_upstream("trl_script.py", our_server, str(tmp_path))
     result = json.loads(told.rpartition("RESULT ")[2])
     assert (result["steps"], len(result["episodes"])) == (2, 8)

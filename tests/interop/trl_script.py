@@ -1,9 +1,9 @@
-"""TRL's GRPOTrainer trains on a world of ours: run by an interpreter that has the `trl` and `openenv` packages.
+"""TRL's GRPOTrainer trains on an environment of ours: run by an interpreter that has the `trl` and `openenv` packages.
 
     python trl_script.py URL FOLDER
 
 URL serves EchoEnv. A tiny model is taught one episode by heart, so that it calls the tool at all; then TRL's own
-rollouts play the world through OpenEnv's own client. Prints what TRL logged, and how the episodes went.
+rollouts play the environment through OpenEnv's own client. Prints what TRL logged, and how the episodes went.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPISODES: list[dict[str, Any]] = []
 """Words said and reward of every finished episode."""
 
 
-class World:
+class Env:
     """One episode after another, over one socket."""
 
     def __init__(self) -> None:
@@ -65,18 +65,18 @@ class World:
 
 def lesson() -> list[dict[str, Any]]:
     """The episode of task 0 as a conversation with tool calls, played by who can read."""
-    world = World()
-    seen = world.reset()
+    env = Env()
+    seen = env.reset()
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASK + seen}]
-    while not world._done:
+    while not env._done:
         word = seen.rsplit(" ", 1)[-1]
         call = {"type": "function", "function": {"name": "act", "arguments": {"action": word}}}
-        seen = world.act(word)
+        seen = env.act(word)
         messages += [
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": "act", "content": seen},
         ]
-    world._client.close()
+    env._client.close()
     return [*messages, {"role": "assistant", "content": "done"}]
 
 
@@ -107,7 +107,7 @@ def learn_by_heart(model: Any, ids: torch.Tensor) -> float:
 
 def main() -> None:
     torch.manual_seed(0)
-    messages, tools = lesson(), [get_json_schema(World.act)]
+    messages, tools = lesson(), [get_json_schema(Env.act)]
     text = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()), chat_template=TEMPLATE
     ).apply_chat_template(messages, tools=tools, tokenize=False)
@@ -144,7 +144,7 @@ def main() -> None:
     )
     data = Dataset.from_list([{"prompt": [{"role": "user", "content": ASK}]}] * 8)
     trainer = trl.GRPOTrainer(
-        model=model, args=options, train_dataset=data, processing_class=tokenizer, environment_factory=World
+        model=model, args=options, train_dataset=data, processing_class=tokenizer, environment_factory=Env
     )
     trainer.train()
     logged = [entry for entry in trainer.state.log_history if "loss" in entry]

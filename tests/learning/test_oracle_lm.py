@@ -1,4 +1,4 @@
-"""A tiny language model learns the oracle world, in words, by every assigner that asks for no other signal.
+"""A tiny language model learns the oracle environment, in words, by every assigner that asks for no other signal.
 
 Uniform words win 3 times in 16, and saying each room's first word always wins. The warm-up imitates an expert that is
 random nine times in ten, so that all of the rest is the assigner's doing.
@@ -41,7 +41,7 @@ NOT_HERE = {
     "filtered": "imitation: an update that is no policy gradient",
     "digiq": "a filter for imitation",
 }
-"""Their recipes are in test_recipes.py; test_credit_learning.py has them on the same world without words."""
+"""Their recipes are in test_recipes.py; test_credit_learning.py has them on the same environment without words."""
 LEARN_ALONE = [name for name, a in ASSIGNERS.items() if a.needs <= BY_ITSELF and name not in NOT_HERE]
 
 

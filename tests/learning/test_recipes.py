@@ -1,4 +1,5 @@
-"""Every shipped recipe is read, dry-run, and trained for two steps on a served world; it leaves a whole run folder."""
+"""Every shipped recipe is read, dry-run, and trained for two steps on a served environment; it leaves a whole run
+folder."""
 
 import asyncio
 import json
@@ -61,13 +62,14 @@ def small(recipe: str) -> list[str]:
     return [*SMALL, *size, *SMALLER.get(recipe, [])]
 
 
-WORLDS = {"spiral": "kuhn-poker-self"}
-"""Where a recipe needs another world than the oracle. The warm policy speaks none of its words, and loses by that."""
+ENVS = {"spiral": "kuhn-poker-self"}
+"""Where a recipe needs another environment than the oracle. The warm policy speaks none of its words, and loses by
+that."""
 
 
 @pytest.fixture(scope="module")
 def server():
-    with server_process(["oracle", *WORLDS.values()]) as url:
+    with server_process(["oracle", *ENVS.values()]) as url:
         yield f"{url}/envs"
 
 
@@ -85,9 +87,9 @@ def warm(served, tmp_path_factory):
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
-def test_a_recipe_trains_on_a_served_world(recipe, server, warm, tmp_path):
-    world = f"{server}/{WORLDS.get(recipe, 'oracle')}"
-    config = resolve(recipe, [*small(recipe), f"env.name={world}", f"model.path={warm}", "sft="])
+def test_a_recipe_trains_on_a_served_env(recipe, server, warm, tmp_path):
+    env = f"{server}/{ENVS.get(recipe, 'oracle')}"
+    config = resolve(recipe, [*small(recipe), f"env.name={env}", f"model.path={warm}", "sft="])
     outcome = asyncio.run(run(config, tmp_path / "run"))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["phase"] == "rl"]
@@ -103,7 +105,7 @@ def test_a_recipe_trains_on_a_served_world(recipe, server, warm, tmp_path):
             assert line["policy/engine_gap"] < 1e-4
     what_is_its_own(recipe, steps)
     assert outcome.after is not None
-    assert outcome.after.summary.overall.turns > 2  # the horizon of evaluation is the world's, whatever the stage
+    assert outcome.after.summary.overall.turns > 2  # the horizon of evaluation is the environment's, whatever the stage
     assert outcome.after.summary.overall.attempts == 4
     checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
     assert AutoModelForCausalLM.from_pretrained(checkpoint).num_parameters() > 0

@@ -139,11 +139,11 @@ def test_what_they_name_of_each_other_is_there() -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-def test_every_world_is_one_that_there_is() -> None:
+def test_every_env_is_one_that_there_is() -> None:
     from agentgym import registry
 
     for deployment in of_kind("Deployment"):
-        if deployment["metadata"]["labels"].get("part") == "world":
+        if deployment["metadata"]["labels"].get("part") == "env":
             (container,) = deployment["spec"]["template"]["spec"]["containers"]
             assert set(container["args"]) <= registry.list_envs().keys()
 

@@ -43,7 +43,7 @@ NODE = {
     "no_monitor": True,
 }  # fmt: skip
 """Two processes, and of Ray's own as few as it does with: each takes seconds to start."""
-WORLD = "keydoor"
+ENV = "keydoor"
 
 
 PAUSED = """
@@ -81,9 +81,9 @@ class PausedKeyDoor(KeyDoor):
             time.sleep(0.01)
         return super().act(action)
 """
-"""A world in which every other group waits in its first turn until the steps that the groups before it fill have been
-learned from, so that it goes on under other weights than it began under. The others are in the midst of whatever they
-do when the weights change."""
+"""An environment in which every other group waits in its first turn until the steps that the groups before it fill have
+been learned from, so that it goes on under other weights than it began under. The others are in the midst of whatever
+they do when the weights change."""
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def nodes(modules) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    spec = registry.get_spec(WORLD)
+    spec = registry.get_spec(ENV)
     return tiny.make_tokenizer(
         [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
     )
@@ -125,7 +125,7 @@ def config(**more: Any) -> Config:
     tree = {
         "name": "test",
         "run": {"steps": 3, "checkpoint_every": 1, "threads": 1},
-        "env": {"name": WORLD, "serve": False},
+        "env": {"name": ENV, "serve": False},
         "rollout": {
             "groups": 2, "group_size": 4, "max_new_tokens": 4, "max_length": 640, "concurrency": 8, "lockstep": True
         },
@@ -144,10 +144,10 @@ SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 240.0}
 
 def trainer_of(chosen: Config, tokenizer: Any, folder: Path, model: Any = None) -> Trainer:
     async def local() -> LocalSession:
-        return LocalSession(registry.make(WORLD))
+        return LocalSession(registry.make(ENV))
 
     first = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval()
-    return build(chosen, folder, registry.get_spec(WORLD), local, model or first, first, tokenizer)
+    return build(chosen, folder, registry.get_spec(ENV), local, model or first, first, tokenizer)
 
 
 def pids(actors: list[Any]) -> list[int]:
@@ -203,7 +203,7 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
         crew = trainer.engine.crew
         try:
             await trainer.publish()
-            episodes = [EpisodeSpec(WORLD, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
+            episodes = [EpisodeSpec(ENV, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
             whole = await trainer.runner.run(trainer.policy(7), episodes)
             before = await asyncio.to_thread(pids, crew.workers)
             again = asyncio.ensure_future(trainer.runner.run(trainer.policy(7), episodes))
@@ -274,8 +274,8 @@ def test_a_cluster_without_room_is_told_in_one_sentence(nodes, tokenizer, tmp_pa
 def streamed(
     trainer: Trainer, folder: Path, modules: Path
 ) -> tuple[list[Trajectory], list[dict[str, torch.Tensor]], list[float]]:
-    """A whole run in the paused world: what was learned from, the weights of every version, and the age of each step's
-    oldest token."""
+    """A whole run in the paused environment: what was learned from, the weights of every version, and the age of each
+    step's oldest token."""
     learned: list[Trajectory] = []
     weights: list[dict[str, torch.Tensor]] = []
     ages: list[float] = []
@@ -351,7 +351,7 @@ def test_workers_play_on_while_weights_change_and_every_token_names_those_that_s
 def test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed(nodes, tokenizer, tmp_path) -> None:
     """After new weights what it says of its tokens is what the learner says of them."""
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
-    short = {"name": WORLD, "serve": False, "max_turns": 3}
+    short = {"name": ENV, "serve": False, "max_turns": 3}
     placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
     chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short)
 

@@ -18,7 +18,7 @@ class Api:
     """POST and GET; `post` gives (status, JSON)."""
 
     def __init__(self, app: Any, prefix: str = "") -> None:
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://world{prefix}")
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://env{prefix}")
 
     async def post(self, path: str, **body: Any) -> tuple[int, Any]:
         reply = await self.http.post(path, json=body)

@@ -14,7 +14,7 @@ import pytest
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.testing import EchoEnv
 from agentgym_servers.env_server.app import create_app
-from agentgym_servers.env_server.workers.env_call import worlds_of
+from agentgym_servers.env_server.workers.env_call import envs_of
 from agentgym_servers.env_server.workers.worker import LocalWorker
 
 ECHO = "agentgym.testing:EchoEnv"
@@ -153,10 +153,10 @@ def test_leases_are_swept_without_anybody_asking():
     app = create_app([ECHO], lease_s=0.2)
 
     async def main():
-        from agentgym_servers.env_server.workers.env_call import worlds_of
+        from agentgym_servers.env_server.workers.env_call import envs_of
 
         async with app.router.lifespan_context(app):
-            app.state.sessions.open(worlds_of([ECHO])["echo"])
+            app.state.sessions.open(envs_of([ECHO])["echo"])
             async with asyncio.timeout(10):
                 while app.state.sessions.live:
                     await asyncio.sleep(0.02)
@@ -183,7 +183,7 @@ def test_no_room(play):
     play(create_app([ECHO], max_sessions=2, clock=lambda: now[0]), script)
 
 
-def test_a_world_that_hangs_loses_its_session_alone(play):
+def test_an_env_that_hangs_loses_its_session_alone(play):
     app = create_app({"hangs": lambda: EchoEnv(hang_at=1, hang_s=2.5, step_deadline_s=0.5)}, max_sessions=2)
 
     async def script(api):
@@ -203,7 +203,7 @@ def test_a_world_that_hangs_loses_its_session_alone(play):
         await api.begin()  # ... until it returns
         assert (await api.get("/health"))[1] == {
             "status": "healthy",
-            "world": "hangs",
+            "env": "hangs",
             "sessions": 2,
             "stuck": 0,
             "env_sessions": 2,
@@ -222,7 +222,7 @@ def test_a_request_may_ask_for_a_shorter_deadline(play):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_a_world_that_raises_ends_its_session(play, inline):
+def test_an_env_that_raises_ends_its_session(play, inline):
     async def script(api):
         session_id = await api.begin()
         status, crash = await api.step(session_id, "x", 0)
@@ -245,7 +245,7 @@ def test_a_world_that_raises_ends_its_session(play, inline):
         ("end", "should be bools"),
     ],
 )
-def test_a_world_that_answers_garbage_ends_its_session(play, garbage, complaint):
+def test_an_env_that_answers_garbage_ends_its_session(play, garbage, complaint):
     async def script(api):
         session_id = await api.begin()
         return await api.step(session_id, "x", 0), await api.step(session_id, "x", 0)
@@ -277,7 +277,7 @@ class Odd(EchoEnv):
             raise RuntimeError("cannot close")
 
 
-def test_numpy_in_info_is_converted_and_odd_worlds_do_no_harm(play, caplog):
+def test_numpy_in_info_is_converted_and_odd_envs_do_no_harm(play, caplog):
     async def script(api):
         status, reply = await api.post("/reset")
         assert status == 200
@@ -346,7 +346,7 @@ def test_requests_that_are_wrong(play):
     play(create_app([ECHO], max_body_bytes=2**20), script)
 
 
-def test_several_worlds(play):
+def test_several_envs(play):
     app = create_app({"first": EchoEnv, "second": lambda: EchoEnv(max_turns=2)})
 
     async def script(api):
@@ -358,7 +358,7 @@ def test_several_worlds(play):
         assert (await api.get("/metadata"))[1]["agentgym"]["spec"]["max_turns"] == 8
         assert (await api.get("/envs/second/metadata"))[1]["agentgym"]["spec"]["max_turns"] == 2
         session_id = (await api.post("/envs/second/reset"))[1]["session_id"]
-        assert (await api.step(session_id))[0] == 404  # the root is the first world
+        assert (await api.step(session_id))[0] == 404  # the root is the first environment
         body = {"session_id": session_id, "action": {"text": "x"}}
         assert (await api.post("/envs/second/step", **body))[1]["truncated"] is False
         assert (await api.post("/envs/second/step", **body))[1]["truncated"] is True
@@ -422,11 +422,11 @@ class Dice(EchoEnv):
 
 @pytest.mark.parametrize("where", ["inline", "thread", "process"])
 def test_a_seed_of_restore_gives_the_fork_another_future(play, where, tmp_path, monkeypatch):
-    (tmp_path / "dice_world.py").write_text(DICE)
+    (tmp_path / "dice_env.py").write_text(DICE)
     monkeypatch.syspath_prepend(tmp_path)
 
     def make() -> Any:
-        return pkgutil.resolve_name("dice_world:Dice")(inline=where == "inline")
+        return pkgutil.resolve_name("dice_env:Dice")(inline=where == "inline")
 
     async def script(api):
         session_id = await api.begin(seed=5)
@@ -445,8 +445,8 @@ def test_a_seed_of_restore_gives_the_fork_another_future(play, where, tmp_path, 
         status, refused = await api.post("/restore", snapshot=snapshot, seed=-1)
         assert (status, refused["code"]) == (422, "BAD_REQUEST")
 
-    play(create_app(["dice_world:Dice"] if where == "process" else {"dice": make}), script)
-    sys.modules.pop("dice_world", None)
+    play(create_app(["dice_env:Dice"] if where == "process" else {"dice": make}), script)
+    sys.modules.pop("dice_env", None)
 
 
 def test_snapshots_that_are_none(play):
@@ -463,7 +463,7 @@ class Plain(EchoEnv):
     env_spec = EchoEnv.env_spec.model_copy(update={"capabilities": ()})
 
 
-def test_abilities_a_world_does_not_have(play):
+def test_abilities_an_env_does_not_have(play):
     async def script(api):
         session_id = await api.begin()
         for verb in ("expert", "hint", "snapshot"):
@@ -526,19 +526,19 @@ def test_images_cross_the_wire(play):
     assert schema["required"] == ["text", "image"]
 
 
-def test_worlds_that_cannot_be_served(monkeypatch):
+def test_envs_that_cannot_be_served(monkeypatch):
     with pytest.raises(UnknownEnvironment):
-        create_app(["no-such-world"])
-    with pytest.raises(ConfigError, match="at least one world"):
+        create_app(["no-such-env"])
+    with pytest.raises(ConfigError, match="at least one environment"):
         create_app([])
     with pytest.raises(ConfigError, match="'echo'"):
         create_app([ECHO, ECHO])
     monkeypatch.setattr("agentgym.registry.get_spec", lambda name: EchoEnv.env_spec)
     with pytest.raises(MissingDependency, match="no_such_package"):
-        create_app(["no_such_package:World"])
+        create_app(["no_such_package:Env"])
 
 
-def test_every_call_of_a_world_comes_from_one_thread():
+def test_every_call_of_an_env_comes_from_one_thread():
     threads = set()
 
     class Watched(EchoEnv):
@@ -553,12 +553,12 @@ def test_every_call_of_a_world_comes_from_one_thread():
         def close(self) -> None:
             threads.add(threading.get_ident())
 
-    world = worlds_of({"watched": Watched})["watched"]
+    env = envs_of({"watched": Watched})["watched"]
     threads.clear()
     freed = threading.Event()
 
     async def main() -> None:
-        worker = LocalWorker(world)
+        worker = LocalWorker(env)
         await worker.call("reset", 0, {}, deadline_s=5)
         for _ in range(3):
             await worker.call("step", "x", deadline_s=5)

@@ -22,12 +22,12 @@ def played(replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def clean_run(episodes: int) -> list[dict[str, Any]]:
-    world, replies = EchoEnv(), []
+    env, replies = EchoEnv(), []
     for episode in range(episodes):
-        observation, info = world.reset(seed=episode, options={"task": 0})
+        observation, info = env.reset(seed=episode, options={"task": 0})
         replies.append((observation, None, False, False, info, 0))
         for index, action in enumerate(ACTIONS):
-            replies.append((*world.step(action), index + 1))
+            replies.append((*env.step(action), index + 1))
     texts = [({"text": first, "metadata": {}}, *rest) for first, *rest in replies]
     return [dict(zip(PARTS, (o, r, te, tr, i, n))) for o, r, te, tr, i, n in texts]
 
@@ -59,7 +59,7 @@ def test_disorder_on_the_way_changes_nothing(inline: bool, data: st.DataObject):
 
     async def main() -> tuple[list[dict[str, Any]], int]:
         app = create_app({"echo": lambda: EchoEnv(inline=inline)})
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://world") as http:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://env") as http:
             session_id, replies, turn = "", [], 0
 
             async def stray(kind: str, episode: int, index: int, now: tuple[int, int]) -> None:

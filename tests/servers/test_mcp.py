@@ -20,7 +20,7 @@ ADD = {"type": "object", "properties": {"by": {"type": "integer"}}, "required": 
 
 
 class Counter(Env):
-    """A world whose actions are tools: `add` counts up, ten ends the episode."""
+    """An environment whose actions are tools: `add` counts up, ten ends the episode."""
 
     env_spec = EnvSpec(
         id="counter",
@@ -69,7 +69,7 @@ def test_tools_are_listed_under_both_names_of_their_schema(url):
     assert tools[0]["inputSchema"] == tools[0]["input_schema"] == ADD
 
 
-def test_a_call_without_a_session_is_made_in_a_fresh_world(url):
+def test_a_call_without_a_session_is_made_in_a_fresh_env(url):
     for _ in range(2):
         result = rpc(url, "tools/call", name="add", arguments={"by": 3})["result"]
         assert result["data"] == "3"
@@ -128,7 +128,7 @@ def test_requests_that_are_wrong(url, body, code):
     assert live(url) == 0
 
 
-def test_a_world_of_words_has_no_tools(url):
+def test_an_env_of_words_has_no_tools(url):
     error = rpc(f"{url}/envs/echo", "tools/list")["error"]
     assert error["code"] == -32603
     assert "does not support MCP" in error["message"]

@@ -19,7 +19,7 @@ ECHO = "agentgym.testing:EchoEnv"
 
 
 async def page(api: Any) -> dict[tuple[str, ...], float]:
-    """(name, label values but the world's "echo" ...) -> value, and that the page can be read."""
+    """(name, label values but the environment's "echo" ...) -> value, and that the page can be read."""
     reply = await api.http.get("/metrics")
     assert reply.status_code == 200
     assert reply.headers["content-type"].startswith("text/plain")
@@ -68,7 +68,7 @@ def test_the_page_counts_what_happened(play):
     play(app, script)
 
 
-def test_two_servers_of_one_process_count_apart_and_worlds_apart(play):
+def test_two_servers_of_one_process_count_apart_and_envs_apart(play):
     other = create_app([ECHO])
 
     async def script(api):
@@ -115,8 +115,8 @@ def test_a_histogram_counts_each_value_once_in_its_bucket():
 
 
 def test_logs_are_json_lines_and_show_no_whole_session_id():
-    world = "agentgym.testing:ChaosEnv"
-    command = [sys.executable, "-m", "agentgym_servers.env_server.app", world, "--port", "0", "--log-format", "json"]
+    env = "agentgym.testing:ChaosEnv"
+    command = [sys.executable, "-m", "agentgym_servers.env_server.app", env, "--port", "0", "--log-format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         url = server.stdout.readline().split()[-1]
         session_id = httpx.post(f"{url}/reset").json()["session_id"]
@@ -126,7 +126,7 @@ def test_logs_are_json_lines_and_show_no_whole_session_id():
         _, log = server.communicate(timeout=20)
     events = [json.loads(line) for line in log.splitlines()]
     assert [event["event"] for event in events] == ["worker started", "worker ended", "session ended"]
-    assert {event["world"] for event in events} == {"chaos"}
+    assert {event["env"] for event in events} == {"chaos"}
     assert events[2]["code"] == "ENVIRONMENT_CRASHED"
     assert events[2]["session"] == session_id[:8]
     assert {"time", "level", "logger"} <= events[2].keys()

@@ -25,7 +25,7 @@ from agentgym_servers.web.run import serve_in_thread
 EXAMPLES = 10
 """Of each operation."""
 REFUSALS = (400, 401, 403, 404, 405, 409, 410, 413, 422, 429)
-EXPECTED = {"CAPACITY_REACHED": 503, "DEADLINE_EXCEEDED": 504, "WORLD_UNREACHABLE": 502}
+EXPECTED = {"CAPACITY_REACHED": 503, "DEADLINE_EXCEEDED": 504, "ENVIRONMENT_UNREACHABLE": 502}
 """What a server may say of itself; any other status of 500 and more is a defect."""
 SETTINGS = settings(
     max_examples=EXAMPLES,
@@ -39,22 +39,22 @@ CLOSED = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[str]:
-    """A server of a world that runs inline and of one in threads."""
+def env() -> Iterator[str]:
+    """A server of an environment that runs inline and of one in threads."""
     with serve_in_thread(create_app({"echo": EchoEnv, "threaded": lambda: EchoEnv(inline=False)}, lease_s=30)) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def gateway(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, list[str]]]:
-    """A gateway of that world: its URL, a key, and what must never be told."""
+def gateway(env: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, list[str]]]:
+    """A gateway of that environment: its URL, a key, and what must never be told."""
     registry = Registry(f"sqlite:///{tmp_path_factory.mktemp('gateway') / 'gateway.db'}")
     with contextlib.closing(registry):
         key, secret = new_key("fuzzer", SCOPES)
         registry.add_key(key)
         with serve_in_thread(create_gateway(registry)) as url:
             headers = {"Authorization": f"Bearer {secret}"}
-            body = {"name": "echo", "url": f"{world}/envs/echo", "check_tasks": 1}
+            body = {"name": "echo", "url": f"{env}/envs/echo", "check_tasks": 1}
             assert httpx.post(f"{url}/environments", json=body, headers=headers, timeout=60).status_code == 201
             yield url, secret, [secret, secret.split("_", 2)[2], key.digest]
 
@@ -65,11 +65,11 @@ def http() -> Iterator[httpx.Client]:
         yield client
 
 
-def fuzz(url: str, worlds: list[str], headers: dict[str, str], check: Callable[[Any], None]) -> None:
+def fuzz(url: str, envs: list[str], headers: dict[str, str], check: Callable[[Any], None]) -> None:
     """Ask every operation that the server describes, half of the time in a session that there is."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers)
     with httpx.Client(base_url=url, headers=headers) as http:
-        sessions = {name: begin(http, name) for name in worlds}
+        sessions = {name: begin(http, name) for name in envs}
         operations = [found.ok() for found in schema.get_all_operations()]
         paths = {operation.path for operation in operations}
         for operation in operations:
@@ -80,7 +80,7 @@ def fuzz(url: str, worlds: list[str], headers: dict[str, str], check: Callable[[
                 cases.append(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
 
             @SETTINGS
-            @given(case=st.one_of(cases), name=st.sampled_from(worlds), known=st.booleans())
+            @given(case=st.one_of(cases), name=st.sampled_from(envs), known=st.booleans())
             def ask(case: Any, name: str, known: bool) -> None:
                 if known:
                     sessions[name] = settle(http, name, sessions[name])
@@ -91,7 +91,7 @@ def fuzz(url: str, worlds: list[str], headers: dict[str, str], check: Callable[[
 
             ask()
         assert http.get("/health").json()["status"] == "healthy"
-        for name in worlds:
+        for name in envs:
             begin(http, name)
 
 
@@ -108,7 +108,7 @@ def settle(http: httpx.Client, name: str, session_id: str) -> str:
 
 
 def place(case: Any, name: str, session_id: str) -> None:
-    """Turn the case to a world and session that there are, unless it would remove the world."""
+    """Turn the case to an environment and session that there are, unless it would remove the environment."""
     if case.method == "DELETE":
         return
     for key, value in {"name": name, "env": name, "session_id": session_id}.items():
@@ -147,8 +147,8 @@ def typed(reply: Any) -> None:
     assert expected, (reply.status_code, reply.text)
 
 
-def test_every_endpoint_of_an_environment_server(world):
-    fuzz(world, ["echo", "threaded"], {}, typed)
+def test_every_endpoint_of_an_environment_server(env):
+    fuzz(env, ["echo", "threaded"], {}, typed)
 
 
 def test_every_endpoint_of_a_gateway(gateway):

@@ -35,7 +35,7 @@ class Unopened(EchoEnv):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    worlds = {
+    envs = {
         "echo": EchoEnv,
         "threaded": lambda: EchoEnv(inline=False),
         "gated": lambda: Gated(inline=False),
@@ -45,7 +45,7 @@ def url() -> Iterator[str]:
         "unopened": Unopened,
     }
     Unopened.broken = False
-    with serve_in_thread(create_app(worlds)) as url:
+    with serve_in_thread(create_app(envs)) as url:
         Unopened.broken = True
         yield url
 
@@ -68,9 +68,9 @@ def error(frame: Any) -> str:
     return frame["data"]["code"]
 
 
-@pytest.mark.parametrize("world", ["echo", "threaded"])
-def test_an_episode_frame_by_frame(dial, url, world):
-    wire = dial(f"{url}/envs/{world}/ws")
+@pytest.mark.parametrize("env", ["echo", "threaded"])
+def test_an_episode_frame_by_frame(dial, url, env):
+    wire = dial(f"{url}/envs/{env}/ws")
     assert wire.ask({"type": "state"}) == {"type": "state", "data": {"episode_id": None, "step_count": 0}}
     assert wire.ask({"type": "reset", "data": {"index": 0, "seed": 3, "episode_id": "mine"}}) == {
         "type": "observation",
@@ -183,7 +183,7 @@ def test_the_session_ends_with_its_socket(dial, url):
     GATE.set()
 
 
-def test_a_world_that_fails_and_a_reset_after_it(dial, url):
+def test_an_env_that_fails_and_a_reset_after_it(dial, url):
     wire = dial(f"{url}/envs/crash/ws")
     wire.ask({"type": "reset"})
     wire.ask({"type": "step", "data": {"text": "x"}})
@@ -200,7 +200,7 @@ def test_a_world_that_fails_and_a_reset_after_it(dial, url):
     assert "0.1 s" in late["data"]["message"]
 
 
-def test_a_world_that_cannot_be_opened(dial, url):
+def test_an_env_that_cannot_be_opened(dial, url):
     wire = dial(f"{url}/envs/unopened/ws")
     refused = wire.ask({"type": "reset"})
     assert (error(refused), refused["data"]["factory_name"]) == ("FACTORY_ERROR", "unopened")
@@ -296,7 +296,7 @@ def test_looking_a_session_up(url):
     httpx.post(f"{url}/step", json={"session_id": session_id, "action": {"text": "x"}})
     assert httpx.get(f"{url}/sessions/{session_id}").json() == {
         "session_id": session_id,
-        "world": "echo",
+        "env": "echo",
         "step": 1,
         "episode_id": "looked-up",
         "busy": False,

@@ -115,12 +115,12 @@ def test_a_server_that_stops_sends_those_who_wait_away():
 
     async def main() -> None:
         from agentgym.errors import AtCapacity
-        from agentgym_servers.env_server.workers.env_call import worlds_of
+        from agentgym_servers.env_server.workers.env_call import envs_of
 
         async with app.router.lifespan_context(app):
-            (world,) = worlds_of([ECHO]).values()
-            app.state.sessions.open(world)
-            waiter = app.state.sessions.admit(world, None, 30.0)
+            (env,) = envs_of([ECHO]).values()
+            app.state.sessions.open(env)
+            waiter = app.state.sessions.admit(env, None, 30.0)
         with pytest.raises(AtCapacity):
             await waiter
 

@@ -64,10 +64,10 @@ with server_process([{ECHO!r}]) as url:
 
 
 def test_a_server_that_cannot_start_says_why(monkeypatch):
-    with pytest.raises(UsageError, match="no-such-world"), server_process(["no-such-world"]):
+    with pytest.raises(UsageError, match="no-such-env"), server_process(["no-such-env"]):
         pass
-    with pytest.raises(SystemExit, match="no world is called"):
-        main(["no-such-world"])
+    with pytest.raises(SystemExit, match="no environment is called"):
+        main(["no-such-env"])
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

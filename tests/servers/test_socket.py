@@ -29,19 +29,19 @@ class Gated(EchoEnv):
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    worlds = {
+    envs = {
         "echo": EchoEnv,
         "gated": lambda: Gated(inline=False),
         "crash": lambda: EchoEnv(crash_at=1),
         "slow": lambda: EchoEnv(latency_s=0.2),
     }
-    with serve_in_thread(create_app(worlds, max_body_bytes=LARGEST, lease_s=60)) as url:
+    with serve_in_thread(create_app(envs, max_body_bytes=LARGEST, lease_s=60)) as url:
         yield url
 
 
 @pytest.fixture
 def wire(dial, url):
-    """A socket of the first world, greeted."""
+    """A socket of the first environment, greeted."""
     wire = dial(f"{url}/ws?ext=1")
     wire.hear()
     return wire
@@ -61,7 +61,7 @@ def step(session_id: str, text: str, index: int | None = None, **more: Any) -> d
 def test_an_episode_is_the_same_as_over_http(dial, url, wire):
     assert dial(f"{url}/envs/slow/ws?ext=1").hear() == {
         "type": "hello",
-        "data": {"protocol": "1", "world": "slow", "lease_s": 60, "max_frame_bytes": LARGEST},
+        "data": {"protocol": "1", "env": "slow", "lease_s": 60, "max_frame_bytes": LARGEST},
     }
     session_id = begin(wire)
     with httpx.Client(base_url=url) as http:
@@ -216,7 +216,7 @@ def test_a_large_answer_and_many_frames_at_once(wire):
     assert {wire.hear()["id"] for _ in range(500)} == set(range(500))
 
 
-def test_a_world_that_is_not_there(dial, url):
+def test_an_env_that_is_not_there(dial, url):
     from websockets.exceptions import InvalidStatus
 
     with pytest.raises(InvalidStatus) as refused:

@@ -1,4 +1,4 @@
-"""MCP by its own transport: the protocol's official client against a served world, and what it must refuse."""
+"""MCP by its own transport: the protocol's official client against a served environment, and what it must refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Worlds in worker processes: what harms one process ends its own sessions, with a typed error, and nothing else."""
+"""Environments in worker processes: what harms one process ends its own sessions, with a typed error, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from agentgym_servers.env_server.app import create_app
 CHAOS = "agentgym.testing:ChaosEnv"
 ECHO = "agentgym.testing:EchoEnv"
 
-WORLDS = '''
+ENVS = '''
 import mmap, os, pathlib, sys, threading, time
 from agentgym.testing import ChaosEnv
 
@@ -29,7 +30,7 @@ CHILD = "agentgym_servers.env_server.workers.worker_main" in sys.orig_argv
 
 
 class Other(ChaosEnv):
-    """Another world, to be in processes of its own."""
+    """Another env, to be in processes of its own."""
 
     env_spec = ChaosEnv.env_spec.model_copy(update={"id": "other"})
 
@@ -66,10 +67,10 @@ if CHILD and pathlib.Path(__file__).with_name("broken").exists():
 
 @pytest.fixture
 def other(tmp_path, monkeypatch) -> str:
-    (tmp_path / "odd_worlds.py").write_text(WORLDS)
+    (tmp_path / "odd_envs.py").write_text(ENVS)
     monkeypatch.syspath_prepend(tmp_path)
-    yield "odd_worlds:Other"
-    sys.modules.pop("odd_worlds", None)
+    yield "odd_envs:Other"
+    sys.modules.pop("odd_envs", None)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -163,7 +164,7 @@ def test_an_env_past_its_deadline_does_not_disturb_others(play):
     play(app, script)
 
 
-def test_a_world_that_returns_after_its_deadline_is_forgiven(play):
+def test_an_env_that_returns_after_its_deadline_is_forgiven(play):
     async def script(api):
         (late, pid), _ = await processes(api, 2)
         assert (await api.step(late, "sleep 0.6", 1, timeout_s=0.2))[0] == 504
@@ -219,7 +220,7 @@ def test_prints_of_an_env_go_to_the_log_not_the_protocol(play, other, caplog):
     caplog.set_level(logging.INFO, "agentgym_servers")
 
     def printed() -> list[str]:
-        return [r.fields["line"] for r in caplog.records if r.message == "world printed"]  # type: ignore[attr-defined]
+        return [r.fields["line"] for r in caplog.records if r.message == "environment printed"]  # type: ignore[attr-defined]
 
     async def script(api):
         ((session, _),) = await processes(api, 1)
@@ -277,7 +278,7 @@ def test_abilities_that_answer_garbage_are_typed(play, inline):
     play(create_app({"vague": lambda: Vague(inline=inline)}), script)
 
 
-def test_a_world_that_cannot_be_imported_in_its_process_says_why(play, other, tmp_path):
+def test_an_env_that_cannot_be_imported_in_its_process_says_why(play, other, tmp_path):
     async def script(api):
         (tmp_path / "broken").touch()
         for complaint in ("the disk is on fire", "tried again in"):

@@ -99,7 +99,7 @@ def play(
     model: Any,
     tokenizer: Any,
     *,
-    world: str = "keydoor",
+    env: str = "keydoor",
     episodes: int = 6,
     temperature: float = 1.0,
     lockstep: bool = False,
@@ -110,33 +110,33 @@ def play(
     engine: Any = None,
     salt: int = 0,
 ) -> list[Trajectory]:
-    """Episodes of a real world, two attempts at each task."""
+    """Episodes of a real environment, two attempts at each task."""
     template = ChatTemplate(tokenizer)
     engine = engine or InProcessEngine(model, max_sequences=episodes, max_length=max_length, lockstep=lockstep)
     policy = TokenPolicy(engine, template, Sampling(temperature, max_new_tokens, template.stop_ids()), (salt,))
 
     async def open_session() -> LocalSession:
-        return LocalSession(registry.make(world))
+        return LocalSession(registry.make(env))
 
     runner = Runner(open_session, harness or PromptFormat(), Limits(max_turns), episodes)
-    tasks = registry.get_spec(world).splits["train"]
+    tasks = registry.get_spec(env).splits["train"]
     return asyncio.run(
-        runner.run(policy, [EpisodeSpec(world, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
+        runner.run(policy, [EpisodeSpec(env, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])
     )
 
 
 def told(
-    tokenizer: Any, *, world: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
+    tokenizer: Any, *, env: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
 ) -> SignalContext:
     """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
     `model`'s, else 0."""
-    spec, template = registry.get_spec(world), ChatTemplate(tokenizer)
+    spec, template = registry.get_spec(env), ChatTemplate(tokenizer)
 
     async def open_session() -> LocalSession:
-        return LocalSession(registry.make(world))
+        return LocalSession(registry.make(env))
 
     tasks = spec.splits["train"]
-    episodes = [EpisodeSpec(world, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
+    episodes = [EpisodeSpec(env, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
     runner = Runner(open_session, PromptFormat(), Limits(None), groups * size)
     played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
     tokenised = [tokenize(t, spec, PromptFormat(), template) for t in played]
@@ -171,9 +171,9 @@ SMALL = (
 
 
 def trained(recipe: str, warm: tuple[str, Path], folder: Path, *overrides: str) -> list[dict[str, Any]]:
-    """Three steps of a recipe with a warm model on a served world: the metrics of each."""
-    world, model = warm
-    options = ["run.steps=3", "run.checkpoint_every=3", "sft=", f"model.path={model}", f"env.name={world}"]
+    """Three steps of a recipe with a warm model on a served environment: the metrics of each."""
+    env, model = warm
+    options = ["run.steps=3", "run.checkpoint_every=3", "sft=", f"model.path={model}", f"env.name={env}"]
     asyncio.run(run(resolve(recipe, [*SMALL, *options, *overrides]), folder))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["phase"] == "rl"]
@@ -248,15 +248,15 @@ def chatty(tokenizer: Any) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def warm_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """(URL of the oracle world on a server of its own, a model that knows its words and sometimes wins)."""
+    """(URL of the oracle environment on a server of its own, a model that knows its words and sometimes wins)."""
     folder = tmp_path_factory.mktemp("warm") / "run"
     options = ["sft.demonstrations=48", "sft.max_steps=45", "sft.lr=5e-3", "sft.noise=0.7", "sft.stop_at_success="]
     tiny = ["model.tiny.hidden_size=32", "model.tiny.layers=2"]
     with server_process(["oracle"]) as url:
-        world = f"{url}/envs/oracle"
-        config = resolve("reinforce", [*SMALL, *options, *tiny, "run.steps=0", f"env.name={world}"])
+        env = f"{url}/envs/oracle"
+        config = resolve("reinforce", [*SMALL, *options, *tiny, "run.steps=0", f"env.name={env}"])
         asyncio.run(run(config, folder))
-        yield world, folder / "checkpoints" / "step-000000"
+        yield env, folder / "checkpoints" / "step-000000"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -125,10 +125,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_run_with_adapters_goes_on_to_the_bit(kit, warm_oracle, tmp_path, dtype) -> None:
     """Warm-up, two checkpoints, the second one lost. Each is a whole model that transformers loads."""
-    world, model = warm_oracle
+    env, model = warm_oracle
     folder = tmp_path / "run"
     config = resolve("ppo-turn", [
-        *kit.small, f"model.path={model}", f"env.name={world}", "run.steps=4", "run.checkpoint_every=2",
+        *kit.small, f"model.path={model}", f"env.name={env}", "run.steps=4", "run.checkpoint_every=2",
         "rollout.lockstep=true", "model.lora.rank=4", f"model.dtype={dtype}", "loss.kl=0.1", "optim.lr=1e-2",
         "sft.demonstrations=16", "sft.max_steps=3", "sft.stop_at_success=", "sft.lr=1e-2", "value.trunk=shared",
     ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The bench from beginning to end on the oracle world in words, and what it refuses."""
+"""The bench from beginning to end on the oracle environment in words, and what it refuses."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WARM = (
 )  # fmt: skip
 
 
-def config(world: str, *overrides: str) -> Any:
+def config(env: str, *overrides: str) -> Any:
     plain = ("eval.tasks=0", "eval.split=train", "run.steps=0", "env.serve=false")
-    return resolve("quickstart", [*plain, f"env.name={world}", *WARM, *overrides])
+    return resolve("quickstart", [*plain, f"env.name={env}", *WARM, *overrides])
 
 
 def measure(chosen: Any, folder: Path, options: BenchOptions) -> Result:
@@ -118,9 +118,9 @@ class Brittle(Oracle):
 
 
 def test_a_crash_while_branching_costs_only_its_continuations(policy, tmp_path, monkeypatch):
-    (tmp_path / "brittle_world.py").write_text(BRITTLE)
+    (tmp_path / "brittle_env.py").write_text(BRITTLE)
     monkeypatch.syspath_prepend(tmp_path)
-    chosen = config("brittle_world:Brittle", "sft=", f"model.path={policy}")
+    chosen = config("brittle_env:Brittle", "sft=", f"model.path={policy}")
     found = measure(chosen, tmp_path / "run", replace(SMALL, only=("rloo", "gigpo"), width=0))
     assert found.branched.lost > 5
     assert f"{found.branched.lost} were lost to failures" in summary(found)
@@ -133,7 +133,7 @@ def test_a_policy_that_never_wins_is_refused_at_once(tmp_path):
         measure(config("oracle", "sft.max_steps=1"), tmp_path / "run", SMALL)
 
 
-def test_a_world_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
+def test_an_env_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["credit", "bench", "agentgym.testing:ChaosEnv", "sft=", "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
@@ -145,7 +145,7 @@ def test_a_world_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["oracle", "wordle"], "give one world, not oracle and wordle"),
+        (["oracle", "wordle"], "give one environment, not oracle and wordle"),
         (["--policy", "x", "--recipe", "gigpo"], "give --policy or --recipe, not both"),
         (["--groups", "1"], "are at least 2"),
         (["oracle", "--assigner", "magic"], "there is no assigner 'magic'"),
@@ -180,10 +180,10 @@ def test_what_an_assigner_lacks_is_told_in_words():
     alone = toy_batch([[0, 1], [1, 0]], groups=[0, 1], role_N=[0, 0, 0, 0])
     told = {name: unfit(contestant, alone) for name, contestant in entered.items()}
     assert told["rloo"] == told["gigpo"] == "it compares attempts at one task, and there is one attempt at each"
-    assert told["rae"] == "it compares roles, and the world has one player"
+    assert told["rae"] == "it compares roles, and the environment has one player"
     assert not told["turn_gae"]
     nameless = toy_batch([[0, 1], [1, 0]], groups=[0, 0])
-    assert unfit(entered["gigpo"], nameless) == "it compares equal states, and the world names none"
+    assert unfit(entered["gigpo"], nameless) == "it compares equal states, and the environment names none"
     assert not unfit(entered["rloo"], nameless)
 
 

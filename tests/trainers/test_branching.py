@@ -1,4 +1,5 @@
-"""Branching against what is known: the oracle world in closed form, exact tokens, calibrated errors, and crashes."""
+"""Branching against what is known: the oracle environment in closed form, exact tokens, calibrated errors, and
+crashes."""
 
 from __future__ import annotations
 
@@ -112,10 +113,10 @@ def test_the_same_over_the_wire():
 
     async def main() -> tuple[np.ndarray, np.ndarray]:
         with serve_in_thread(create_app(["oracle"])) as url:
-            async with connect(url) as world:
+            async with connect(url) as env:
 
                 async def open_session() -> Session:
-                    return world.session()
+                    return env.session()
 
                 run = Runner(open_session, PromptFormat(), Limits(), 16)
                 found = await branch(run, Bits(), trajectories, continuations=16, chances=CHANCES)
@@ -190,7 +191,7 @@ class Brittle(Oracle):
             raise RuntimeError("the door is stuck")
 
 
-def test_a_world_that_crashes_loses_that_estimate_alone():
+def test_an_env_that_crashes_loses_that_estimate_alone():
     run = runner()
     trajectories = oracle_episodes(run, ["left", "gold", "gold"])
 
@@ -224,7 +225,7 @@ def test_an_unreplayable_episode_keeps_its_first_states():
 
 
 def test_complaints_are_history_and_limits_count_earlier_turns():
-    """A reply without an action costs a turn; the world is not stepped and its snapshot stays."""
+    """A reply without an action costs a turn; the environment is not stepped and its snapshot stays."""
     run = runner()
     trajectories = oracle_episodes(run, ["", "left", "gold"])
     assert trajectories[0].turns[0].action is None
@@ -248,7 +249,7 @@ def test_complaints_are_history_and_limits_count_earlier_turns():
     assert walks[0][0].past.state == walks[0][1].past.state
 
 
-def test_a_world_without_snapshots_is_refused_in_a_sentence():
+def test_an_env_without_snapshots_is_refused_in_a_sentence():
     with pytest.raises(ConfigError, match="echo has no snapshots, so no state of it can") as told:
         require_snapshots(load.get_spec("agentgym.testing:EchoEnv").model_copy(update={"capabilities": ()}))
     assert "\n" not in str(told.value)

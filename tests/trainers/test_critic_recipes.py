@@ -1,4 +1,4 @@
-"""ArCHer, Digi-Q and DigiRL as their recipes say, in a trainer on a real world; and resumed."""
+"""ArCHer, Digi-Q and DigiRL as their recipes say, in a trainer on a real environment; and resumed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECIPES = {
 
 
 class OddReplies(EchoEnv):
-    """Pays for every reply of an odd number of characters: a world that an untrained policy finds its way in."""
+    """Pays for every reply of an odd number of characters: an environment that an untrained policy finds its way in."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, _, terminated, truncated, info = super().step(action)

@@ -15,7 +15,7 @@ def test_every_epoch_walks_all_tasks_once(chunk) -> None:
     for epoch in epochs:
         assert sorted(task for task, _ in epoch) == list(range(10))
     assert len({tuple(task for task, _ in epoch) for epoch in epochs}) == 5
-    assert len(set(proposed)) == len(proposed)  # another world seed each time
+    assert len(set(proposed)) == len(proposed)  # another environment seed each time
     assert all(0 <= seed < 2**31 for _, seed in proposed)
 
 

@@ -142,7 +142,7 @@ def test_a_step_ends_early_when_the_policy_has_run_away(kit, chatty, tokenizer, 
 
     model = chatty()
     trainer = build(config, tmp_path, registry.get_spec("oracle"), open_session, model, model, tokenizer)
-    batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, world="oracle", episodes=6)))
+    batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, env="oracle", episodes=6)))
     done, update = [], trainer.learner.update
     trainer.learner.update = lambda *given: done.append(1) or update(*given)
     metrics = trainer.update(batch, rows, Credit(np.ones(len(batch.turn_A))))

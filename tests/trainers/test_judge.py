@@ -209,7 +209,7 @@ def test_answers_that_say_nothing_fail_before_any_call() -> None:
         columns, metrics = annotated(judge, *[episode([probe]) for probe in PROBES], episode([None]))
         assert columns["judge_N"].tolist() == [-1] * (len(PROBES) + 1)
         assert metrics["by_rule"] == len(PROBES) + 1
-        # A world that carries anything out saves no opener.
+        # An environment that carries anything out saves no opener.
         assert set(annotated(judge, *[episode([p], valid_action=True) for p in PROBES])[0]["judge_N"]) == {-1}
         # Three tokens are too few, and the attempt whose turns all fail does.
         assert annotated(judge, episode(["it is north"]))[0]["judge_N"].tolist() == [-1]
@@ -218,10 +218,10 @@ def test_answers_that_say_nothing_fail_before_any_call() -> None:
         assert server.bodies == []
 
 
-def test_an_action_of_the_world_is_never_too_short() -> None:
+def test_an_action_of_the_env_is_never_too_short() -> None:
     with Server(lambda question, number: GOOD) as server:
         judge = judge_at(server.url, min_tokens=4)
-        assert annotated(judge, episode(["go", "jump"]))[0]["judge_N"].tolist() == [1, -1]  # "go" is the world's
+        assert annotated(judge, episode(["go", "jump"]))[0]["judge_N"].tolist() == [1, -1]  # "go" is the environment's
         assert annotated(judge, episode(["jump"], valid_action=True))[0]["judge_N"].tolist() == [1]
         offered = annotated(judge, episode(["go", "jump"], available_actions=["jump"]))
         assert offered[0]["judge_N"].tolist() == [1, 1]
@@ -351,7 +351,7 @@ def test_refused_probes_pass_and_one_slip_in_fifty_is_caught() -> None:
 
 
 def trainer(url: str, model: Any, tokenizer: Any, folder: Any, **judge: Any) -> Trainer:
-    """Two steps in the oracle world with a judge that nothing reads."""
+    """Two steps in the oracle environment with a judge that nothing reads."""
     config = Config.model_validate(
         {
             "name": "test",

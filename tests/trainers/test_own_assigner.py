@@ -41,7 +41,8 @@ def test_own_assigner_compares_with_others_at_the_same_state(elsewhere) -> None:
 
 
 def test_it_is_unbiased(elsewhere) -> None:
-    """All pairs of the oracle world's trajectories, each with its probability: the mean gradient is the exact one."""
+    """All pairs of the oracle environment's trajectories, each with its probability: the mean gradient is the exact
+    one."""
     every = testing.oracle_trajectories()
     pairs = [(a, b) for a in every for b in every]
     batch = testing.oracle_batch([t for pair in pairs for t in pair], groups=np.repeat(np.arange(len(pairs)), 2))

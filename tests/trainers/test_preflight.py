@@ -48,7 +48,7 @@ def refused(capsys, tmp_path, monkeypatch) -> Refused:
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
-        ("env.name=keydor", UsageError, "no world is called 'keydor'. Did you mean keydoor"),
+        ("env.name=keydor", UsageError, "no environment is called 'keydor'. Did you mean keydoor"),
         ("eval.tasks=99", ConfigError, "eval.tasks is 99; keydoor has 74 tasks in 'test': set eval.tasks=74"),
         ("model.path=/nope", CheckpointError, "model.path: there is no folder /nope"),
         ("env.name=wordle", ConfigError, "wordle lists no actions to draw from: set sft.noise=0"),
@@ -149,10 +149,10 @@ def test_the_example_in_the_help_resolves(capsys) -> None:
 
 
 def test_the_scaffold_s_train_line_resolves(tmp_path) -> None:
-    from agentgym.cli.new_env import new_world
+    from agentgym.cli.new_env import new_env
     from agentgym.spec import EnvSpec
 
-    new_world("row-sort-two", tmp_path)
+    new_env("row-sort-two", tmp_path)
     (line,) = [x for x in Path(tmp_path / "README.md").read_text().splitlines() if x.startswith("agentgym train")]
     assert line == "agentgym train quickstart --env row-sort-two"
     spec = EnvSpec.load(tmp_path / "row_sort_two" / "spec.toml")

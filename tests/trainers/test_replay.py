@@ -28,7 +28,7 @@ def attempt(reward: float, task: int = 0, *, failed: bool = False, expert: bool 
     info = {"expert": True} if expert else {}
     turn = Turn(0, "seen", "said", "said", reward, penalty=penalty, info=info)
     stop = StopReason.ENVIRONMENT_FAILED if failed else StopReason.TERMINATED
-    return Trajectory("world", "train", task, 0, 0, (turn,), stop)
+    return Trajectory("env", "train", task, 0, 0, (turn,), stop)
 
 
 def fill(buffer: ReplayBuffer, rewards: list[float], step: int = 0, advantages: list[float] | None = None) -> None:
@@ -172,7 +172,7 @@ def test_state_goes_through_a_checkpoint(chatty, tokenizer, tmp_path, kit) -> No
 
 
 class Vowels(EchoEnv):
-    """A world that pays for vowels, so that an untrained model's attempts differ."""
+    """An environment that pays for vowels, so that an untrained model's attempts differ."""
 
     def step(self, action: Any) -> Any:
         observation, _, terminated, truncated, info = super().step(action)

@@ -36,12 +36,12 @@ SHORT = 230
 
 def play(
     replies: Sequence[str | Exception], harness: PromptFormat | None = None, *, task: int = 0, cut: bool = False,
-    max_length: int = 1 << 20, **world,
+    max_length: int = 1 << 20, **env,
 ) -> Trajectory:  # fmt: skip
     ids = [r if isinstance(r, Exception) else [*TEMPLATE.encode(r), *([] if cut and r else [END])] for r in replies]
     policy = TokenPolicy(ScriptedEngine(ids, max_length), TEMPLATE, Sampling(stop_ids=TEMPLATE.stop_ids()))
     episode, limits = EpisodeSpec("echo", "train", task), Limits(max_turns=len(replies))
-    session = LocalSession(EchoEnv(**world))
+    session = LocalSession(EchoEnv(**env))
     return asyncio.run(rollout(session, policy.actor(episode), harness or PromptFormat(), episode, limits))
 
 

@@ -233,9 +233,9 @@ class NoOptions(BaseModel):
     """None."""
 
 
-def trainer_of(model: Any, tokenizer: Any, folder: Path, world: type[EchoEnv] = Even, **sections: Any) -> Trainer:
+def trainer_of(model: Any, tokenizer: Any, folder: Path, env: type[EchoEnv] = Even, **sections: Any) -> Trainer:
     async def open_session() -> LocalSession:
-        return LocalSession(world())
+        return LocalSession(env())
 
     base = {
         "name": "test",

@@ -22,13 +22,13 @@ from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rollout.environment import check_world
+from agentgym_trainers.rollout.environment import check_environment
 from agentgym_trainers.rollout.queries import action_probabilities, normalised
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
 from agentgym_trainers.train import Trainer
 
-WORLD = "kuhn-poker-self:hands=1"
+ENV = "kuhn-poker-self:hands=1"
 SMALL = (
     "run.threads=1", "rollout.groups=12", "rollout.group_size=2", "rollout.concurrency=24", "eval.tasks=0",
     "env.serve=false", "model.tiny.hidden_size=32", "model.tiny.layers=2",
@@ -49,9 +49,9 @@ def trainer_of(warm: Path, folder: Path, *options: str) -> Trainer:
     model, tokenizer = checkpoint.load_model(warm)
 
     async def opened() -> LocalSession:
-        return LocalSession(registry.make(WORLD))
+        return LocalSession(registry.make(ENV))
 
-    return build(config, folder, registry.get_spec(WORLD), opened, model, model, tokenizer)
+    return build(config, folder, registry.get_spec(ENV), opened, model, model, tokenizer)
 
 
 def collect(trainer: Trainer) -> list[Group]:
@@ -138,7 +138,7 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
         if opponent == "self":
             assert line["rollout/score"] == 0  # what one wins, the other loses
             assert line["role/baseline_0"] != line["role/baseline_1"]
-    tree, spec = kuhn_poker(), registry.get_spec(WORLD)
+    tree, spec = kuhn_poker(), registry.get_spec(ENV)
     found = []
     for path in (warm, tmp_path / "run" / "checkpoints" / "step-000003"):
         model, tokenizer = checkpoint.load_model(path)
@@ -181,12 +181,12 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ConfigError, match=words):
             resolve("spiral", [*SMALL, *options])
 
-    def world(name: str) -> Any:
-        return type("World", (), {"spec": registry.get_spec(name)})()
+    def env(name: str) -> Any:
+        return type("Env", (), {"spec": registry.get_spec(name)})()
 
     one = resolve("spiral", [*SMALL, "env.name=keydoor"])
-    with pytest.raises(ConfigError, match="needs a world with 'two_player'"):
-        check_world(one, world("keydoor"))
-    plain: Config = resolve("reinforce", [f"env.name={WORLD}", "eval.split=train", "eval.tasks=1"])
+    with pytest.raises(ConfigError, match="needs an environment with 'two_player'"):
+        check_environment(one, env("keydoor"))
+    plain: Config = resolve("reinforce", [f"env.name={ENV}", "eval.split=train", "eval.tasks=1"])
     with pytest.raises(ConfigError, match=r'has two players.*set source.kind = "selfplay"'):
-        check_world(plain, world(WORLD))
+        check_environment(plain, env(ENV))

@@ -152,7 +152,7 @@ def test_heads_answer_by_their_maximum_or_minimum() -> None:
 
 
 def test_what_is_no_action_is_never_imitated() -> None:
-    """Its advantage is 0, however good the critic thinks it; the buffer's own too, if the world refused it."""
+    """Its advantage is 0, however good the critic thinks it; the buffer's own too, if the environment refused it."""
     state = np.array([SC, FIRST])
     row = Row(state, np.array([1]), np.array([0]), 0, False)
     for refused in (True, False):
@@ -216,7 +216,7 @@ def test_features_must_be_frozen() -> None:
         DigiQOptions(encoder="trained")
 
 
-def test_valid_replies_are_those_the_world_could_execute(tokenizer) -> None:
+def test_valid_replies_are_those_the_env_could_execute(tokenizer) -> None:
     template, spec = ChatTemplate(tokenizer), registry.get_spec("keydoor")
     valid = validity(template, PromptFormat(), spec)
     end = [*template.stop_ids()][:1]

@@ -32,7 +32,7 @@ def said_M(signal: InstructionValue, scene: SignalContext) -> np.ndarray:
 @pytest.fixture(scope="module")
 def scene(kit, tokenizer) -> SignalContext:
     """Four tasks, three attempts at each: tasks 0 and 2 always succeed, 1 never, 3 once."""
-    scene = kit.told(tokenizer, world="keydoor", groups=4, size=3, noise=0.4)
+    scene = kit.told(tokenizer, env="keydoor", groups=4, size=3, noise=0.4)
     changed = []
     for trajectory, success in zip(scene.trajectories, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0], strict=True):
         turns = [replace(turn, reward=0.0) for turn in trajectory.turns]

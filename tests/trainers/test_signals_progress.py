@@ -45,7 +45,7 @@ def said_N(signal: Any, scene: SignalContext) -> np.ndarray:
 @pytest.fixture(scope="module")
 def scene(kit, tokenizer) -> SignalContext:
     """Attempts of unequal lengths; some succeed."""
-    scene = kit.told(tokenizer, world="keydoor", groups=4, size=2, noise=0.4)
+    scene = kit.told(tokenizer, env="keydoor", groups=4, size=2, noise=0.4)
     assert len(set(np.bincount(scene.batch.traj_N))) > 1
     assert 0 < outcomes(scene.trajectories, "success").sum() < 8
     return scene

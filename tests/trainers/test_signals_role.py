@@ -15,10 +15,10 @@ from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions, r
 from agentgym_trainers.testing import toy_batch
 
 
-def games(rewards: list[list[float]], roles: list[int], worlds: Any = "poker") -> SignalContext:
+def games(rewards: list[list[float]], roles: list[int], envs: Any = "poker") -> SignalContext:
     batch = toy_batch(rewards, role_N=roles)
-    worlds = [worlds] * len(rewards) if isinstance(worlds, str) else worlds
-    played = [Trajectory(world, "train", 0, 0, i, (), StopReason.TERMINATED) for i, world in enumerate(worlds)]
+    envs = [envs] * len(rewards) if isinstance(envs, str) else envs
+    played = [Trajectory(env, "train", 0, 0, i, (), StopReason.TERMINATED) for i, env in enumerate(envs)]
     return SignalContext(batch, [], played, 0, np.random.default_rng(0))
 
 
@@ -49,18 +49,18 @@ def test_a_stream_of_equal_rewards_stops_teaching() -> None:
     assert 1 - used == pytest.approx(0.95 ** np.arange(50))
 
 
-def test_roles_and_worlds_are_independent_and_swap() -> None:
-    """Two turns each; role 0 wins the first game, role 1 the second, 0 the third in another world."""
+def test_roles_and_envs_are_independent_and_swap() -> None:
+    """Two turns each; role 0 wins the first game, role 1 the second, 0 the third in another environment."""
     rewards = [[0, 0, 1, -1], [0, 0, -1, 1], [0, 0, 1, -1]]
-    worlds = ["poker", "poker", "go"]
+    envs = ["poker", "poker", "go"]
     signal, swapped = RoleBaseline(RoleOptions()), RoleBaseline(RoleOptions())
-    scene = games(rewards, [0, 1] * 6, worlds)
+    scene = games(rewards, [0, 1] * 6, envs)
     found = annotate(signal, scene)
     assert found == pytest.approx([0, 0, 0, 0, 0.05, -0.05, 0.05, -0.05, 0, 0, 0, 0])
     fit(signal, scene)
     expected = {("poker", 0): -0.0025, ("poker", 1): 0.0025, ("go", 0): 0.05, ("go", 1): -0.05}
     assert signal.baseline == pytest.approx(expected)
-    other = games(rewards, [1, 0] * 6, worlds)
+    other = games(rewards, [1, 0] * 6, envs)
     assert annotate(swapped, other) == pytest.approx(found)
     fit(swapped, other)
     assert swapped.baseline == pytest.approx({(w, 1 - role): b for (w, role), b in expected.items()})
@@ -114,7 +114,7 @@ def test_state_goes_on_where_it_was() -> None:
 
 
 def test_it_trains(kit, warm_oracle, tmp_path) -> None:
-    """A world of one role, where the baseline is a running mean of the return."""
+    """An environment of one role, where the baseline is a running mean of the return."""
     steps = kit.trained("reinforce", warm_oracle, tmp_path, "credit.assigner=rae", "signals.role.alpha=0.9")
     assert len(steps) == 3
     assert all(step["optim/skipped"] == 0 for step in steps)

@@ -160,7 +160,7 @@ def test_a_chain_without_choices_has_no_advantage() -> None:
 
 
 def test_a_cut_bootstraps_and_an_end_does_not() -> None:
-    """The same turn, once ended by the world and once by a limit, in front of a state that is worth 1."""
+    """The same turn, once ended by the environment and once by a limit, in front of a state that is worth 1."""
     batch = toy_batch([[0, 1], [0], [0]], truncated=[False, True, False])
     rows = toy_rows([(3, 1), (0,), (2,)], [(0, 0), (0,), (0,)])
     rows[1] = replace(rows[1], ids=np.append(rows[1].ids, 1), bootstrap=True)  # cut before state 1

@@ -21,7 +21,7 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.sequences import collate, is_demonstration
 from agentgym_trainers.monitoring.metrics import rollout_metrics
 from agentgym_trainers.recipe import resolve
-from agentgym_trainers.rollout.environment import check_world
+from agentgym_trainers.rollout.environment import check_environment
 from agentgym_trainers.rollout.sources.offline import cut, grouped
 from agentgym_trainers.train import Trainer
 
@@ -32,10 +32,10 @@ ROLLOUT = {
 
 
 def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_session: Opener | None = None,
-               world: str = "keydoor", **sections: Any) -> Trainer:  # fmt: skip
+               env: str = "keydoor", **sections: Any) -> Trainer:  # fmt: skip
     base: dict[str, Any] = {
         "name": "test",
-        "env": {"name": world, "serve": False, "max_turns": 4},
+        "env": {"name": env, "serve": False, "max_turns": 4},
         "source": source,
         "rollout": ROLLOUT,
         "credit": {"assigner": "rloo"},
@@ -44,9 +44,9 @@ def trainer_of(model: Any, tokenizer: Any, folder: Any, source: dict, open_sessi
     config = Config.model_validate({**base, **sections})
 
     async def local() -> LocalSession:
-        return LocalSession(registry.make(world))
+        return LocalSession(registry.make(env))
 
-    return build(config, folder, registry.get_spec(world), open_session or local, model, model, tokenizer)
+    return build(config, folder, registry.get_spec(env), open_session or local, model, model, tokenizer)
 
 
 def collect(trainer: Trainer, groups: int = 3) -> list[Group]:
@@ -108,12 +108,10 @@ def test_branched_pairs_share_every_token_before_they_part(chatty, tokenizer, tm
 
 
 def test_a_snapshot_and_a_second_play_are_the_same_branch(chatty, tokenizer, tmp_path) -> None:
-    """A world with chance: the state that is restored and the beginning played again go on alike."""
+    """An environment with chance: the state that is restored and the beginning played again go on alike."""
     found = []
     for snapshots in (True, False):
-        trainer = trainer_of(
-            chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": snapshots}, world="oracle"
-        )
+        trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": snapshots}, env="oracle")
         found.append([[tokens(t), t.score, t.stop] for group in collect(trainer, 6) for t in group.trajectories])
         trainer.engine.shutdown()
     assert found[0] == found[1]
@@ -163,9 +161,9 @@ class Fragile(EchoEnv):
             self.crash_at = self._turns
 
 
-def opener(world: Callable[[], EchoEnv]) -> Opener:
+def opener(env: Callable[[], EchoEnv]) -> Opener:
     async def open_session() -> LocalSession:
-        return LocalSession(world())
+        return LocalSession(env())
 
     return open_session
 
@@ -211,7 +209,7 @@ class Fickle(EchoEnv):
         return f"{observation} ({Fickle.played})", *rest
 
 
-def test_a_world_that_goes_another_way_cannot_be_branched(chatty, tokenizer, tmp_path) -> None:
+def test_an_env_that_goes_another_way_cannot_be_branched(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(
         chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": False}, opener(Fickle),
         "agentgym.testing:EchoEnv",
@@ -380,15 +378,15 @@ def test_what_is_wrong_is_a_sentence(overrides, says) -> None:
     assert says in str(caught.value)
 
 
-def test_a_world_without_an_expert_is_refused_at_the_start() -> None:
+def test_an_env_without_an_expert_is_refused_at_the_start() -> None:
     spec = EchoEnv.env_spec.model_copy(update={"capabilities": ()})
     config = Config.model_validate({
         "name": "x", "env": {"name": "echo"}, "credit": {"assigner": "rloo"}, "eval": {"tasks": 0},
         "source": {"kind": "offline", "expert": 1},
     })  # fmt: skip
-    with pytest.raises(ConfigError, match="needs a world with 'expert'; echo has none"):
-        check_world(config, SimpleNamespace(spec=spec))  # type: ignore[arg-type]
-    check_world(config, SimpleNamespace(spec=EchoEnv.env_spec))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs an environment with 'expert'; echo has none"):
+        check_environment(config, SimpleNamespace(spec=spec))  # type: ignore[arg-type]
+    check_environment(config, SimpleNamespace(spec=EchoEnv.env_spec))  # type: ignore[arg-type]
 
 
 def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
@@ -416,9 +414,7 @@ def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
 def test_attempts_are_cut_some_rounds_after_the_demonstration(chatty, tokenizer, tmp_path) -> None:
     """The oracle's expert needs three turns; attempts whose replies are no actions would have four."""
     source = {"kind": "offline", "groups": 4, "expert": 1, "rounds_over_expert": 0}
-    trainer = trainer_of(
-        chatty(), tokenizer, tmp_path, source, world="oracle", rollout={**ROLLOUT, "max_new_tokens": 2}
-    )
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, source, env="oracle", rollout={**ROLLOUT, "max_new_tokens": 2})
     lengths = set()
     for group in collect(trainer, 4):
         shown = [len(t.turns) for t in group.trajectories if is_demonstration(t)]

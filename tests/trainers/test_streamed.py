@@ -1,4 +1,5 @@
-"""Asynchronous training: a slow world delays nobody, no prompt is lost or learned from twice, no token is too old."""
+"""Asynchronous training: a slow environment delays nobody, no prompt is lost or learned from twice, no token is too
+old."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.credit.assign import mask_stale_tokens
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.monitoring.metrics import MetricsLog
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, WaitTracker
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, ENV, WORKER, WaitTracker
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.journal import Journal
 from agentgym_trainers.rollout.sources.asynchronous import AsynchronousSource
@@ -154,7 +155,7 @@ def test_more_prompts_than_may_wait_are_not_played_at_once(chatty, tokenizer, tm
 
 
 class Held(LocalSession):
-    """A world that does not answer for the first prompt's first attempt until it is let go."""
+    """An environment that does not answer for the first prompt's first attempt until it is let go."""
 
     held: asyncio.Event
     begun: list[int]
@@ -166,7 +167,7 @@ class Held(LocalSession):
         return await super().reset(seed=seed, options=options)
 
 
-def test_a_world_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path) -> None:
+def test_an_env_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path) -> None:
     """It is let go after four of five steps: all of them were learned without it."""
     Held.begun = []
 
@@ -179,7 +180,7 @@ def test_a_world_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path)
         if step == 4:
             assert not Held.held.is_set()
             assert "has waited" in trainer.source.watch.told()
-            assert "for the world" in trainer.source.watch.told()
+            assert "for the environment" in trainer.source.watch.told()
             Held.held.set()
 
     trainer = trainer_of(config(), chatty(), tokenizer, tmp_path, held)
@@ -188,7 +189,7 @@ def test_a_world_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path)
 
 
 def test_a_stall_says_who_waits_for_whom(chatty, tokenizer, tmp_path, monkeypatch, caplog) -> None:
-    """Every episode has its deadline, so a world that never answers ends as failures, not as a hang."""
+    """Every episode has its deadline, so an environment that never answers ends as failures, not as a hang."""
 
     class Mute(LocalSession):
         async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -202,18 +203,22 @@ def test_a_stall_says_who_waits_for_whom(chatty, tokenizer, tmp_path, monkeypatc
     trainer.runner = replace(trainer.runner, limits=replace(trainer.runner.limits, episode_s=1.0))
     with pytest.raises(PolicyFailure, match=r"every episode of 10 groups failed, the last one: .*longer than 1 s"):
         run(trainer)
-    assert re.search(r"no group was whole for .* s; who waits for whom:\n  task \d+ .* for the world\n", caplog.text)
+    assert re.search(
+        r"no group was whole for .* s; who waits for whom:\n  task \d+ .* for the environment\n", caplog.text
+    )
 
 
-def test_worlds_that_all_fail_stop_the_run(chatty, tokenizer, tmp_path) -> None:
+def test_envs_that_all_fail_stop_the_run(chatty, tokenizer, tmp_path) -> None:
     class Broken(LocalSession):
         async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-            raise EnvironmentCrashed("the world is broken")
+            raise EnvironmentCrashed("the environment is broken")
 
     async def broken() -> Broken:
         return Broken(registry.make("oracle"))
 
-    with pytest.raises(PolicyFailure, match=r"every episode of 10 groups failed, the last one: .*the world is broken"):
+    with pytest.raises(
+        PolicyFailure, match=r"every episode of 10 groups failed, the last one: .*the environment is broken"
+    ):
         run(trainer_of(config(), chatty(), tokenizer, tmp_path, broken))
 
 
@@ -228,7 +233,7 @@ def test_tokens_too_old_have_no_advantage(kit) -> None:
 
 
 def test_the_journal_keeps_what_was_played_until_it_is_forgotten(kit, chatty, tokenizer, tmp_path) -> None:
-    trajectories = kit.play(chatty(), tokenizer, world="oracle", episodes=2)
+    trajectories = kit.play(chatty(), tokenizer, env="oracle", episodes=2)
     path = tmp_path / "journal.sqlite"
     journal = Journal(path)
     first, second, third = (journal.issue(task, 10 + task) for task in range(3))
@@ -275,17 +280,17 @@ def test_the_watch_tells_the_longest_waits_first() -> None:
     now = [0.0]
     watch = WaitTracker(lambda: now[0])
     assert watch.told() == "  nobody: no episode is under way"
-    watch.now_for("a", WORLD)
+    watch.now_for("a", ENV)
     now[0] = 2.0
     watch.now_for("b", ENGINE)
     now[0] = 5.0
-    assert watch.told() == "  a has waited 5.0 s for the world\n  b has waited 3.0 s for the engine"
-    assert watch.told(1) == "  a has waited 5.0 s for the world\n  and 1 more"
+    assert watch.told() == "  a has waited 5.0 s for the environment\n  b has waited 3.0 s for the engine"
+    assert watch.told(1) == "  a has waited 5.0 s for the environment\n  and 1 more"
     watch.now_for("a", ENGINE)
     watch.now_for("b", None)
     now[0] = 6.0
     watch.now_for("a", None)
-    assert watch.spent == {WORLD: 5.0, ENGINE: 4.0, WORKER: 0.0}
+    assert watch.spent == {ENV: 5.0, ENGINE: 4.0, WORKER: 0.0}
 
 
 def test_a_source_that_was_never_asked_closes() -> None:

@@ -34,10 +34,10 @@ def said(*texts: str) -> list[list[int]]:
 
 
 def play(
-    engine, harness: PromptFormat | None = None, limits: Limits | None = None, sampling: Sampling | None = None, **world
+    engine, harness: PromptFormat | None = None, limits: Limits | None = None, sampling: Sampling | None = None, **env
 ) -> Trajectory:
     async def once() -> Trajectory:
-        session = LocalSession(EchoEnv(**world))
+        session = LocalSession(EchoEnv(**env))
         policy = TokenPolicy(engine, TEMPLATE, sampling or Sampling(stop_ids=STOP))
         return await rollout(session, policy.actor(EPISODE), harness or PromptFormat(), EPISODE, limits or Limits())
 
@@ -68,8 +68,8 @@ def tail(branch: Branch) -> str:
 def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict, window: int | None) -> None:
     harness = PromptFormat(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
     engine = ScriptedEngine(replies)
-    world = {name: value for name, value in options.items() if name not in ("grammar", "limits")}
-    trajectory = play(engine, harness, options.get("limits"), **world)
+    env = {name: value for name, value in options.items() if name not in ("grammar", "limits")}
+    trajectory = play(engine, harness, options.get("limits"), **env)
     assert trajectory.stop is stop
     assert (engine.opened, engine.closed) == (1, 1)
     assert len(trajectory.forks) == max(0, len(trajectory.branches) - 1)

@@ -94,7 +94,7 @@ def test_an_epoch_covers_each_trajectory_once(kit, chatty, tokenizer, tmp_path, 
 
 
 def test_failures_are_not_trained_on(kit, chatty, tokenizer, tmp_path) -> None:
-    """A world that crashes at its second step, in every other session."""
+    """An environment that crashes at its second step, in every other session."""
     opened = 0
 
     async def open_session() -> LocalSession:

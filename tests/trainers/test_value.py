@@ -60,7 +60,7 @@ def test_where_values_are_read(kit, chatty, tokenizer, tokens, window) -> None:
 
 def test_an_episode_that_ended_has_no_bootstrap(kit, chatty, tokenizer) -> None:
     model = chatty()
-    trajectories = kit.play(model, tokenizer, world="oracle", max_turns=50)
+    trajectories = kit.play(model, tokenizer, env="oracle", max_turns=50)
     value = Critic(model, ValueOptions())
     torch.nn.init.ones_(value.head.weight)
     batch, rows, _ = collate(kit.in_pairs(trajectories))

@@ -75,8 +75,8 @@ def test_values_are_the_turns(tmp_path) -> None:
     assert [record["annotations"]["value"] for record in records] == [[0.5, 0.25], [0.125]]
 
 
-def test_what_worlds_and_models_say_can_be_written(tmp_path) -> None:
-    """Numbers of numpy in a world's info, and half a surrogate pair in what it showed."""
+def test_what_envs_and_models_say_can_be_written(tmp_path) -> None:
+    """Numbers of numpy in an environment's info, and half a surrogate pair in what it showed."""
     trajectory = play("apple", "x")
     turn = replace(trajectory.turns[0], info={"progress": np.float32(0.5), "map": np.eye(2)}, observation="\ud83c")
     _, records = written(tmp_path, [replace(trajectory, turns=(turn, *trajectory.turns[1:]))])

@@ -20,7 +20,7 @@ CHECKED_TASKS = 4
 
 
 def check_start(config: Config) -> None:
-    """Raise ConfigError or MissingDependency for what would fail later: Ray, the model, the world, a file."""
+    """Raise ConfigError or MissingDependency for what would fail later: Ray, the model, the environment, a file."""
     if config.scale is not None:
         require_ray()
     check_model(config)
@@ -39,11 +39,11 @@ def check_model(config: Config) -> None:
     ENGINES[config.engine.kind].check(config.engine, head_size)
 
 
-async def check_room(config: Config, world: Connection, template: ChatTemplate) -> None:
+async def check_room(config: Config, env: Connection, template: ChatTemplate) -> None:
     """Raise ConfigError where the first prompt of a task and one response are longer than rollout.max_length."""
-    rollout, spec, harness = config.rollout, world.spec, config.harness
+    rollout, spec, harness = config.rollout, env.spec, config.harness
     splits = {config.env.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
-    session = world.session()
+    session = env.session()
     try:
         for split, count in splits.items():
             for task in range(min(count, spec.splits[split])):

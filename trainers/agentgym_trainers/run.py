@@ -1,4 +1,4 @@
-"""A whole run: serve the world, warm up, evaluate, train, evaluate again, report. What `agentgym train` does.
+"""A whole run: serve the environment, warm up, evaluate, train, evaluate again, report. What `agentgym train` does.
 
 The folder is the run: a run that was killed goes on from its newest checkpoint and gives the same metrics.
 
@@ -30,7 +30,7 @@ from torch import Tensor
 from agentgym.clients.client import Connection
 from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation.evaluate import Report, compare, evaluate
-from agentgym.evaluation.suite import Suite, SuiteWorld, lock
+from agentgym.evaluation.suite import Suite, SuiteEnv, lock
 from agentgym.evaluation.summary import Comparison
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.runner import Limits, Runner
@@ -49,7 +49,7 @@ from agentgym_trainers.monitoring.report import write_report
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.preflight import check_room, check_start
 from agentgym_trainers.recipe import to_toml
-from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.rollout.environment import open_env
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate, check_template, corpus, tokenize
 from agentgym_trainers.train import Trainer
@@ -83,11 +83,11 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
         progress or Phases() as progress,
     ):
         check_folder(config, folder, resume)  # nobody else can write there from here on
-        async with open_world(config, progress) as (world, server):
+        async with open_env(config, progress) as (env, server):
             write_config(config, folder)
             held_out = HeldOutEvaluation(config, folder, server, progress)
-            start = await warm_start(config, folder, world, progress)
-            trainer, log = await start_training(config, folder, world, start)
+            start = await warm_start(config, folder, env, progress)
+            trainer, log = await start_training(config, folder, env, start)
             try:
                 before = await held_out.evaluate(trainer, start, "before")
                 await reinforce(trainer, log, progress)
@@ -161,7 +161,7 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
 
 
-async def warm_start(config: Config, folder: Path, world: Connection, progress: Progress) -> Path:
+async def warm_start(config: Config, folder: Path, env: Connection, progress: Progress) -> Path:
     """checkpoints/step-000000: the given model, or a tiny one, after the supervised warm-up if there is one."""
     first = folder / "checkpoints" / f"step-{0:06d}"
     if first.is_dir():
@@ -171,25 +171,25 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
     demonstrations = []
     if options is not None:
         bar = progress.add_task("demonstrations", total=None)
-        runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), config.rollout.concurrency)
-        demonstrations = await sft.demonstrate(runner, world.spec, config.env.split, options, seed)
+        runner = Runner(_opener(env), config.harness, Limits(config.env.max_turns), config.rollout.concurrency)
+        demonstrations = await sft.demonstrate(runner, env.spec, config.env.split, options, seed)
         progress.update(bar, total=len(demonstrations), completed=len(demonstrations))
     if config.model.path is not None:
         model, tokenizer = checkpoint.load_model(config.model.path)
     else:
         shape = config.model.tiny
-        texts = corpus(world.spec, config.harness, demonstrations)
+        texts = corpus(env.spec, config.harness, demonstrations)
         tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
-    await check_room(config, world, template)
+    await check_room(config, env, template)
     model = placed(config, model)
     for fork in check_template(template):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     weights = None
     try:
         if options is not None:
-            weights = await imitate(config, world, model, tokenizer, demonstrations, log, progress)
+            weights = await imitate(config, env, model, tokenizer, demonstrations, log, progress)
     finally:
         log.close()
     return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position}, weights)
@@ -197,7 +197,7 @@ async def warm_start(config: Config, folder: Path, world: Connection, progress: 
 
 async def imitate(
     config: Config,
-    world: Connection,
+    env: Connection,
     model: Any,
     tokenizer: Any,
     demonstrations: list,
@@ -211,11 +211,11 @@ async def imitate(
     template = ChatTemplate(tokenizer)
     prepare(config, model)
     learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
-    tokenised = [tokenize(t, world.spec, config.harness, template) for t in demonstrations]
+    tokenised = [tokenize(t, env.spec, config.harness, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
     for step, metrics in sft.imitate(learner, tokenised, options, config.run.seed):
         if options.stop_at_success is not None and step % options.check_every == 0:
-            metrics["sft/success"] = await sampled_success(config, world, model, template)
+            metrics["sft/success"] = await sampled_success(config, env, model, template)
         log.write("sft", step, metrics)
         success = metrics.get("sft/success")
         shown = "" if success is None else f", success {success:.0%}"
@@ -228,29 +228,29 @@ async def imitate(
     return learner.weights()
 
 
-async def sampled_success(config: Config, world: Connection, model: Any, template: ChatTemplate) -> float:
+async def sampled_success(config: Config, env: Connection, model: Any, template: ChatTemplate) -> float:
     """Success of one attempt at each of a batch of training tasks."""
-    rollout, tasks = config.rollout, world.spec.splits[config.env.split]
+    rollout, tasks = config.rollout, env.spec.splits[config.env.split]
     engine = InProcessEngine(
         model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
     )
     policy = TokenPolicy(engine, template, sampling_params(config, template), (config.run.seed, 0))
-    runner = Runner(_opener(world), config.harness, Limits(config.env.max_turns), rollout.concurrency)
-    episodes = [EpisodeSpec(world.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
+    runner = Runner(_opener(env), config.harness, Limits(config.env.max_turns), rollout.concurrency)
+    episodes = [EpisodeSpec(env.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
     try:
         return success_rate(await runner.run(policy, episodes))
     finally:
         engine.shutdown()
 
 
-async def start_training(config: Config, folder: Path, world: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
+async def start_training(config: Config, folder: Path, env: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
     newest = checkpoint.latest(folder) or start
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)
     reference = model if base == start else placed(config, checkpoint.load_model(start)[0])
     model = placed(config, model)
-    trainer = build(config, folder, world.spec, _opener(world), model, reference, tokenizer)
+    trainer = build(config, folder, env.spec, _opener(env), model, reference, tokenizer)
     state = checkpoint.load_state(newest)
     if newest != start:
         trainer.load(state)
@@ -327,11 +327,11 @@ class HeldOutEvaluation:
         return comparison
 
     def _suite(self) -> Suite:
-        options, world = self.config.eval, self.config.env
+        options, env = self.config.eval, self.config.env
         return Suite(
-            name=f"{world.name} {options.split}",
+            name=f"{env.name} {options.split}",
             attempts=options.attempts,
-            world=(SuiteWorld(name=world.name, split=options.split, tasks=options.tasks),),
+            env=(SuiteEnv(name=env.name, split=options.split, tasks=options.tasks),),
         )
 
 
@@ -340,8 +340,8 @@ def bars() -> Progress:
     return Phases()
 
 
-def _opener(world: Connection) -> Any:
+def _opener(env: Connection) -> Any:
     async def open_session() -> Any:
-        return world.session()
+        return env.session()
 
     return open_session

@@ -119,8 +119,8 @@ VALUES = frozenset({"value_N", "value_A", "bootstrap_M"})
 """Columns of the critic."""
 ALWAYS = frozenset({*trajectory_columns([]), "version_A", "ref_logprob_A", "prox_logprob_A"})
 """Columns that no table has to ask for: recorded, or computed because a part needs them."""
-OF_THE_WORLD = frozenset({"anchors", "snapshots"})
-"""Needs that only the world can meet: `world.check_world`."""
+OF_THE_ENV = frozenset({"anchors", "snapshots"})
+"""Needs that only the environment can meet: `env.check_environment`."""
 
 
 def _check_provided(who: str, need: str, config: Config) -> None:
@@ -128,7 +128,7 @@ def _check_provided(who: str, need: str, config: Config) -> None:
     sources = [name for name, kind in SOURCES.items() if need in kind.provides]
     if sources and need not in SOURCES[config.source.kind].provides:
         raise ValueError(f'{who} reads {need}, which not every source gives: set source.kind = "{sources[0]}"')
-    if need in ALWAYS | OF_THE_WORLD or sources:
+    if need in ALWAYS | OF_THE_ENV or sources:
         return
     if need in VALUES:
         if config.value is None:

@@ -110,8 +110,8 @@ class PendingRequest:
 class StepBatcher:
     """Collects what is asked in one tick of the event loop, or while a batch is under way, and sends it as one batch.
 
-    A batch holds the next one back until it is answered, but for `patience_s` at most, so that a slow world does not
-    hold up the others.
+    A batch holds the next one back until it is answered, but for `patience_s` at most, so that a slow environment does
+    not hold up the others.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Base of worlds around another's engine: a package that may be missing, and snapshots by playing again."""
+"""Base of environments around another's engine: a package that may be missing, and snapshots by playing again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from agentgym.errors import BadRequest, ConfigError, MissingDependency
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 
 TEXTWORLD = threading.RLock()
-"""TextWorld's parser, which ALFWorld uses too, has one state for the whole process: worlds in threads take turns."""
+"""TextWorld's parser, which ALFWorld uses too, has one state for the whole process: environments in threads take
+turns."""
 
 
 COMPILED = ("alfworld", "reasoning-gym", "textworld")
@@ -29,21 +30,21 @@ def package(module: str, extra: str) -> Any:
         if extra in COMPILED:
             install = f"apt-get install cmake g++ make python3-dev, then {install}"
         raise MissingDependency(
-            f"this world needs the package {missing!r}, which is not installed: {install}"
+            f"this environment needs the package {missing!r}, which is not installed: {install}"
         ) from error
 
 
-def require_flag(world: str, name: str, value: Any) -> None:
+def require_flag(env: str, name: str, value: Any) -> None:
     """Raises ConfigError when an argument is neither true nor false."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{world}: {name} is true or false, not {value!r}")
+        raise ConfigError(f"{env}: {name} is true or false, not {value!r}")
 
 
-def require_whole(world: str, name: str, value: Any, least: int, most: int | None = None) -> None:
+def require_whole(env: str, name: str, value: Any, least: int, most: int | None = None) -> None:
     """Raises ConfigError when an argument is no whole number between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         within = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{world}: {name} is a whole number {within}, not {value!r}")
+        raise ConfigError(f"{env}: {name} is a whole number {within}, not {value!r}")
 
 
 class EngineEnv(TurnEnv):
@@ -57,7 +58,7 @@ class EngineEnv(TurnEnv):
     """`apply` is given the action as it was said, with capitals and line breaks, only the spaces around it cut off."""
 
     alone: ClassVar[AbstractContextManager[Any]] = nullcontext()
-    """Held while the engine works, for one that bears no second world of its process at the same time."""
+    """Held while the engine works, for one that bears no second environment of its process at the same time."""
 
     def open(self, split: str, task: int) -> None:
         raise NotImplementedError
@@ -108,6 +109,6 @@ class EngineEnv(TurnEnv):
             self.act(action)
         if self.key() != state["key"]:
             raise BadRequest(
-                f"this snapshot of {self.env_spec.id} comes out otherwise when it is played again: it is of a world "
-                "with other arguments, or of another version of its package"
+                f"this snapshot of {self.env_spec.id} comes out otherwise when it is played again: it is of an "
+                "environment with other arguments, or of another version of its package"
             )

@@ -47,7 +47,7 @@ class ShellEnv(EpisodeEnv):
         """Hints given in this episode."""
         self._box: Sandbox | None = None
 
-    # What a world implements.
+    # What an environment implements.
 
     def open_sandbox(self) -> Sandbox:
         """The sandbox in which the task `self.where` begins."""
@@ -121,7 +121,7 @@ class ShellEnv(EpisodeEnv):
         return self._box
 
     def say(self, said: Said) -> Action:
-        """An action of the expert in the world's interface."""
+        """An action of the expert in the environment's interface."""
         return actions.as_call(said) if self.env_spec.tools else actions.as_text(said)
 
     # What the actions do.

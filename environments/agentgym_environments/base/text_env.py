@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 
 class TurnEnv(EpisodeEnv):
-    """A world of text in which every step, understood or not, is one turn."""
+    """An environment of text in which every step, understood or not, is one turn."""
 
     invalid_reward: float = 0.0
     """Reward of an action that was not understood."""
@@ -47,7 +47,7 @@ class TurnEnv(EpisodeEnv):
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
-        """`progress` and `available_actions`, where the world has them."""
+        """`progress` and `available_actions`, where the environment has them."""
         return {}
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -64,7 +64,7 @@ class TurnEnv(EpisodeEnv):
 
 
 def task_random(*names: str | int) -> random.Random:
-    """The generator that a task is drawn from: the same for the same (world, split, index) on every machine.
+    """The generator that a task is drawn from: the same for the same (environment, split, index) on every machine.
 
     Python's own generator, seeded by text (SHA-512), keeps its stream between versions; numpy's does not promise to.
     """
@@ -74,7 +74,8 @@ def task_random(*names: str | int) -> random.Random:
 def split_of(content: str) -> str:
     """The one split a task of this content may be in: four fifths train, a tenth validation, a tenth test.
 
-    Generators draw until a task belongs to the split asked for, so that splits are disjoint however small the world.
+    Generators draw until a task belongs to the split asked for, so that splits are disjoint however small the
+    environment.
     """
     bucket = zlib.crc32(content.encode()) % 10
     return {0: "validation", 1: "test"}.get(bucket, "train")

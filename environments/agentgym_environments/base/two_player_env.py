@@ -1,4 +1,4 @@
-"""A game as a world: against a scripted opponent, or with both roles played from outside (`opponent="self"`).
+"""A game as an environment: against a scripted opponent, or with both roles played from outside (`opponent="self"`).
 
 Whose turn it is stands in info["role"], what a step gave to each role in info["rewards"]; `reward` is what it gave to
 the role that acted.
@@ -29,7 +29,7 @@ class Game(TurnEnv):
     side: the role that is played against an opponent, 0 or 1, or "alternate" (decided by the task)."""
 
     beatable: ClassVar[tuple[str, ...]] = ()
-    """Opponents against whom `best` succeeds at 95 % of the tasks: there the world claims an expert."""
+    """Opponents against whom `best` succeeds at 95 % of the tasks: there the environment claims an expert."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Rules of a game on immutable states, with two roles, 0 and 1. No opponent, no episode, no text grammar beyond
-the names of actions; `env.py` makes a world of them and `exploitability.py` walks their tree."""
+the names of actions; `env.py` makes an environment of them and `exploitability.py` walks their tree."""
 
 from __future__ import annotations
 

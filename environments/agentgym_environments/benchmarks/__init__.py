@@ -1,1 +1,2 @@
-"""Worlds around other people's engines, each an extra of its own: their packages are imported when a world is made."""
+"""Environments around other people's engines, each an extra of its own: their packages are imported when an environment
+is made."""

@@ -1,9 +1,9 @@
-"""The environment server: worlds behind HTTP. `create_app` makes the application, `python -m` runs it.
+"""The environment server: environments behind HTTP. `create_app` makes the application, `python -m` runs it.
 
     python -m agentgym_servers.env_server.app agentgym.testing:EchoEnv --port 8000
 
-Each world answers under `/envs/NAME/...`, the first also at the root; GET /envs lists the worlds. `docs/protocol.md`
-has the protocol.
+Each environment answers under `/envs/NAME/...`, the first also at the root; GET /envs lists the environments.
+`docs/protocol.md` has the protocol.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentgym.errors import UsageError
 from agentgym_servers.env_server.local_backend import LocalBackend
 from agentgym_servers.env_server.routes import Mode, add_routes
 from agentgym_servers.env_server.session_table import SessionTable
-from agentgym_servers.env_server.workers.env_call import Factory, worlds_of
+from agentgym_servers.env_server.workers.env_call import Factory, envs_of
 from agentgym_servers.env_server.workers.pool import WorkerPool
 from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
@@ -33,7 +33,7 @@ SWEEP_S = 5.0
 
 
 def create_app(
-    worlds: Sequence[str] | Mapping[str, Factory],
+    envs: Sequence[str] | Mapping[str, Factory],
     *,
     max_sessions: int = 1024,
     queue: int = 1024,
@@ -45,17 +45,17 @@ def create_app(
     mode: Mode = "simulation",
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """An application that serves `worlds`: ids or "package.module:Class", or names with factories.
+    """An application that serves `envs`: ids or "package.module:Class", or names with factories.
 
-    A world whose spec says `inline` runs in the server's own thread; every other in worker processes, at most
-    `workers` (one a core) for each world, each with `worker_memory_mb` for its sessions. What a factory makes runs
-    in threads of this process instead. When `max_sessions` are open, at most `queue` requests may wait for room.
+    An environment whose spec says `inline` runs in the server's own thread; every other in worker processes, at most
+    `workers` (one a core) for each environment, each with `worker_memory_mb` for its sessions. What a factory makes
+    runs in threads of this process instead. When `max_sessions` are open, at most `queue` requests may wait for room.
 
     A session that nobody uses for `lease_s` seconds ends. Of each session the last `replies_kept` step replies are
-    kept for retries. `mode` is OpenEnv's. `clock` (seconds) is for tests. Raises UsageError for a world that cannot be
-    served.
+    kept for retries. `mode` is OpenEnv's. `clock` (seconds) is for tests. Raises UsageError for an environment that
+    cannot be served.
     """
-    found = worlds_of(worlds)
+    found = envs_of(envs)
     metrics = Metrics(found)
     pool = WorkerPool(workers, worker_memory_mb, metrics)
     sessions = SessionTable(
@@ -93,7 +93,7 @@ async def _reap(sessions: SessionTable) -> None:
 
 
 def run_server(
-    worlds: Sequence[str] | Mapping[str, Factory],
+    envs: Sequence[str] | Mapping[str, Factory],
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
@@ -106,19 +106,21 @@ def run_server(
 
     Raises UsageError when an environment cannot be served or the port is taken.
     """
-    app = create_app(worlds, **options)
+    app = create_app(envs, **options)
     run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve worlds until interrupted."""
+    """Serve environments until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m agentgym_servers.env_server.app", description=main.__doc__)
-    parser.add_argument("worlds", nargs="+", help='ids or "package.module:Class"')
+    parser.add_argument("envs", nargs="+", help='ids or "package.module:Class"')
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--max-sessions", type=int, default=1024)
     parser.add_argument("--queue", type=int, default=1024, help="requests that may wait for room")
-    parser.add_argument("--workers", type=int, help="processes for each world that is not inline (default: one a core)")
+    parser.add_argument(
+        "--workers", type=int, help="processes for each environment that is not inline (default: one a core)"
+    )
     parser.add_argument("--worker-memory-mb", type=int, default=4096)
     parser.add_argument("--lease-s", type=float, default=600.0)
     parser.add_argument("--mode", choices=("simulation", "production"), default="simulation", help="OpenEnv's")
@@ -127,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         run_server(
-            options.worlds,
+            options.envs,
             options.host,
             options.port,
             die_with_stdin=options.die_with_stdin,

@@ -21,31 +21,31 @@ class Attachments:
         self._closing: set[tuple[str, str]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
-    def has(self, world: str, session_id: str) -> bool:
-        return (world, session_id) in self._attached
+    def has(self, env: str, session_id: str) -> bool:
+        return (env, session_id) in self._attached
 
-    def add(self, world: str, session_id: str) -> None:
-        self._attached.add((world, session_id))
+    def add(self, env: str, session_id: str) -> None:
+        self._attached.add((env, session_id))
         if self._renewing is None:
             self._renewing = asyncio.ensure_future(self._renew())
 
-    def close_later(self, world: str, session_id: str) -> None:
+    def close_later(self, env: str, session_id: str) -> None:
         """Close the session when it is detached."""
-        self._closing.add((world, session_id))
+        self._closing.add((env, session_id))
 
-    def remove(self, world: str, session_id: str) -> bool:
+    def remove(self, env: str, session_id: str) -> bool:
         """Detach; whether the session is to be closed now."""
-        self._attached.discard((world, session_id))
+        self._attached.discard((env, session_id))
         if not self._attached and self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
-        closing = (world, session_id) in self._closing
-        self._closing.discard((world, session_id))
+        closing = (env, session_id) in self._closing
+        self._closing.discard((env, session_id))
         return closing
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            for world, session_id in list(self._attached):
+            for env, session_id in list(self._attached):
                 with contextlib.suppress(EnvironmentFailure):  # gone: the socket's next frame says so
-                    await done(self._verbs.state(world, session_id))
+                    await done(self._verbs.state(env, session_id))

@@ -1,4 +1,4 @@
-"""The verbs of worlds that run here, over the table of sessions."""
+"""The verbs of environments that run here, over the table of sessions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _counted(verb: VerbT) -> VerbT:
     """Count what the verb refuses at once; what its future ends in, the session counts."""
 
     @functools.wraps(verb)
-    def call(self: LocalBackend, world: str, *arguments: Any) -> BackendReply:
+    def call(self: LocalBackend, env: str, *arguments: Any) -> BackendReply:
         try:
-            return verb(self, world, *arguments)
+            return verb(self, env, *arguments)
         except EnvironmentFailure as error:
-            self.sessions.metrics.worlds[world].errors[error.code] += 1
+            self.sessions.metrics.envs[env].errors[error.code] += 1
             raise
 
     return call  # type: ignore[return-value]
@@ -49,43 +49,43 @@ def _counted(verb: VerbT) -> VerbT:
 class LocalBackend:
     """The `EnvBackend` that runs its environments in this server."""
 
-    def __init__(self, worlds: dict[str, ServedEnv], sessions: SessionTable) -> None:
-        self.worlds, self.sessions = worlds, sessions
+    def __init__(self, envs: dict[str, ServedEnv], sessions: SessionTable) -> None:
+        self.envs, self.sessions = envs, sessions
 
     def names(self) -> Sequence[str]:
-        return list(self.worlds)
+        return list(self.envs)
 
-    def spec(self, world: str) -> EnvSpec:
-        return self.worlds[world].spec
+    def spec(self, env: str) -> EnvSpec:
+        return self.envs[env].spec
 
-    def health(self, world: str) -> dict[str, Any]:
+    def health(self, env: str) -> dict[str, Any]:
         sessions = self.sessions
         full_of_stuck = len(sessions.stuck) >= sessions.max_sessions
         return {
             "status": "unhealthy" if full_of_stuck else "healthy",
-            "world": world,
+            "env": env,
             "sessions": len(sessions.live),
             "stuck": len(sessions.stuck),
-            "env_sessions": sessions.count(world),
+            "env_sessions": sessions.count(env),
             "max_sessions": sessions.max_sessions,
         }
 
     @_counted
-    def open(self, world: str) -> BackendReply:
-        session = self.sessions.open(self.worlds[world])
+    def open(self, env: str) -> BackendReply:
+        session = self.sessions.open(self.envs[env])
         session.pin()
         return _encoded(SessionReply(session_id=session.id))
 
     @_counted
-    def reset(self, world: str, body: ResetRequest) -> BackendReply:
+    def reset(self, env: str, body: ResetRequest) -> BackendReply:
         if body.session_id is not None:
-            return self.sessions.find(self.worlds[world], body.session_id).reset(body)
-        opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
+            return self.sessions.find(self.envs[env], body.session_id).reset(body)
+        opened = self.sessions.admit(self.envs[env], body.episode_id, body.queue_s)
         return _in(opened, lambda session: session.reset(body))
 
     @_counted
-    def step(self, world: str, body: StepRequest) -> BackendReply:
-        session = self.sessions.find(self.worlds[world], body.session_id)
+    def step(self, env: str, body: StepRequest) -> BackendReply:
+        session = self.sessions.find(self.envs[env], body.session_id)
         try:
             action = body.action.value()
         except ValueError as error:
@@ -93,14 +93,14 @@ class LocalBackend:
         return session.step(body, action)
 
     @_counted
-    def close(self, world: str, body: SessionRequest) -> BackendReply:
+    def close(self, env: str, body: SessionRequest) -> BackendReply:
         with contextlib.suppress(EpisodeLost):  # closed already: asking twice is no mistake
-            self.sessions.end(self.sessions.find(self.worlds[world], body.session_id), "it was closed")
+            self.sessions.end(self.sessions.find(self.envs[env], body.session_id), "it was closed")
         return _encoded(SessionReply(session_id=body.session_id, closed=True))
 
     @_counted
-    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
-        task = self.sessions.find(self.worlds[world], body.session_id).query(verb)
+    def query(self, env: str, verb: Verb, body: SessionRequest) -> BackendReply:
+        task = self.sessions.find(self.envs[env], body.session_id).query(verb)
 
         async def answered() -> bytes:
             return verb.encode_reply(body.session_id, await asyncio.shield(task))
@@ -110,27 +110,27 @@ class LocalBackend:
         return answer
 
     @_counted
-    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
-        self.worlds[world].require("snapshot")
+    def restore(self, env: str, body: RestoreRequest) -> BackendReply:
+        self.envs[env].require("snapshot")
         try:
             state = base64.b64decode(body.snapshot, validate=True)
         except (binascii.Error, ValueError) as error:
             raise BadRequest(f"a snapshot is base64, as /snapshot gave it: {error}") from error
-        opened = self.sessions.admit(self.worlds[world], body.episode_id, body.queue_s)
+        opened = self.sessions.admit(self.envs[env], body.episode_id, body.queue_s)
         return _in(opened, lambda session: session.restore(state, body.seed, body.episode_id))
 
     @_counted
-    def state(self, world: str, session_id: str) -> BackendReply:
-        episode = self.sessions.find(self.worlds[world], session_id).episode
+    def state(self, env: str, session_id: str) -> BackendReply:
+        episode = self.sessions.find(self.envs[env], session_id).episode
         if episode is None:
             return FRESH_STATE
         return encode({"episode_id": episode.id, "step_count": episode.steps})
 
     @_counted
-    def lookup(self, world: str, session_id: str) -> BackendReply:
-        session = self.sessions.look(self.worlds[world], session_id)
+    def lookup(self, env: str, session_id: str) -> BackendReply:
+        session = self.sessions.look(self.envs[env], session_id)
         episode = session.episode
-        info = SessionInfo(session_id=session.id, world=world, busy=session.running is not None)
+        info = SessionInfo(session_id=session.id, env=env, busy=session.running is not None)
         if episode is not None:
             info = info.model_copy(update={"episode_id": episode.id, "step": episode.steps})
         return _encoded(info)

@@ -4,9 +4,9 @@
     POST    tools/list, tools/call  in that session; a call is a step
     DELETE                          ends it
 
-`instructions` of the answer to initialize are the world's, and what the episode opens with. The session's id comes
-back as the header Mcp-Session-Id. There is no stream to GET: a world says nothing unless it is asked. What comes
-without that header and does not initialize is OpenEnv's (`mcp.py`).
+`instructions` of the answer to initialize are the environment's, and what the episode opens with. The session's id
+comes back as the header Mcp-Session-Id. There is no stream to GET: an environment says nothing unless it is asked. What
+comes without that header and does not initialize is OpenEnv's (`mcp.py`).
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
 """
@@ -35,11 +35,11 @@ VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
 
 class Streamable:
-    """Answers one world's requests."""
+    """Answers one environment's requests."""
 
-    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments) -> None:
-        self._verbs, self._world, self._attachments = verbs, world, attachments
-        self._openenv = Rpc(verbs, world, attachments)
+    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments) -> None:
+        self._verbs, self._env, self._attachments = verbs, env, attachments
+        self._openenv = Rpc(verbs, env, attachments)
 
     async def post(self, raw: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> Response:
         session_id = headers.get(HEADER)
@@ -51,14 +51,14 @@ class Streamable:
             return reply_json(await self._openenv.raw(raw))
         if not await self._exists(session_id):
             return reply_error(404, "UNKNOWN_SESSION", "this session has ended: initialize again")
-        mcp = Rpc(self._verbs, self._world, self._attachments, {"ping": _ping, "tools/call": self._call})
+        mcp = Rpc(self._verbs, self._env, self._attachments, {"ping": _ping, "tools/call": self._call})
         return reply_json(await mcp.raw(raw, session_id))
 
     async def delete(self, headers: Mapping[str, str]) -> Response:
         session_id = headers.get(HEADER)
         if session_id is None or not await self._exists(session_id):
             return reply_error(404, "UNKNOWN_SESSION", f"the header {HEADER} names no session")
-        await done(self._verbs.close(self._world, SessionRequest(session_id=session_id)))
+        await done(self._verbs.close(self._env, SessionRequest(session_id=session_id)))
         return Response(status_code=204)
 
     async def _initialize(self, raw: bytes, query: Mapping[str, str]) -> Response:
@@ -71,23 +71,23 @@ class Streamable:
             except ValidationError as error:
                 what = error.errors()[0]
                 raise JsonRpcError(PARAMS, f"the query chooses the episode: {what['loc'][0]}: {what['msg']}") from None
-            reply = json.loads(await done(self._verbs.reset(self._world, body)))
+            reply = json.loads(await done(self._verbs.reset(self._env, body)))
             headers[HEADER] = reply["session_id"]
-            spec, asked = self._verbs.spec(self._world), params.get("protocolVersion")
+            spec, asked = self._verbs.spec(self._env), params.get("protocolVersion")
             return {
                 "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": f"agentgym/{self._world}", "version": __version__},
+                "serverInfo": {"name": f"agentgym/{self._env}", "version": __version__},
                 "instructions": f"{spec.instructions.strip()}\n\n{reply['observation'].get('text', '')}",
             }
 
-        rpc = Rpc(self._verbs, self._world, self._attachments, {"initialize": begin})
+        rpc = Rpc(self._verbs, self._env, self._attachments, {"initialize": begin})
         return reply_json(await rpc.raw(raw), headers=headers)
 
     async def _call(self, params: dict[str, Any], own: str | None) -> dict[str, Any]:
         """Call a tool, with the field names of MCP.
 
-        A call that the world does not take is an error for the model to see.
+        A call that the environment does not take is an error for the model to see.
         """
         result = await self._openenv.tools_call(params, own)
         content = [{key: value for key, value in part.items() if value is not None} for part in result["content"]]
@@ -97,7 +97,7 @@ class Streamable:
 
     async def _exists(self, session_id: str) -> bool:
         try:
-            await done(self._verbs.lookup(self._world, session_id))
+            await done(self._verbs.lookup(self._env, session_id))
         except (UnknownSession, EpisodeLost, BadRequest):
             return False
         return True

@@ -38,7 +38,7 @@ def metadata_of(spec: EnvSpec) -> dict[str, Any]:
 
 
 def schema_of(spec: EnvSpec) -> dict[str, Any]:
-    """JSON Schemas of a world's action, observation and state."""
+    """JSON Schemas of an environment's action, observation and state."""
     seen = "image" in spec.observations
     fields: dict[str, Any] = {"text": {"type": "string"}, "metadata": {"type": "object"}}
     if seen:

@@ -1,4 +1,5 @@
-"""OpenEnv's JSON-RPC (`POST /mcp`, WS `/mcp`, frames on `/ws`): a world's tools listed and called, sessions by name.
+"""OpenEnv's JSON-RPC (`POST /mcp`, WS `/mcp`, frames on `/ws`): an environment's tools listed and called, sessions by
+name.
 
 A tool is one of `EnvSpec.tools`; calling it is a step whose action is the call.
 """
@@ -65,15 +66,15 @@ def tools_of(tools: tuple[ToolSpec, ...]) -> list[dict[str, Any]]:
 
 
 class Rpc:
-    """Answers JSON-RPC requests for one world. Every request gets a response, never an exception.
+    """Answers JSON-RPC requests for one environment. Every request gets a response, never an exception.
 
     `methods`: further ones, or others in place of these.
     """
 
     def __init__(
-        self, verbs: EnvBackend, world: str, attachments: Attachments, methods: Mapping[str, RpcMethod] | None = None
+        self, verbs: EnvBackend, env: str, attachments: Attachments, methods: Mapping[str, RpcMethod] | None = None
     ) -> None:
-        self._verbs, self._world, self._attachments = verbs, world, attachments
+        self._verbs, self._env, self._attachments = verbs, env, attachments
         self._methods: dict[str, RpcMethod] = {
             "tools/list": self._list,
             "tools/call": self.tools_call,
@@ -115,9 +116,9 @@ class Rpc:
         except (UnknownSession, EpisodeLost, BadRequest) as error:
             raise JsonRpcError(PARAMS, str(error)) from error
         except AtCapacity as error:
-            raise JsonRpcError(SERVER, str(error), capacity(self._verbs, self._world)) from error
+            raise JsonRpcError(SERVER, str(error), capacity(self._verbs, self._env)) from error
         except EnvironmentNotOpened as error:
-            raise JsonRpcError(SERVER, str(error), {"factory_name": self._world}) from error
+            raise JsonRpcError(SERVER, str(error), {"factory_name": self._env}) from error
         except SessionBusy as error:
             raise JsonRpcError(INVALID, f"{error}; retry") from error
         except EnvironmentFailure as error:
@@ -130,7 +131,7 @@ class Rpc:
 
     async def _list(self, params: dict[str, Any], own: str | None) -> Any:
         if (session_id := _session_of(params, required=False)) is not None:
-            await done(self._verbs.state(self._world, session_id))
+            await done(self._verbs.state(self._env, session_id))
         return {"tools": tools_of(self.tools())}
 
     async def tools_call(self, params: dict[str, Any], own: str | None) -> Any:
@@ -141,51 +142,51 @@ class Rpc:
             raise JsonRpcError(PARAMS, "`arguments` of tools/call is an object")
         known = [tool.name for tool in self.tools()]
         if name not in known:
-            raise JsonRpcError(PARAMS, f"{self._world} has no tool {name[:80]!r}; it has {', '.join(known)}")
+            raise JsonRpcError(PARAMS, f"{self._env} has no tool {name[:80]!r}; it has {', '.join(known)}")
         return await self.call(name, arguments or {}, _session_of(params, required=False) or own)
 
     async def call(self, name: str, arguments: dict[str, Any], session_id: str | None) -> dict[str, Any]:
-        """Call a tool in a session, beginning an episode when it has none; without one, in a fresh world.
+        """Call a tool in a session, beginning an episode when it has none; without one, in a fresh environment.
 
         Raises EnvironmentFailure.
         """
         fresh, begun = session_id is None, None
         if session_id is None:
-            begun = json.loads(await done(self._verbs.reset(self._world, ResetRequest())))
+            begun = json.loads(await done(self._verbs.reset(self._env, ResetRequest())))
             session_id = str(begun["session_id"])
-        elif json.loads(await done(self._verbs.state(self._world, session_id)))["episode_id"] is None:
-            begun = json.loads(await done(self._verbs.reset(self._world, ResetRequest(session_id=session_id))))
+        elif json.loads(await done(self._verbs.state(self._env, session_id)))["episode_id"] is None:
+            begun = json.loads(await done(self._verbs.reset(self._env, ResetRequest(session_id=session_id))))
         try:
             step = StepRequest(session_id=session_id, action=WireAction(tool=name, arguments=arguments))
-            reply = json.loads(await done(self._verbs.step(self._world, step)))
+            reply = json.loads(await done(self._verbs.step(self._env, step)))
             return tool_result(reply, begun["observation"].get("text", "") if begun else "")
         finally:
             if fresh:
-                await done(self._verbs.close(self._world, SessionRequest(session_id=session_id)))
+                await done(self._verbs.close(self._env, SessionRequest(session_id=session_id)))
 
     async def _create(self, params: dict[str, Any], own: str | None) -> Any:
-        return {"session_id": json.loads(await done(self._verbs.open(self._world)))["session_id"]}
+        return {"session_id": json.loads(await done(self._verbs.open(self._env)))["session_id"]}
 
     async def _close(self, params: dict[str, Any], own: str | None) -> Any:
         session_id = _session_of(params, required=True)
         assert session_id is not None
-        if self._attachments.has(self._world, session_id):
-            self._attachments.close_later(self._world, session_id)
+        if self._attachments.has(self._env, session_id):
+            self._attachments.close_later(self._env, session_id)
             return {"session_id": session_id, "closed": False, "closing": True}
-        await done(self._verbs.lookup(self._world, session_id))  # closing a session that never was is a mistake
-        await done(self._verbs.close(self._world, SessionRequest(session_id=session_id)))
+        await done(self._verbs.lookup(self._env, session_id))  # closing a session that never was is a mistake
+        await done(self._verbs.close(self._env, SessionRequest(session_id=session_id)))
         return {"session_id": session_id, "closed": True}
 
     def tools(self) -> tuple[ToolSpec, ...]:
-        tools = self._verbs.spec(self._world).tools
+        tools = self._verbs.spec(self._env).tools
         if not tools:
             raise JsonRpcError(INTERNAL, "Environment does not support MCP: its actions are text, not tools")
         return tools
 
 
-def capacity(verbs: EnvBackend, world: str) -> dict[str, Any]:
+def capacity(verbs: EnvBackend, env: str) -> dict[str, Any]:
     """Return the text of OpenEnv's servers for "no room"."""
-    health = verbs.health(world)
+    health = verbs.health(env)
     return {"active_sessions": health["sessions"], "max_sessions": health["max_sessions"]}
 
 

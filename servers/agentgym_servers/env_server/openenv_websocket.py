@@ -31,7 +31,7 @@ from agentgym_servers.web.encoding import encode, wrapped
 from agentgym_servers.web.parsing import NotJson, details, read
 
 RESERVED = ("session_id", "episode_id", "queue_s")
-"""Reset options that do not go to the world."""
+"""Reset options that do not go to the environment."""
 
 TOOL_ACTIONS = ("list_tools", "call_tool")
 
@@ -61,15 +61,15 @@ class OpenEnvSocket(SequentialHandler):
     """One socket on `/ws`: a session of its own, ended with the socket, or the session `session_id` as long as it
     is attached."""
 
-    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments, session_id: str | None) -> None:
+    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments, session_id: str | None) -> None:
         super().__init__()
-        self._verbs, self._world, self._attachments = verbs, world, attachments
+        self._verbs, self._env, self._attachments = verbs, env, attachments
         self._asked = session_id
         self._session: str | None = None
         self._label: str | None = None
         """The episode id that the client chose. Not the server's own: a client may use it for many episodes."""
-        self._rpc = Rpc(verbs, world, attachments)
-        self._tools = verbs.spec(world).tools
+        self._rpc = Rpc(verbs, env, attachments)
+        self._tools = verbs.spec(env).tools
 
     def opened(self) -> FrameReply:
         return self._guarded(self._attach() if self._asked is not None else self._open())
@@ -93,24 +93,24 @@ class OpenEnvSocket(SequentialHandler):
     def left(self) -> None:
         if self._session is None:
             return
-        closing = self._attachments.remove(self._world, self._session)
+        closing = self._attachments.remove(self._env, self._session)
         if self._asked is None or closing:
-            _close(self._verbs, self._world, self._session)
+            _close(self._verbs, self._env, self._session)
         self._session = None
 
     async def _open(self) -> None:
-        self._session = json.loads(await done(self._verbs.open(self._world)))["session_id"]
-        self._attachments.add(self._world, self._session)  # type: ignore[arg-type]
+        self._session = json.loads(await done(self._verbs.open(self._env)))["session_id"]
+        self._attachments.add(self._env, self._session)  # type: ignore[arg-type]
 
     async def _attach(self) -> None:
         assert self._asked is not None
-        if self._attachments.has(self._world, self._asked):
+        if self._attachments.has(self._env, self._asked):
             raise _Failed("SESSION_ERROR", f"session {self._asked[:64]!r} already has a socket", closes=True)
-        self._attachments.add(self._world, self._asked)  # before the wait: a second socket must not pass meanwhile
+        self._attachments.add(self._env, self._asked)  # before the wait: a second socket must not pass meanwhile
         try:
-            await done(self._verbs.state(self._world, self._asked))
+            await done(self._verbs.state(self._env, self._asked))
         except BaseException:
-            self._attachments.remove(self._world, self._asked)
+            self._attachments.remove(self._env, self._asked)
             raise
         self._session = self._asked
 
@@ -122,7 +122,7 @@ class OpenEnvSocket(SequentialHandler):
             raise _invalid("action", 'an action is {"text": ...} or {"tool": ..., "arguments": {...}}', action)
         if chosen.metadata and isinstance(key := chosen.metadata.get("request_id"), str):
             body = _validate_step({"session_id": self._here(), "action": action, "request_id": key})
-        return self._verbs.step(self._world, body)
+        return self._verbs.step(self._env, body)
 
     async def _stepped(self, answer: BackendReply) -> bytes:
         return _observation(await done(answer))
@@ -153,18 +153,18 @@ class OpenEnvSocket(SequentialHandler):
         if self._session is None and self._asked is None:
             await self._open()
         try:
-            reply = await done(self._verbs.reset(self._world, body.model_copy(update={"session_id": self._here()})))
+            reply = await done(self._verbs.reset(self._env, body.model_copy(update={"session_id": self._here()})))
         except (EpisodeLost, UnknownSession):
             if self._asked is not None:
                 raise
             self._drop()
-            await self._open()  # its world died: an episode asked for anew may begin in a new session
-            reply = await done(self._verbs.reset(self._world, body.model_copy(update={"session_id": self._here()})))
+            await self._open()  # its environment died: an episode asked for anew may begin in a new session
+            reply = await done(self._verbs.reset(self._env, body.model_copy(update={"session_id": self._here()})))
         self._label = label
         return _observation(reply)
 
     async def _state(self) -> bytes:
-        state = json.loads(await done(self._verbs.state(self._world, self._here())))
+        state = json.loads(await done(self._verbs.state(self._env, self._here())))
         if self._label is not None and state["episode_id"] is not None:
             state["episode_id"] = self._label
         return _frame("state", state)
@@ -188,7 +188,7 @@ class OpenEnvSocket(SequentialHandler):
             wired = {"tool": call.tool_name, "arguments": call.arguments}
             body = _validate_step({"session_id": self._here(), "action": wired})
             try:
-                told = json.loads(await done(self._verbs.step(self._world, body)))
+                told = json.loads(await done(self._verbs.step(self._env, body)))
                 result = tool_result(told)
             except BadRequest as error:
                 wrong = {"error_type": "invalid_args", "message": str(error)}
@@ -198,13 +198,13 @@ class OpenEnvSocket(SequentialHandler):
 
     def _here(self) -> str:
         if self._session is None:
-            raise _Failed("EXECUTION_ERROR", "the session is lost with its world; a reset begins another")
+            raise _Failed("EXECUTION_ERROR", "the session is lost with its environment; a reset begins another")
         return self._session
 
     def _drop(self) -> None:
         """Forget a session that is no more."""
         if self._session is not None:
-            self._attachments.remove(self._world, self._session)
+            self._attachments.remove(self._env, self._session)
             self._session = None
 
     async def _guarded(self, reply: Coroutine[Any, Any, bytes | None]) -> bytes | None:
@@ -234,10 +234,10 @@ class OpenEnvSocket(SequentialHandler):
             case ValidationError():
                 return _Failed("VALIDATION_ERROR", f"{error.error_count()} validation errors", errors=_of_action(error))
             case AtCapacity():
-                more = capacity(self._verbs, self._world)
+                more = capacity(self._verbs, self._env)
                 return _Failed("CAPACITY_REACHED", str(error), closes=True, **more)
             case EnvironmentNotOpened():
-                return _Failed("FACTORY_ERROR", str(error), closes=True, factory_name=self._world)
+                return _Failed("FACTORY_ERROR", str(error), closes=True, factory_name=self._env)
             case UnknownSession() | EpisodeLost() if self._asked is not None:
                 return _Failed("SESSION_ERROR", str(error), closes=True)
             case EnvironmentFailure():
@@ -249,10 +249,10 @@ class OpenEnvSocket(SequentialHandler):
 class OpenEnvMcpSocket(SequentialHandler):
     """One socket on `/mcp`: JSON-RPC, with a session of its own that ends with the socket."""
 
-    def __init__(self, verbs: EnvBackend, world: str, attachments: Attachments) -> None:
+    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments) -> None:
         super().__init__()
-        self._verbs, self._world = verbs, world
-        self._rpc = Rpc(verbs, world, attachments)
+        self._verbs, self._env = verbs, env
+        self._rpc = Rpc(verbs, env, attachments)
         self._attachments = attachments
         self._session: str | None = None
 
@@ -264,8 +264,8 @@ class OpenEnvMcpSocket(SequentialHandler):
 
     def left(self) -> None:
         if self._session is not None:
-            self._attachments.remove(self._world, self._session)
-            _close(self._verbs, self._world, self._session)
+            self._attachments.remove(self._env, self._session)
+            _close(self._verbs, self._env, self._session)
             self._session = None
 
     async def _open(self) -> bytes | None:
@@ -275,14 +275,14 @@ class OpenEnvMcpSocket(SequentialHandler):
             return None
         session = created["result"]["session_id"]
         self._session = session
-        self._attachments.add(self._world, session)
+        self._attachments.add(self._env, session)
         return None
 
 
-def _close(verbs: EnvBackend, world: str, session_id: str) -> None:
+def _close(verbs: EnvBackend, env: str, session_id: str) -> None:
     """Close without waiting: the socket has gone."""
     try:
-        answer = verbs.close(world, SessionRequest(session_id=session_id))
+        answer = verbs.close(env, SessionRequest(session_id=session_id))
     except EnvironmentFailure:  # it was gone before
         return
     if not isinstance(answer, bytes):

@@ -18,7 +18,7 @@ from agentgym_servers.env_server.metadata import metadata_of, schema_of
 from agentgym_servers.env_server.openenv_websocket import OpenEnvMcpSocket, OpenEnvSocket
 from agentgym_servers.env_server.task_api import add_task_routes
 from agentgym_servers.env_server.websocket import Multiplex
-from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, method_of, world_of
+from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, env_of, method_of
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.fast_path import Call, FastPathMiddleware
 from agentgym_servers.web.parsing import parse
@@ -47,7 +47,7 @@ def add_routes(
     lease_s: float = 600.0,
     mode: Mode = "simulation",
 ) -> None:
-    """Serve `verbs` under /envs/{name}/ and, with `root`, its first world at the root.
+    """Serve `verbs` under /envs/{name}/ and, with `root`, its first environment at the root.
 
     `lease_s` is what the server promises; `max_body_bytes` bounds requests and frames.
     """
@@ -99,32 +99,32 @@ class _Handlers:
         """A verb whose body is read, passed on and answered."""
         model, ask = VERBS[verb].request, method_of(self.verbs, VERBS[verb])
 
-        async def call(world: str, raw: bytes) -> bytes:
-            return await done(ask(world, parse(model, raw or b"{}")))
+        async def call(env: str, raw: bytes) -> bytes:
+            return await done(ask(env, parse(model, raw or b"{}")))
 
         return call
 
-    async def step(self, world: str, raw: bytes) -> bytes:
+    async def step(self, env: str, raw: bytes) -> bytes:
         try:
             body = parse(StepRequest, raw)
         except ValidationError as error:
             if all(entry["loc"] != ("session_id",) for entry in error.errors()):
                 raise
-            return await self._stateless(world, parse(StatelessStepRequest, raw))
-        return await done(self.verbs.step(world, body))
+            return await self._stateless(env, parse(StatelessStepRequest, raw))
+        return await done(self.verbs.step(env, body))
 
-    async def _stateless(self, world: str, body: StatelessStepRequest) -> bytes:
-        """OpenEnv's step over HTTP: a fresh world, one step, closed. Ours need a reset before."""
-        session_id = json.loads(await done(self.verbs.reset(world, ResetRequest())))["session_id"]
+    async def _stateless(self, env: str, body: StatelessStepRequest) -> bytes:
+        """OpenEnv's step over HTTP: a fresh environment, one step, closed. Ours need a reset before."""
+        session_id = json.loads(await done(self.verbs.reset(env, ResetRequest())))["session_id"]
         try:
             step = StepRequest(session_id=session_id, action=body.action, timeout_s=body.timeout_s)
-            return await done(self.verbs.step(world, step))
+            return await done(self.verbs.step(env, step))
         finally:
-            await done(self.verbs.close(world, SessionRequest(session_id=session_id)))
+            await done(self.verbs.close(env, SessionRequest(session_id=session_id)))
 
-    async def step_many(self, world: str, raw: bytes) -> bytes:
+    async def step_many(self, env: str, raw: bytes) -> bytes:
         body = parse(StepManyRequest, raw)
-        entries = [entry_of(self.verbs, world, step) for step in body.steps]
+        entries = [entry_of(self.verbs, env, step) for step in body.steps]
         running = {entry for entry in entries if isinstance(entry, asyncio.Future)}
         ready = sum(isinstance(entry, bytes) for entry in entries)
         while running and ready < body.wait_for:
@@ -135,40 +135,40 @@ class _Handlers:
         return wrapped({}, "results", array(map(entry_bytes, entries)))
 
     async def mcp(self, request: Request) -> Response:
-        mcp = Streamable(self.verbs, self._world(request), self.attachments)
+        mcp = Streamable(self.verbs, self._env(request), self.attachments)
         return await mcp.post(await body_of(request, self.max_body_bytes), request.headers, request.query_params)
 
     async def mcp_end(self, request: Request) -> Response:
-        return await Streamable(self.verbs, self._world(request), self.attachments).delete(request.headers)
+        return await Streamable(self.verbs, self._env(request), self.attachments).delete(request.headers)
 
     def route(self, name: str, call: Call) -> Handler:
         """The handler where the way in leaves a request to the router."""
 
         async def handle(request: Request) -> Response:
-            return reply_json(await call(self._world(request), await body_of(request, self.max_body_bytes)))
+            return reply_json(await call(self._env(request), await body_of(request, self.max_body_bytes)))
 
         handle.__name__ = name
         return handle_errors(handle)
 
-    async def health(self, world: str, _: bytes) -> bytes:
-        return encode(self.verbs.health(world))
+    async def health(self, env: str, _: bytes) -> bytes:
+        return encode(self.verbs.health(env))
 
-    async def metadata(self, world: str, _: bytes) -> bytes:
-        spec = self.verbs.spec(world)
-        known = self._metadata.get(world)
+    async def metadata(self, env: str, _: bytes) -> bytes:
+        spec = self.verbs.spec(env)
+        known = self._metadata.get(env)
         if known is None or known[0] is not spec:
-            known = self._metadata[world] = spec, encode(metadata_of(spec))
+            known = self._metadata[env] = spec, encode(metadata_of(spec))
         return known[1]
 
-    async def schema(self, world: str, _: bytes) -> bytes:
-        return encode(schema_of(self.verbs.spec(world)))
+    async def schema(self, env: str, _: bytes) -> bytes:
+        return encode(schema_of(self.verbs.spec(env)))
 
     async def state(self, request: Request) -> Response:
-        world, session_id = self._world(request), request.query_params.get("session_id")
-        return reply_json(FRESH_STATE if session_id is None else await done(self.verbs.state(world, session_id)))
+        env, session_id = self._env(request), request.query_params.get("session_id")
+        return reply_json(FRESH_STATE if session_id is None else await done(self.verbs.state(env, session_id)))
 
     async def lookup(self, request: Request) -> Response:
-        return reply_json(await done(self.verbs.lookup(self._world(request), request.path_params["session_id"])))
+        return reply_json(await done(self.verbs.lookup(self._env(request), request.path_params["session_id"])))
 
     async def envs(self, request: Request) -> Response:
         specs = {name: self.verbs.spec(name) for name in self.verbs.names()}
@@ -178,16 +178,16 @@ class _Handlers:
         ]
         return reply_dump({"environments": listed})
 
-    async def ws(self, world: str, scope: Any, receive: Any, send: Any) -> None:
+    async def ws(self, env: str, scope: Any, receive: Any, send: Any) -> None:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if query.get("ext") == ["1"]:
-            conversation = Multiplex(self.verbs, world, lease_s=self.lease_s, max_frame_bytes=self.max_body_bytes)
+            conversation = Multiplex(self.verbs, env, lease_s=self.lease_s, max_frame_bytes=self.max_body_bytes)
         else:
-            conversation = OpenEnvSocket(self.verbs, world, self.attachments, query.get("session_id", [None])[-1])
+            conversation = OpenEnvSocket(self.verbs, env, self.attachments, query.get("session_id", [None])[-1])
         await serve_websocket(scope, receive, send, conversation)
 
-    async def ws_mcp(self, world: str, scope: Any, receive: Any, send: Any) -> None:
-        await serve_websocket(scope, receive, send, OpenEnvMcpSocket(self.verbs, world, self.attachments))
+    async def ws_mcp(self, env: str, scope: Any, receive: Any, send: Any) -> None:
+        await serve_websocket(scope, receive, send, OpenEnvMcpSocket(self.verbs, env, self.attachments))
 
-    def _world(self, request: Request) -> str:
-        return world_of(self.verbs, request.path_params.get("name"))
+    def _env(self, request: Request) -> str:
+        return env_of(self.verbs, request.path_params.get("name"))

@@ -64,7 +64,7 @@ class SessionOwner(Protocol):
     replies_kept: int
     episodes: dict[tuple[str, str], ServerSession]
 
-    def worker(self, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
+    def worker(self, env: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
         """Return the worker in which the session's environment runs. `lost` is called when it is gone."""
         ...
 
@@ -78,13 +78,13 @@ class SessionOwner(Protocol):
 
 
 class ServerSession:
-    """One open world. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
+    """One open environment. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
 
-    def __init__(self, world: ServedEnv, table: SessionOwner) -> None:
+    def __init__(self, env: ServedEnv, table: SessionOwner) -> None:
         self.id = secrets.token_hex(16)
-        self.world = world
-        self.worker = table.worker(world, self._failed)
-        self.metrics = table.metrics.worlds[world.name]
+        self.env = env
+        self.worker = table.worker(env, self._failed)
+        self.metrics = table.metrics.envs[env.name]
         self.used = table.clock()
         self.evictable = False
         """It was opened without an `episode_id` and never asked for again: its place may be given to another."""
@@ -132,13 +132,13 @@ class ServerSession:
         asked = _Asked(episode.steps, action, request.request_id)
         if self.worker.inline:
             return self._step_now(episode, asked)
-        deadline_s = min(self.world.spec.step_deadline_s, request.timeout_s or float("inf"))
+        deadline_s = min(self.env.spec.step_deadline_s, request.timeout_s or float("inf"))
         return self._run("step", asked, self._step(episode, asked, deadline_s))
 
     def query(self, verb: Verb) -> asyncio.Task[Any]:
         """Return a query's value, encoded. Raises BadRequest when the environment lacks the capability."""
         if verb.capability is not None:
-            self.world.require(verb.capability)
+            self.env.require(verb.capability)
         if self.running is not None:
             raise SessionBusy(f"the session is running a {self.running.kind}; ask again when it has answered")
         if self.episode is None:
@@ -166,12 +166,12 @@ class ServerSession:
         )
         if self.episode is not None:  # whatever becomes of the reset, the old episode is over
             if len(self._past) == MAX_PAST_EPISODES:
-                self._table.episodes.pop((self.world.name, self._past[0]), None)
+                self._table.episodes.pop((self.env.name, self._past[0]), None)
             self._past.append(self.episode.id)
             self.episode = None
         self.evictable = episode_id is None and not self._given
         self._pending_id = episode.id
-        self._table.episodes[self.world.name, episode.id] = self
+        self._table.episodes[self.env.name, episode.id] = self
         return self._run(kind, (episode.id, arguments), self._start(kind, episode, call))
 
     async def _start(self, kind: str, episode: _Episode, call: Any) -> bytes:
@@ -179,7 +179,7 @@ class ServerSession:
         try:
             answer = await self._call(kind, *call)
         except BaseException:
-            self._table.episodes.pop((self.world.name, episode.id), None)
+            self._table.episodes.pop((self.env.name, episode.id), None)
             if not self._given:
                 self._table.discard(self)
             raise
@@ -258,7 +258,7 @@ class ServerSession:
 
     async def _call(self, method: str, *arguments: Any, deadline_s: float | None = None) -> Any:
         try:
-            return await self.worker.call(method, *arguments, deadline_s=deadline_s or self.world.spec.step_deadline_s)
+            return await self.worker.call(method, *arguments, deadline_s=deadline_s or self.env.spec.step_deadline_s)
         except EnvironmentFailure as error:
             self.metrics.errors[error.code] += 1
             self._failed(error)
@@ -267,7 +267,7 @@ class ServerSession:
     def _failed(self, error: EnvironmentFailure) -> None:
         """A request that was wrong leaves the session as it was; any other failure ends it."""
         if not isinstance(error, BadRequest):
-            self._table.end(self, f"its world failed ({error.code}: {error})", error.code)
+            self._table.end(self, f"its environment failed ({error.code}: {error})", error.code)
 
 
 def _same(asked: _Asked, action: Action) -> None:

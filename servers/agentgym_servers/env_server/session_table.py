@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class _Waiter:
     """A request for a session that waits for room. The same request repeated waits with it."""
 
-    world: ServedEnv
+    env: ServedEnv
     episode_id: str | None
     session: asyncio.Future[ServerSession]
     timer: asyncio.TimerHandle | None = None
@@ -60,76 +60,77 @@ class SessionTable:
         self.metrics = metrics
         self.live: dict[str, ServerSession] = {}
         self.episodes: dict[tuple[str, str], ServerSession] = {}
-        """(world, episode id) -> the session that is, or is about to be, in that episode."""
+        """(environment, episode id) -> the session that is, or is about to be, in that episode."""
         self.ended_sessions: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Ended sessions: id -> (world, why it ended)."""
+        """Ended sessions: id -> (environment, why it ended)."""
         self.stuck: dict[str, str] = {}
-        """Ended sessions whose world has not returned yet, id -> world: they keep their place until it does."""
+        """Ended sessions whose environment has not returned yet, id -> environment: they keep their place until it
+        does."""
         self.waiting: OrderedDict[Hashable, _Waiter] = OrderedDict()
-        """Requests that wait for a place, first come first, by (world, episode id) where there is one."""
+        """Requests that wait for a place, first come first, by (environment, episode id) where there is one."""
         self._pool = pool
         self._freed: deque[float] = deque(maxlen=32)
         """Times when places became free recently."""
-        metrics.gauge("agentgym_sessions", "Live sessions.", lambda: self._by_world(self.live.values()))
-        metrics.gauge("agentgym_queue_length", "Waiting for room.", lambda: self._by_world(self.waiting.values()))
+        metrics.gauge("agentgym_sessions", "Live sessions.", lambda: self._by_env(self.live.values()))
+        metrics.gauge("agentgym_queue_length", "Waiting for room.", lambda: self._by_env(self.waiting.values()))
 
-    def open(self, world: ServedEnv) -> ServerSession:
+    def open(self, env: ServedEnv) -> ServerSession:
         """A new session, at once. Raises AtCapacity."""
         if self.waiting or not self._has_room():
             raise self._full()
-        return self._new(world)
+        return self._new(env)
 
     def admit(
-        self, world: ServedEnv, episode_id: str | None, queue_s: float
+        self, env: ServedEnv, episode_id: str | None, queue_s: float
     ) -> ServerSession | asyncio.Future[ServerSession]:
         """The session that an earlier request with the same episode id opened or waits for, else a new one.
 
         A future when it must wait for room, at most `queue_s` seconds. Raises AtCapacity, or the future does.
         """
-        key = (world.name, episode_id) if episode_id is not None else object()
-        if episode_id is not None and (begun := self.episodes.get((world.name, episode_id))) is not None:
-            return self.find(world, begun.id)
+        key = (env.name, episode_id) if episode_id is not None else object()
+        if episode_id is not None and (begun := self.episodes.get((env.name, episode_id))) is not None:
+            return self.find(env, begun.id)
         waiter = self.waiting.get(key)
         if waiter is None and not self.waiting and self._has_room():
-            return self._new(world)
+            return self._new(env)
         if queue_s <= 0 or (waiter is None and len(self.waiting) >= self.queue):
             raise self._full()
         loop = asyncio.get_running_loop()
         if waiter is None:
-            waiter = self.waiting[key] = _Waiter(world, episode_id, loop.create_future())
+            waiter = self.waiting[key] = _Waiter(env, episode_id, loop.create_future())
             waiter.session.add_done_callback(consume_exception)
         if waiter.timer is None or waiter.timer.when() < loop.time() + queue_s:
             waiter.cancel()
             waiter.timer = loop.call_later(queue_s, self._too_late, key)
         return waiter.session
 
-    def worker(self, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
+    def worker(self, env: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> Worker:
         """Return the worker in which a session's environment runs.
 
         `lost` is told when it is gone while nobody calls it.
         """
-        if world.spec.inline or world.source is None:
-            return LocalWorker(world)
-        return ProcessWorker(self._pool, world, lost)
+        if env.spec.inline or env.source is None:
+            return LocalWorker(env)
+        return ProcessWorker(self._pool, env, lost)
 
-    def find(self, world: ServedEnv, session_id: str) -> ServerSession:
+    def find(self, env: ServedEnv, session_id: str) -> ServerSession:
         """The session, its lease renewed. Raises UnknownSession, or EpisodeLost when it has been and gone."""
-        session = self.look(world, session_id)
+        session = self.look(env, session_id)
         session.used, session.evictable = self.clock(), False
         return session
 
-    def look(self, world: ServedEnv, session_id: str) -> ServerSession:
+    def look(self, env: ServedEnv, session_id: str) -> ServerSession:
         """Return the session, as `find` does, without renewing the lease."""
         session = self.live.get(session_id)
         if session is not None and self._expired(session):
             self._expire(session)
-        elif session is not None and session.world is world:
+        elif session is not None and session.env is env:
             return session
         ended = self.ended_sessions.get(session_id)
-        if ended is not None and ended[0] == world.name:
+        if ended is not None and ended[0] == env.name:
             raise EpisodeLost(f"the session is gone: {ended[1]}; POST /reset without a session_id opens another")
         raise UnknownSession(
-            f"{world.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
+            f"{env.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
         )
 
     def end(self, session: ServerSession, why: str, cause: str = "closed") -> None:
@@ -138,8 +139,8 @@ class SessionTable:
             return
         session.metrics.ended[cause] += 1
         level = logging.DEBUG if cause == "closed" else logging.INFO
-        note(_log, "session ended", level, world=session.world.name, session=brief(session.id), why=why, code=cause)
-        self.ended_sessions[session.id] = (session.world.name, why)
+        note(_log, "session ended", level, env=session.env.name, session=brief(session.id), why=why, code=cause)
+        self.ended_sessions[session.id] = (session.env.name, why)
         while len(self.ended_sessions) > MAX_ENDED_SESSIONS:
             self.ended_sessions.popitem(last=False)
         self._forget(session)
@@ -153,10 +154,10 @@ class SessionTable:
         for session in [session for session in self.live.values() if self._expired(session)]:
             self._expire(session)
 
-    def count(self, world: str) -> int:
+    def count(self, env: str) -> int:
         """Return how many places the sessions of one environment take, stuck ones included."""
-        live = sum(session.world.name == world for session in self.live.values())
-        return live + sum(name == world for name in self.stuck.values())
+        live = sum(session.env.name == env for session in self.live.values())
+        return live + sum(name == env for name in self.stuck.values())
 
     def close_all(self) -> None:
         for key in list(self.waiting):
@@ -174,17 +175,17 @@ class SessionTable:
         if self.live.pop(session.id, None) is None:
             return
         for episode_id in session.episode_ids():
-            self.episodes.pop((session.world.name, episode_id), None)
+            self.episodes.pop((session.env.name, episode_id), None)
         if session.running is not None or session.worker.stuck:
             loop = asyncio.get_running_loop()
-            self.stuck[session.id] = session.world.name
+            self.stuck[session.id] = session.env.name
             session.worker.close(lambda: self._returned(loop, session.id))
         else:
             session.worker.close()
             self._place_free()
 
     def _returned(self, loop: asyncio.AbstractEventLoop, session_id: str) -> None:
-        """A world that was stuck has returned, in whichever thread."""
+        """An environment that was stuck has returned, in whichever thread."""
 
         def unstick() -> None:
             self.stuck.pop(session_id, None)
@@ -193,8 +194,8 @@ class SessionTable:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(unstick)
 
-    def _new(self, world: ServedEnv) -> ServerSession:
-        session = ServerSession(world, self)
+    def _new(self, env: ServedEnv) -> ServerSession:
+        session = ServerSession(env, self)
         self.live[session.id] = session
         return session
 
@@ -221,25 +222,25 @@ class SessionTable:
         while self.waiting and self._free():
             _, waiter = self.waiting.popitem(last=False)
             waiter.cancel()
-            session = self._new(waiter.world)
+            session = self._new(waiter.env)
             if waiter.episode_id is not None:
-                self.episodes[waiter.world.name, waiter.episode_id] = session
+                self.episodes[waiter.env.name, waiter.episode_id] = session
             waiter.session.set_result(session)
 
     def _too_late(self, key: Hashable) -> None:
         waiter = self.waiting.pop(key)
         waiter.cancel()
-        self.metrics.worlds[waiter.world.name].errors[AtCapacity.code] += 1
+        self.metrics.envs[waiter.env.name].errors[AtCapacity.code] += 1
         waiter.session.set_exception(self._full())
 
     def _full(self) -> AtCapacity:
         """Says when to come back: the places that became free lately tell how long one takes."""
         gap_s = (self.clock() - self._freed[0]) / len(self._freed) if self._freed else 0.0
         return AtCapacity(
-            f"all {self.max_sessions} sessions are taken ({len(self.stuck)} by worlds that hang) and "
+            f"all {self.max_sessions} sessions are taken ({len(self.stuck)} by environments that hang) and "
             f"{len(self.waiting)} wait; close one, wait for a lease to run out, or start the server with more",
             retry_after_s=max(1, min(MAX_RETRY_S, math.ceil(gap_s * (len(self.waiting) + 1)))),
         )
 
-    def _by_world(self, things: Iterable[ServerSession | _Waiter]) -> dict[str, float]:
-        return {**dict.fromkeys(self.metrics.worlds, 0), **Counter(thing.world.name for thing in things)}
+    def _by_env(self, things: Iterable[ServerSession | _Waiter]) -> dict[str, float]:
+        return {**dict.fromkeys(self.metrics.envs, 0), **Counter(thing.env.name for thing in things)}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from agentgym.spec import EnvSpec
-from agentgym_servers.web.backend import EnvBackend, world_of
+from agentgym_servers.web.backend import EnvBackend, env_of
 from agentgym_servers.web.parsing import parse
 from agentgym_servers.web.responses import body_of, handle_errors, reply_dump
 
@@ -35,10 +35,10 @@ class RangeRequest(SplitRequest):
 
 
 def add_task_routes(app: FastAPI, verbs: EnvBackend, prefix: str, max_body_bytes: int) -> None:
-    """The routes under `prefix`: at the root for every world of the server, under /envs/{name} for that one."""
+    """The routes under `prefix`: at the root for every environment of the server, under /envs/{name} for that one."""
 
     def listed(request: Request) -> dict[str, str]:
-        names = verbs.names() if not prefix else [world_of(verbs, request.path_params["name"])]
+        names = verbs.names() if not prefix else [env_of(verbs, request.path_params["name"])]
         return {name.lower(): name for name in names}
 
     async def list_environments(request: Request) -> Response:

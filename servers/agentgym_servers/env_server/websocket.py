@@ -29,11 +29,11 @@ TURN = 64
 
 
 class Multiplex:
-    """The conversation of one socket with one world."""
+    """The conversation of one socket with one environment."""
 
-    def __init__(self, verbs: EnvBackend, world: str, *, lease_s: float, max_frame_bytes: int) -> None:
-        self._verbs, self._world = verbs, world
-        hello = {"protocol": PROTOCOL, "world": world, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
+    def __init__(self, verbs: EnvBackend, env: str, *, lease_s: float, max_frame_bytes: int) -> None:
+        self._verbs, self._env = verbs, env
+        hello = {"protocol": PROTOCOL, "env": env, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
         self._hello = encode({"type": "hello", "data": hello})
         self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
             name: (
@@ -59,7 +59,7 @@ class Multiplex:
             if kind == "step_many":
                 self._step_many(identity, body)
                 return
-            answer: BackendReply = call(self._world, body)
+            answer: BackendReply = call(self._env, body)
         except EnvironmentFailure as error:
             self._error(identity, failure(error))
         except (ValidationError, NotJson) as error:
@@ -86,7 +86,7 @@ class Multiplex:
             self._error(identity, failure(error) if isinstance(error, EnvironmentFailure) else _bug(error))
 
     def _step_many(self, identity: int, body: StepManyRequest) -> None:
-        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._world))
+        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._env))
 
     def _error(self, identity: int | None, error: bytes) -> None:
         self._link.send(wrapped({"id": identity, "type": "error"}, "data", error))
@@ -95,8 +95,8 @@ class Multiplex:
 class _Results:
     """The answers of one step_many: a frame once `wait_for` are ready, then one for those of each turn of the loop.
 
-    Steps are taken `TURN` to a turn of the loop: the client works on the first answers while the world takes the next
-    steps, and other sockets are not kept waiting.
+    Steps are taken `TURN` to a turn of the loop: the client works on the first answers while the environment takes the
+    next steps, and other sockets are not kept waiting.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The gateway's application: worlds are registered at /environments, played below /envs/NAME/, seen at /."""
+"""The gateway's application: environments are registered at /environments, played below /envs/NAME/, seen at /."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def create_gateway(registry: Registry, *, rate: str = RATE, max_body_bytes: int 
     app.state.gateway = gateway
     _add_environments(app, gateway, max_body_bytes)
     _add_watching(app, gateway, keyring)
-    add_routes(app, GatewayBackend(gateway.worlds), max_body_bytes=max_body_bytes, root=False)
-    app.add_middleware(Pipe, worlds=gateway.worlds)
+    add_routes(app, GatewayBackend(gateway.envs), max_body_bytes=max_body_bytes, root=False)
+    app.add_middleware(Pipe, envs=gateway.envs)
     app.add_middleware(Guard, keyring=keyring)  # the last added is asked first
     return app
 
@@ -88,18 +88,18 @@ def run_gateway(
 
 def _add_environments(app: FastAPI, gateway: Gateway, largest: int) -> None:
     async def register(request: Request) -> Response:
-        """Start a world, check it, and make it live: 201, or what is wrong and nothing is left of it."""
-        world = await gateway.register(parse(Registration, await body_of(request, largest)))
-        return reply_json(json.dumps(_shown(world)).encode(), 201)
+        """Start an environment, check it, and make it live: 201, or what is wrong and nothing is left of it."""
+        env = await gateway.register(parse(Registration, await body_of(request, largest)))
+        return reply_json(json.dumps(_shown(env)).encode(), 201)
 
     async def environments(_: Request) -> Response:
-        return reply_dump({"environments": [_shown(world) for world in gateway.worlds.values()]})
+        return reply_dump({"environments": [_shown(env) for env in gateway.envs.values()]})
 
     async def environment(request: Request) -> Response:
         return reply_dump(_shown(gateway.find(request.path_params["name"])))
 
     async def remove(request: Request) -> Response:
-        """Let no session begin, wait up to `drain_s` seconds for those that run, stop the world."""
+        """Let no session begin, wait up to `drain_s` seconds for those that run, stop the environment."""
         name, how = request.path_params["name"], _Removal.model_validate(dict(request.query_params))
         lost = await gateway.remove(name, how.drain_s)
         return reply_dump({"name": name, "removed": True, "sessions_lost": lost})
@@ -136,7 +136,7 @@ def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
                 "since": gateway.born,
                 "open": keyring.empty,
                 "registering": gateway.registering,
-                "worlds": [{**_shown(world), **_traffic(world)} for world in gateway.worlds.values()],
+                "envs": [{**_shown(env), **_traffic(env)} for env in gateway.envs.values()],
             }
         )
 
@@ -147,8 +147,8 @@ def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
         app.add_api_route(path, handler, methods=["GET"], response_model=None)
 
 
-def _shown(world: RegisteredEnv) -> dict[str, Any]:
-    pool, asked = world.pool, world.pool.registration
+def _shown(env: RegisteredEnv) -> dict[str, Any]:
+    pool, asked = env.pool, env.pool.registration
     if pool.draining:
         state = "removing"
     elif pool.ready():
@@ -158,10 +158,10 @@ def _shown(world: RegisteredEnv) -> dict[str, Any]:
     return {
         **asked.model_dump(mode="json", exclude_none=True),
         "kind": asked.kind,
-        "path": f"/envs/{world.name}",
+        "path": f"/envs/{env.name}",
         "state": state,
-        "created": world.created,
-        "spec": None if world.spec is None else world.spec.model_dump(mode="json"),
+        "created": env.created,
+        "spec": None if env.spec is None else env.spec.model_dump(mode="json"),
         "running": [
             {
                 "id": replica.ident,
@@ -180,8 +180,8 @@ def _shown(world: RegisteredEnv) -> dict[str, Any]:
     }
 
 
-def _traffic(world: RegisteredEnv) -> dict[str, Any]:
-    seen = world.traffic
+def _traffic(env: RegisteredEnv) -> dict[str, Any]:
+    seen = env.traffic
     return {
         "steps": seen.steps,
         "episodes": seen.episodes,

@@ -26,7 +26,7 @@ from agentgym_servers.gateway.errors import DatabaseUnavailable
 from agentgym_servers.web.cross_origin import reject_cross_origin
 
 SCOPES = ("register", "run", "read")
-"""The rights of a key: add and remove worlds; play in them; see what there is."""
+"""The rights of a key: add and remove environments; play in them; see what there is."""
 REFRESH_S = 2.0
 """A key that was revoked elsewhere stops working within so long."""
 OPEN_PATHS = ("/", "/health")

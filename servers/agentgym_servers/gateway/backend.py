@@ -22,7 +22,7 @@ from agentgym_servers.gateway.replicas import Replica
 from agentgym_servers.web.backend import BackendReply, consume_exception
 
 MARGIN_S = 30.0
-"""A replica may take so much longer than the world's own deadline."""
+"""A replica may take so much longer than the environment's own deadline."""
 LOOKUP_S = 5.0
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 """The form of a session id of our servers."""
@@ -30,7 +30,7 @@ _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass
 class RegisteredEnv:
-    """A registered world."""
+    """A registered environment."""
 
     id: str
     pool: ReplicaPool
@@ -53,64 +53,64 @@ class RegisteredEnv:
 class GatewayBackend:
     """The `EnvBackend` of the registered environments."""
 
-    def __init__(self, worlds: dict[str, RegisteredEnv]) -> None:
-        self.worlds = worlds
+    def __init__(self, envs: dict[str, RegisteredEnv]) -> None:
+        self.envs = envs
 
     def names(self) -> Sequence[str]:
-        return [name for name, world in self.worlds.items() if world.spec is not None]
+        return [name for name, env in self.envs.items() if env.spec is not None]
 
-    def spec(self, world: str) -> EnvSpec:
-        spec = self.worlds[world].spec
+    def spec(self, env: str) -> EnvSpec:
+        spec = self.envs[env].spec
         assert spec is not None
         return spec
 
-    def health(self, world: str) -> dict[str, Any]:
-        pool = self.worlds[world].pool
+    def health(self, env: str) -> dict[str, Any]:
+        pool = self.envs[env].pool
         ready = pool.ready()
         asleep = not ready and pool.registration.replicas.min == 0 and not pool.last_failure
         capacity = max((replica.capacity or 0 for replica in ready), default=0)
         return {
             "status": "healthy" if ready or asleep else "unhealthy",
-            "world": world,
+            "env": env,
             "sessions": sum(replica.sessions for replica in ready),
             "max_sessions": capacity * max(pool.registration.replicas.max, len(ready)),
             "replicas": len(ready),
             "waiting": len(pool.waiting),
         }
 
-    def open(self, world: str) -> BackendReply:
-        return self._run(world, "open", self._open(self.worlds[world]))
+    def open(self, env: str) -> BackendReply:
+        return self._run(env, "open", self._open(self.envs[env]))
 
-    def reset(self, world: str, body: ResetRequest) -> BackendReply:
-        found = self.worlds[world]
+    def reset(self, env: str, body: ResetRequest) -> BackendReply:
+        found = self.envs[env]
         if body.session_id is not None:
-            return self._run(world, "reset", self._ask(found, body.session_id, "/reset", _json(body)))
+            return self._run(env, "reset", self._ask(found, body.session_id, "/reset", _json(body)))
         return self._begin(found, "reset", body)
 
-    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
-        return self._begin(self.worlds[world], "restore", body)
+    def restore(self, env: str, body: RestoreRequest) -> BackendReply:
+        return self._begin(self.envs[env], "restore", body)
 
-    def step(self, world: str, body: StepRequest) -> BackendReply:
-        return self._run(world, "step", self._step(self.worlds[world], body))
+    def step(self, env: str, body: StepRequest) -> BackendReply:
+        return self._run(env, "step", self._step(self.envs[env], body))
 
-    def close(self, world: str, body: SessionRequest) -> BackendReply:
-        return self._run(world, "close", self._close(self.worlds[world], body))
+    def close(self, env: str, body: SessionRequest) -> BackendReply:
+        return self._run(env, "close", self._close(self.envs[env], body))
 
-    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
-        work = self._ask(self.worlds[world], body.session_id, f"/{verb.name}", _json(body))
-        return self._run(world, verb.name, work)
+    def query(self, env: str, verb: Verb, body: SessionRequest) -> BackendReply:
+        work = self._ask(self.envs[env], body.session_id, f"/{verb.name}", _json(body))
+        return self._run(env, verb.name, work)
 
-    def state(self, world: str, session_id: str) -> BackendReply:
+    def state(self, env: str, session_id: str) -> BackendReply:
         path = f"/state?session_id={quote(session_id, safe='')}"
-        return self._run(world, "state", self._ask(self.worlds[world], session_id, path, None))
+        return self._run(env, "state", self._ask(self.envs[env], session_id, path, None))
 
-    def lookup(self, world: str, session_id: str) -> BackendReply:
+    def lookup(self, env: str, session_id: str) -> BackendReply:
         path = f"/sessions/{quote(session_id, safe='')}"
-        return self._run(world, "lookup", self._ask(self.worlds[world], session_id, path, None))
+        return self._run(env, "lookup", self._ask(self.envs[env], session_id, path, None))
 
-    def _run(self, world: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
+    def _run(self, env: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
         """The answer to come, measured. It is fetched even when whoever asked goes away."""
-        traffic = self.worlds[world].traffic
+        traffic = self.envs[env].traffic
 
         async def measured() -> bytes:
             begun = time.monotonic()
@@ -128,84 +128,84 @@ class GatewayBackend:
 
     # --- sessions that are there -----------------------------------------------------------------------------------
 
-    async def _ask(self, world: RegisteredEnv, session_id: str, path: str, body: bytes | None) -> bytes:
-        return await self._at(world, session_id, lambda replica: replica.ask(path, body, world.timeout_s))
+    async def _ask(self, env: RegisteredEnv, session_id: str, path: str, body: bytes | None) -> bytes:
+        return await self._at(env, session_id, lambda replica: replica.ask(path, body, env.timeout_s))
 
-    async def _step(self, world: RegisteredEnv, body: StepRequest) -> bytes:
+    async def _step(self, env: RegisteredEnv, body: StepRequest) -> bytes:
         content, once = _json(body), body.step is not None or body.request_id is not None
         return await self._at(
-            world, body.session_id, lambda replica: replica.step(content, world.timeout_s, repeatable=once)
+            env, body.session_id, lambda replica: replica.step(content, env.timeout_s, repeatable=once)
         )
 
-    async def _at(self, world: RegisteredEnv, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
-        replica = world.pool.table.get(session_id) or await self._find(world, session_id)
+    async def _at(self, env: RegisteredEnv, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
+        replica = env.pool.table.get(session_id) or await self._find(env, session_id)
         try:
             return await ask(replica)
         except (Unreachable, EpisodeLost):
             if replica.state == "gone" or not replica.running.ours:
-                world.pool.request_health_check()
+                env.pool.request_health_check()
             raise
 
-    async def _close(self, world: RegisteredEnv, body: SessionRequest) -> bytes:
+    async def _close(self, env: RegisteredEnv, body: SessionRequest) -> bytes:
         try:
-            answer = await self._ask(world, body.session_id, "/close", _json(body))
+            answer = await self._ask(env, body.session_id, "/close", _json(body))
         except EpisodeLost:  # with its replica: what was wanted
             answer = _json(SessionReply(session_id=body.session_id, closed=True))
-        replica = world.pool.table.pop(body.session_id, None)
+        replica = env.pool.table.pop(body.session_id, None)
         if replica is not None:
-            world.pool.left(replica)
+            env.pool.left(replica)
         return answer
 
-    async def _find(self, world: RegisteredEnv, session_id: str) -> Replica:
+    async def _find(self, env: RegisteredEnv, session_id: str) -> Replica:
         """Ask every replica: the gateway may have been restarted since. Raises UnknownSession or EpisodeLost."""
         path = f"/sessions/{quote(session_id, safe='')}"
-        replicas = [replica for replica in world.pool.replicas if replica.state != "gone"]
+        replicas = [replica for replica in env.pool.replicas if replica.state != "gone"]
         asked = [replica.ask(path, None, LOOKUP_S) for replica in replicas]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for replica, answer in zip(replicas, answers):
             if isinstance(answer, bytes):
-                world.pool.remember(session_id, replica)
+                env.pool.remember(session_id, replica)
                 return replica
         for answer in answers:
             if isinstance(answer, DeadlineExceeded):  # the episode is not lost for that
-                raise Unreachable(f"{world.name}: a replica did not say in time whether it has the session")
+                raise Unreachable(f"{env.name}: a replica did not say in time whether it has the session")
             if isinstance(answer, BaseException) and not isinstance(answer, UnknownSession):
                 raise answer
-        if world.pool.registration.kind != "url" and _SESSION_ID.fullmatch(session_id):
+        if env.pool.registration.kind != "url" and _SESSION_ID.fullmatch(session_id):
             raise EpisodeLost(
-                f"no replica of {world.name} has this session: it ended, or was lost with its replica or the "
+                f"no replica of {env.name} has this session: it ended, or was lost with its replica or the "
                 "gateway's "
                 "restart; POST /reset without a session_id opens another"
             )
         raise UnknownSession(
-            f"{world.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
+            f"{env.name} has no session {session_id[:64]!r}; POST /reset without a session_id opens one"
         )
 
     # --- sessions that begin ---------------------------------------------------------------------------------------
 
-    def _begin(self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> BackendReply:
+    def _begin(self, env: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> BackendReply:
         episode = body.episode_id
-        if episode is not None and episode in world.beginning:
-            return self._run(world.name, verb, self._again(world, verb, body, world.beginning[episode]))
-        answer = self._run(world.name, verb, self._place(world, verb, body))
+        if episode is not None and episode in env.beginning:
+            return self._run(env.name, verb, self._again(env, verb, body, env.beginning[episode]))
+        answer = self._run(env.name, verb, self._place(env, verb, body))
         if episode is not None:
-            world.beginning[episode] = answer
-            answer.add_done_callback(lambda _: world.beginning.pop(episode))
+            env.beginning[episode] = answer
+            answer.add_done_callback(lambda _: env.beginning.pop(episode))
         return answer
 
     async def _again(
-        self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
+        self, env: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest, first: asyncio.Future[bytes]
     ) -> bytes:
         """Repeat a request for this episode after the first: its replica knows whether this one is the same."""
         await asyncio.wait([first])
-        return await self._place(world, verb, body)
+        return await self._place(env, verb, body)
 
-    async def _place(self, world: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> bytes:
-        pool, key = world.pool, body.episode_id
+    async def _place(self, env: RegisteredEnv, verb: str, body: ResetRequest | RestoreRequest) -> bytes:
+        pool, key = env.pool, body.episode_id
         content = _json(body)
 
         async def begin(replica: Replica) -> bytes:
-            return await replica.ask(f"/{verb}", content, world.timeout_s)
+            return await replica.ask(f"/{verb}", content, env.timeout_s)
 
         before = pool.episodes.get(key) if key is not None else None
         if before is not None and before.state == "ready":
@@ -216,12 +216,12 @@ class GatewayBackend:
         replica, answer = await pool.place(key, body.queue_s, begin)
         return self._begun(pool, replica, answer, key)
 
-    async def _open(self, world: RegisteredEnv) -> bytes:
+    async def _open(self, env: RegisteredEnv) -> bytes:
         """A session without an episode, by the one way that the protocol has to ask for it."""
         ask = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create", "params": {}}
 
         async def begin(replica: Replica) -> bytes:
-            answer = json.loads(await replica.ask("/mcp", json.dumps(ask).encode(), world.timeout_s))
+            answer = json.loads(await replica.ask("/mcp", json.dumps(ask).encode(), env.timeout_s))
             if "error" in answer:
                 error: Callable[[str], EnvironmentFailure] = EnvironmentFailure
                 if "max_sessions" in (answer["error"].get("data") or {}):
@@ -229,8 +229,8 @@ class GatewayBackend:
                 raise error(str(answer["error"].get("message")))
             return _json(SessionReply(session_id=answer["result"]["session_id"]))
 
-        replica, answer = await world.pool.place(None, 0.0, begin)
-        return self._begun(world.pool, replica, answer, None)
+        replica, answer = await env.pool.place(None, 0.0, begin)
+        return self._begun(env.pool, replica, answer, None)
 
     def _begun(self, pool: ReplicaPool, replica: Replica, answer: bytes, episode_id: str | None) -> bytes:
         pool.remember(json.loads(answer)["session_id"], replica, episode_id)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container as DockerContainer
 
 GATEWAY_LABEL = "agentgym.gateway"
-WORLD_LABEL = "agentgym.world"
+ENV_LABEL = "agentgym.env"
 NOBODY = "65534:65534"
 ENGINE_TIMEOUT_S = 30
 STOP_S = 5
@@ -56,7 +56,7 @@ class Image:
     """Starts containers of one registration."""
 
     engine: ContainerEngine
-    world_id: str
+    env_id: str
     registration: Registration
 
     async def start(self) -> Container:
@@ -86,7 +86,7 @@ class Image:
             container = client.containers.create(
                 asked.image,
                 init=True,
-                labels={GATEWAY_LABEL: self.engine.gateway_id, WORLD_LABEL: self.world_id},
+                labels={GATEWAY_LABEL: self.engine.gateway_id, ENV_LABEL: self.env_id},
                 mem_limit=f"{limits.memory_mb}m",
                 memswap_limit=f"{limits.memory_mb}m",
                 nano_cpus=int(limits.cpus * 1e9),
@@ -125,9 +125,9 @@ class ContainerEngine:
         """Have the image here, pulled where it is not. Raises BadImage."""
         await self.run(lambda client: _fetch(client, image))
 
-    async def found(self, world_id: str, registration: Registration) -> list[Container]:
-        """The world's containers that still run from before."""
-        labels = [f"{GATEWAY_LABEL}={self.gateway_id}", f"{WORLD_LABEL}={world_id}"]
+    async def found(self, env_id: str, registration: Registration) -> list[Container]:
+        """The environment's containers that still run from before."""
+        labels = [f"{GATEWAY_LABEL}={self.gateway_id}", f"{ENV_LABEL}={env_id}"]
         published = (registration.limits or ContainerLimits()).network
 
         def look(client: Any) -> list[Container]:
@@ -137,11 +137,11 @@ class ContainerEngine:
         return await self.run(look)
 
     async def reap(self, keep: set[str]) -> int:
-        """Remove this gateway's containers but the running ones of the worlds `keep`; the number removed."""
+        """Remove this gateway's containers but the running ones of the environments `keep`; the number removed."""
 
         def sweep(client: Any) -> int:
             ours = client.containers.list(all=True, filters={"label": f"{GATEWAY_LABEL}={self.gateway_id}"})
-            left = [one for one in ours if one.labels.get(WORLD_LABEL) not in keep or one.status != "running"]
+            left = [one for one in ours if one.labels.get(ENV_LABEL) not in keep or one.status != "running"]
             for container in left:
                 log.warning("container %s was left behind and is removed", container.short_id)
                 _remove(container)

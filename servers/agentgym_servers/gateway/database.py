@@ -1,7 +1,7 @@
-"""The gateway's database, in SQLite or PostgreSQL: the registered worlds, the API keys, its own id.
+"""The gateway's database, in SQLite or PostgreSQL: the registered environments, the API keys, its own id.
 
-A world's row is written when the world has passed its check and is live, and deleted before it is drained, so that
-whatever runs without a row is left over from a crash. Every method blocks: call it from a thread.
+An environment's row is written when the environment has passed its check and is live, and deleted before it is drained,
+so that whatever runs without a row is left over from a crash. Every method blocks: call it from a thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from agentgym_servers.gateway.errors import DatabaseUnavailable, DuplicateName
 from agentgym_servers.gateway.schemas import Registration
 
 _schema = sql.MetaData()
-_worlds = sql.Table(
-    "agentgym_worlds",
+_envs = sql.Table(
+    "agentgym_envs",
     _schema,
     sql.Column("name", sql.String(64), primary_key=True),
     sql.Column("id", sql.String(32), nullable=False, unique=True),
@@ -55,12 +55,12 @@ _LOCK = 0x4147_5F47_5701
 
 @dataclass(frozen=True)
 class EnvironmentRecord:
-    """A registered world."""
+    """A registered environment."""
 
     id: str
     registration: Registration
     spec: dict[str, Any] | None
-    """Its EnvSpec as JSON; None for a world that does not speak AgentGym's extension of the protocol."""
+    """Its EnvSpec as JSON; None for an environment that does not speak AgentGym's extension of the protocol."""
     created: float
     """Seconds since 1970."""
 
@@ -133,9 +133,9 @@ class Registry:
             self._lock.close()
         self._engine.dispose()
 
-    def worlds(self) -> list[EnvironmentRecord]:
+    def envs(self) -> list[EnvironmentRecord]:
         with self._talking("cannot be read") as connection:
-            rows = connection.execute(sql.select(_worlds).order_by(_worlds.c.created)).all()
+            rows = connection.execute(sql.select(_envs).order_by(_envs.c.created)).all()
         try:
             return [
                 EnvironmentRecord(
@@ -144,9 +144,11 @@ class Registry:
                 for row in rows
             ]
         except ValueError as error:  # pydantic's and json's are both
-            raise DatabaseUnavailable(f"the gateway's database holds a world that it cannot read: {error}") from error
+            raise DatabaseUnavailable(
+                f"the gateway's database holds an environment that it cannot read: {error}"
+            ) from error
 
-    def add_world(self, row: EnvironmentRecord) -> None:
+    def add_env(self, row: EnvironmentRecord) -> None:
         """Raises DuplicateName."""
         values = {
             "name": row.registration.name,
@@ -157,13 +159,13 @@ class Registry:
         }
         with self._talking("cannot be written") as connection:
             try:
-                connection.execute(sql.insert(_worlds).values(values))
+                connection.execute(sql.insert(_envs).values(values))
             except IntegrityError as error:
                 raise DuplicateName(f"{row.registration.name!r} is registered already") from error
 
-    def remove_world(self, world_id: str) -> None:
+    def remove_env(self, env_id: str) -> None:
         with self._talking("cannot be written") as connection:
-            connection.execute(sql.delete(_worlds).where(_worlds.c.id == world_id))
+            connection.execute(sql.delete(_envs).where(_envs.c.id == env_id))
 
     def all_keys(self) -> list[ApiKey]:
         with self._talking("cannot be read") as connection:

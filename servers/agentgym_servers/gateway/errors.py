@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentgym.errors import EnvironmentFailure
 
 
-class UnknownWorld(EnvironmentFailure):
-    """No world of that name is registered."""
+class EnvNotRegistered(EnvironmentFailure):
+    """No environment of that name is registered."""
 
     code, scope, retryable, status = "UNKNOWN_ENVIRONMENT", "server", False, 404
 
@@ -18,7 +18,7 @@ class DuplicateName(EnvironmentFailure):
 
 
 class ConformanceFailed(EnvironmentFailure):
-    """The world breaks rules of the conformance check."""
+    """The environment breaks rules of the conformance check."""
 
     code, scope, retryable, status = "CHECK_FAILED", "env", False, 422
 
@@ -41,10 +41,10 @@ class NoEngine(EnvironmentFailure):
     code, scope, retryable, status = "NO_ENGINE", "server", True, 503
 
 
-class WorldUnreachable(EnvironmentFailure):
+class EnvUnreachable(EnvironmentFailure):
     """Nobody answers at the URL to be registered, or something that is no environment server."""
 
-    code, scope, retryable, status = "WORLD_UNREACHABLE", "server", False, 502
+    code, scope, retryable, status = "ENVIRONMENT_UNREACHABLE", "server", False, 502
 
 
 class DatabaseUnavailable(EnvironmentFailure):

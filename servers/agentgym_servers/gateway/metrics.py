@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 LATELY_S = 60.0
 SAMPLES = 2048
-"""Steps whose latency is kept, of each world."""
+"""Steps whose latency is kept, of each environment."""
 ERRORS_SHOWN = 20
 
 
@@ -21,7 +21,7 @@ class Meters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        labels = ("world", "verb")
+        labels = ("env", "verb")
         self.seconds = Histogram(
             "agentgym_gateway_seconds",
             "Time from a verb's arrival to its answer.",
@@ -38,7 +38,7 @@ class Meters:
 class Traffic:
     """Traffic of one environment."""
 
-    world: str
+    env: str
     meters: Meters
     steps: int = 0
     episodes: int = 0
@@ -48,7 +48,7 @@ class Traffic:
     _latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
 
     def answered(self, verb: str, seconds: float) -> None:
-        self.meters.seconds.labels(self.world, verb).observe(seconds)
+        self.meters.seconds.labels(self.env, verb).observe(seconds)
         if verb == "step":
             self.steps += 1
             self._latencies.append((time.monotonic(), seconds))
@@ -56,7 +56,7 @@ class Traffic:
             self.episodes += 1
 
     def failed(self, verb: str, code: str, message: str) -> None:
-        self.meters.errors.labels(self.world, verb, code).inc()
+        self.meters.errors.labels(self.env, verb, code).inc()
         self.failures[code] += 1
         self.recent.append({"at": time.time(), "verb": verb, "code": code, "message": message[:300]})
 

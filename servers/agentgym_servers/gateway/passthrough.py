@@ -1,4 +1,4 @@
-"""Worlds that do not speak AgentGym's extension: their endpoints and sockets pass through as they are."""
+"""Environments that do not speak AgentGym's extension: their endpoints and sockets pass through as they are."""
 
 from __future__ import annotations
 
@@ -27,57 +27,57 @@ _PATH = re.compile(rb"/envs/([^/]+)(/.*)", re.DOTALL)
 
 
 class Pipe:
-    """ASGI middleware: what is below /envs/NAME/ of such a world goes to one of its replicas."""
+    """ASGI middleware: what is below /envs/NAME/ of such an environment goes to one of its replicas."""
 
-    def __init__(self, app: ASGIApp, worlds: dict[str, RegisteredEnv]) -> None:
-        self.app, self.worlds = app, worlds
+    def __init__(self, app: ASGIApp, envs: dict[str, RegisteredEnv]) -> None:
+        self.app, self.envs = app, envs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match = _PATH.fullmatch(scope["raw_path"]) if scope["type"] in ("http", "websocket") else None
-        world = self.worlds.get(match[1].decode("latin-1")) if match else None
-        if match is None or world is None or world.spec is not None:
+        env = self.envs.get(match[1].decode("latin-1")) if match else None
+        if match is None or env is None or env.spec is not None:
             return await self.app(scope, receive, send)
         query = scope.get("query_string", b"")
         # As the client wrote it: "path" is percent-decoded, and "%3F" would become the start of a query.
         target = quote(match[2] + (b"?" + query if query else b""), safe=string.punctuation)
         if scope["type"] == "http":
-            reply = await _exchange(world, Request(scope, receive), target)
+            reply = await _exchange(env, Request(scope, receive), target)
             return await reply(scope, receive, send)
-        await _socket(world, WebSocket(scope, receive, send), target)
+        await _socket(env, WebSocket(scope, receive, send), target)
 
 
-async def _exchange(world: RegisteredEnv, request: Request, target: str) -> Response:
+async def _exchange(env: RegisteredEnv, request: Request, target: str) -> Response:
     try:
         body = await body_of(request, MAX_FRAME)
     except TooLarge as error:
         return reply_error(413, "BODY_TOO_LARGE", str(error))
     try:
-        replica = world.pool.least_used()
+        replica = env.pool.least_used()
         reply = await replica.link.request(request.method, target, body, TIMEOUT_S)
     except (Unreachable, OSError) as error:
-        world.pool.request_health_check()
-        failure = Unreachable(f"{world.name} gave no answer ({type(error).__name__}: {error}); ask again")
-        world.traffic.failed(request.method, failure.code, str(failure))
+        env.pool.request_health_check()
+        failure = Unreachable(f"{env.name} gave no answer ({type(error).__name__}: {error}); ask again")
+        env.traffic.failed(request.method, failure.code, str(failure))
         return Response(WireError.of(failure).model_dump_json(), failure.status, media_type="application/json")
     return Response(reply.content, reply.status, media_type=reply.headers.get("content-type", "application/json"))
 
 
-async def _socket(world: RegisteredEnv, client: WebSocket, target: str) -> None:
+async def _socket(env: RegisteredEnv, client: WebSocket, target: str) -> None:
     await client.accept()
     try:
-        replica = world.pool.least_used()
+        replica = env.pool.least_used()
         url = re.sub("^http", "ws", replica.link.url) + target
         async with websockets.connect(url, compression=None, max_size=MAX_FRAME, proxy=None) as server:
             replica.count(+1)
-            world.traffic.episodes += 1
+            env.traffic.episodes += 1
             try:
                 await _both_ways(client, server)
             finally:
                 replica.count(-1)
     except (Unreachable, OSError, websockets.WebSocketException) as error:
-        world.pool.request_health_check()
-        failure = Unreachable(f"{world.name} gave no answer ({type(error).__name__}: {error})")
-        world.traffic.failed("ws", failure.code, str(failure))
+        env.pool.request_health_check()
+        failure = Unreachable(f"{env.name} gave no answer ({type(error).__name__}: {error})")
+        env.traffic.failed("ws", failure.code, str(failure))
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # the client has gone away, too
             await client.send_json({"type": "error", "data": {"message": str(failure), "code": "SESSION_ERROR"}})
             await client.close()

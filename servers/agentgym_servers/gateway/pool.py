@@ -1,4 +1,4 @@
-"""The replicas of one world, watched, restarted, scaled, drained; and who waits for room.
+"""The replicas of one environment, watched, restarted, scaled, drained; and who waits for room.
 
 A session that finds no room waits for its turn, first come first served. The pool wakes as many as there seems to be
 room for; what a replica then answers decides.
@@ -155,7 +155,7 @@ class ReplicaPool:
             await asyncio.sleep(WAITING_S)
             await asyncio.gather(*(replica.look() for replica in self.replicas))
         lost = self._live()
-        await self.stop("its world was removed")
+        await self.stop("its environment was removed")
         return lost
 
     async def stop(self, why: str) -> None:

@@ -1,4 +1,5 @@
-"""Requests to one server of a world: over our socket where it has one, else lean ones over plain HTTP, or httpx's."""
+"""Requests to one server of an environment: over our socket where it has one, else lean ones over plain HTTP, or
+httpx's."""
 
 from __future__ import annotations
 

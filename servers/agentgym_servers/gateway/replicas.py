@@ -1,4 +1,4 @@
-"""One server of a world: how it is started and stopped, whether it is well, and how it is asked."""
+"""One server of an environment: how it is started and stopped, whether it is well, and how it is asked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from agentgym.clients.server_process import ANNOUNCED, end_of, server_command
 from agentgym.errors import EpisodeLost, Unreachable
-from agentgym_servers.gateway.errors import NotStarted, WorldUnreachable
+from agentgym_servers.gateway.errors import EnvUnreachable, NotStarted
 from agentgym_servers.gateway.replica_client import ReplicaClient
 from agentgym_servers.gateway.schemas import Registration
 
@@ -78,7 +78,7 @@ class ExternalServer:
 
 
 class ServerProcess:
-    """A child process that serves a world; it ends when the gateway does."""
+    """A child process that serves an environment; it ends when the gateway does."""
 
     ours = True
 
@@ -168,7 +168,7 @@ class EntryPoint:
 
 @dataclass(eq=False)
 class Replica:
-    """One running server of a world, as the gateway knows it."""
+    """One running server of an environment, as the gateway knows it."""
 
     running: Running
     link: ReplicaClient = field(init=False)
@@ -186,7 +186,7 @@ class Replica:
     changes: int = 0
     """Number of changes of `sessions` between checks: a check that overlaps a change does not count."""
     piped: bool = False
-    """Its world is not routed: what counts are the sockets that go through here, not what its health says."""
+    """Its environment is not routed: what counts are the sockets that go through here, not what its health says."""
     misses: int = 0
     born: float = field(default_factory=time.monotonic)
     idle_since: float = field(default_factory=time.monotonic)
@@ -278,7 +278,7 @@ class Replica:
 
 
 async def answering(running: Running, startup_s: float) -> Replica:
-    """A replica once it is healthy. Raises NotStarted, or WorldUnreachable for a given one."""
+    """A replica once it is healthy. Raises NotStarted, or EnvironmentUnreachable for a given one."""
     replica = Replica(running)
     give_up = time.monotonic() + (startup_s if running.ours else 0)
     while True:
@@ -291,11 +291,11 @@ async def answering(running: Running, startup_s: float) -> Replica:
         await asyncio.sleep(0.1)
     await replica.link.close()
     what = f"{replica.ident} is not healthy: {replica.why}"
-    raise NotStarted(what) if running.ours else WorldUnreachable(what)
+    raise NotStarted(what) if running.ours else EnvUnreachable(what)
 
 
 async def metadata_of(replica: Replica) -> dict[str, Any]:
-    """Return the server's metadata. Raises WorldUnreachable for what is no environment server."""
+    """Return the server's metadata. Raises EnvironmentUnreachable for what is no environment server."""
     try:
         reply = await replica.link.request("GET", "/metadata", None, HEALTH_TIMEOUT_S)
         metadata = json.loads(reply.content)
@@ -304,4 +304,4 @@ async def metadata_of(replica: Replica) -> dict[str, Any]:
         what = f"it answered {reply.status}: {reply.content[:200]!r}"
     except (OSError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
-    raise WorldUnreachable(f"{replica.link.url}/metadata is no environment server's: {what}")
+    raise EnvUnreachable(f"{replica.link.url}/metadata is no environment server's: {what}")

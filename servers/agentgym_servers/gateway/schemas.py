@@ -36,15 +36,15 @@ class ContainerLimits(RequestModel):
 
 
 class Registration(RequestModel):
-    """A world to be registered: a name, and exactly one of `url`, `image` and `entry_point`."""
+    """An environment to be registered: a name, and exactly one of `url`, `image` and `entry_point`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     url: str | None = Field(default=None, max_length=2048)
-    """A server's root (its first world) or .../envs/NAME. Whoever runs it starts and stops it."""
+    """A server's root (its first environment) or .../envs/NAME. Whoever runs it starts and stops it."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """A container image whose server listens on `port`."""
     entry_point: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_length=512)
-    """The id of an installed world, or "package.module:Class": served by a child process of the gateway."""
+    """The id of an installed environment, or "package.module:Class": served by a child process of the gateway."""
     replicas: Replicas = Replicas()
     limits: ContainerLimits | None = None
     """Limits of a container; by default `ContainerLimits()`."""
@@ -70,7 +70,9 @@ class Registration(RequestModel):
         if self.url is not None:
             _require_url(self.url)
         if self.url is not None and self.replicas != Replicas():
-            raise ValueError("a world by URL is one replica that the gateway does not start: leave out `replicas`")
+            raise ValueError(
+                "an environment by URL is one replica that the gateway does not start: leave out `replicas`"
+            )
         if self.limits is not None and self.image is None:
             raise ValueError("limits apply to containers: give an `image`, or leave them out")
         if self.max_sessions is not None and self.entry_point is None:

@@ -1,7 +1,7 @@
-"""Registering, listing and removing worlds. Nothing is half-registered.
+"""Registering, listing and removing environments. Nothing is half-registered.
 
-A world's row is written once a replica of it has passed the check; what fails before stops the replica. What a killed
-gateway leaves running has no row, or is found again by the next: child processes end with their standard input,
+An environment's row is written once a replica of it has passed the check; what fails before stops the replica. What a
+killed gateway leaves running has no row, or is found again by the next: child processes end with their standard input,
 containers carry labels.
 """
 
@@ -22,7 +22,7 @@ from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.backend import RegisteredEnv
 from agentgym_servers.gateway.containers import ContainerEngine, Image
 from agentgym_servers.gateway.database import EnvironmentRecord, Registry
-from agentgym_servers.gateway.errors import ConformanceFailed, DuplicateName, NoEngine, UnknownWorld
+from agentgym_servers.gateway.errors import ConformanceFailed, DuplicateName, EnvNotRegistered, NoEngine
 from agentgym_servers.gateway.metrics import Meters, Traffic
 from agentgym_servers.gateway.passthrough import check_foreign
 from agentgym_servers.gateway.pool import ReplicaPool, started
@@ -30,17 +30,17 @@ from agentgym_servers.gateway.replicas import EntryPoint, ExternalServer, Launch
 from agentgym_servers.gateway.schemas import Registration
 
 DRAIN_S = 30.0
-"""Sessions of a removed world may go on for so long, unless told."""
+"""Sessions of a removed environment may go on for so long, unless told."""
 
 log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """The registered worlds, each with its pool of replicas."""
+    """The registered environments, each with its pool of replicas."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.worlds: dict[str, RegisteredEnv] = {}
+        self.envs: dict[str, RegisteredEnv] = {}
         self.meters = Meters()
         self.engine = ContainerEngine(registry.id)
         self.born = time.time()
@@ -50,10 +50,10 @@ class Gateway:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Bring the registered worlds up again, and remove what a killed gateway left behind."""
-        rows = await asyncio.to_thread(self.registry.worlds)
+        """Bring the registered environments up again, and remove what a killed gateway left behind."""
+        rows = await asyncio.to_thread(self.registry.envs)
         images = {row.id for row in rows if row.registration.image is not None}
-        with contextlib.suppress(NoEngine):  # then there are no containers either; image worlds will say so
+        with contextlib.suppress(NoEngine):  # then there are no containers either; image environments will say so
             await self.engine.reap(keep=images)
         found: dict[str, list[Replica]] = {}
         for row in rows:
@@ -72,14 +72,15 @@ class Gateway:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(world.pool.stop("the gateway stopped") for world in self.worlds.values()))
+        await asyncio.gather(*(env.pool.stop("the gateway stopped") for env in self.envs.values()))
         await self.engine.close()
 
     async def register(self, asked: Registration) -> RegisteredEnv:
-        """Start the world, check it, write it down, and make it live. Raises the refusal that says what is wrong."""
-        if asked.name in self.worlds or asked.name in self.registering:
+        """Start the environment, check it, write it down, and make it live. Raises the refusal that says what is
+        wrong."""
+        if asked.name in self.envs or asked.name in self.registering:
             state = "being removed" if asked.name in self._removing else "taken"
-            raise DuplicateName(f"the name {asked.name!r} is {state}; choose another, or remove that world first")
+            raise DuplicateName(f"the name {asked.name!r} is {state}; choose another, or remove that environment first")
         self.registering[asked.name] = time.time()
         try:
             return await self._finish(self._register(asked))
@@ -87,22 +88,22 @@ class Gateway:
             del self.registering[asked.name]
 
     async def remove(self, name: str, drain_s: float = DRAIN_S) -> int:
-        """Unregister a world, let its sessions end, stop its replicas; the number of sessions lost."""
-        world = self.find(name)
+        """Unregister an environment, let its sessions end, stop its replicas; the number of sessions lost."""
+        env = self.find(name)
         if name in self._removing:
             raise DuplicateName(f"{name!r} is being removed already")
         self._removing.add(name)
         try:
-            return await self._finish(self._remove(world, drain_s))
+            return await self._finish(self._remove(env, drain_s))
         finally:
             self._removing.discard(name)
 
     def find(self, name: str) -> RegisteredEnv:
-        """Raises UnknownWorld."""
-        if name not in self.worlds:
-            known = ", ".join(sorted(self.worlds)) or "none yet"
-            raise UnknownWorld(f"no world is registered as {name!r}; there are: {known}")
-        return self.worlds[name]
+        """Raises UnknownEnvironment."""
+        if name not in self.envs:
+            known = ", ".join(sorted(self.envs)) or "none yet"
+            raise EnvNotRegistered(f"no environment is registered as {name!r}; there are: {known}")
+        return self.envs[name]
 
     async def _finish(self, work: Any) -> Any:
         """Run to completion even if the caller disconnects; cancelled at shutdown."""
@@ -117,28 +118,28 @@ class Gateway:
         try:
             spec = await _checked(replica, asked)
             row = EnvironmentRecord(row_id, asked, None if spec is None else spec.model_dump(mode="json"), time.time())
-            await asyncio.to_thread(self.registry.add_world, row)
+            await asyncio.to_thread(self.registry.add_env, row)
         except BaseException:
-            await replica.stop("its world was not registered")
+            await replica.stop("its environment was not registered")
             raise
         log.info("registered %s by %s", asked.name, asked.kind)
         return self._open(row, [replica])
 
-    async def _remove(self, world: RegisteredEnv, drain_s: float) -> int:
-        await asyncio.to_thread(self.registry.remove_world, world.id)
-        lost = await world.pool.drain(drain_s)
-        del self.worlds[world.name]
-        log.info("removed %s; %d sessions were lost", world.name, lost)
+    async def _remove(self, env: RegisteredEnv, drain_s: float) -> int:
+        await asyncio.to_thread(self.registry.remove_env, env.id)
+        lost = await env.pool.drain(drain_s)
+        del self.envs[env.name]
+        log.info("removed %s; %d sessions were lost", env.name, lost)
         return lost
 
     def _open(self, row: EnvironmentRecord, replicas: list[Replica]) -> RegisteredEnv:
         asked = row.registration
         spec = None if row.spec is None else _spec(row.spec)
         pool = ReplicaPool(asked, self._launcher(row.id, asked), replicas, piped=spec is None)
-        world = RegisteredEnv(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
-        self.worlds[asked.name] = world
+        env = RegisteredEnv(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
+        self.envs[asked.name] = env
         pool.supervise()
-        return world
+        return env
 
     def _launcher(self, row_id: str, asked: Registration) -> Launcher:
         if asked.url is not None:
@@ -147,7 +148,7 @@ class Gateway:
 
 
 async def _checked(replica: Replica, asked: Registration) -> EnvSpec | None:
-    """The spec of the world behind the replica, None for a foreign one. Raises CheckFailed."""
+    """The spec of the environment behind the replica, None for a foreign one. Raises CheckFailed."""
     metadata = await metadata_of(replica)
     try:
         async with asyncio.timeout(asked.check_s):

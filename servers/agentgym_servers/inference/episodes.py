@@ -1,7 +1,7 @@
 """Episodes over HTTP: an agent that knows only an OpenAI base URL acts, and its calls are recorded as turns.
 
 base_url = http://HOST:PORT/episodes/ID/v1           or the header X-AgentGym-Episode: ID
-POST /episodes/ID/turn                               what the world made of one turn (optional)
+POST /episodes/ID/turn                               what the environment made of one turn (optional)
 POST /episodes/ID/finish                             the reward, and the end
 GET  /episodes     GET /episodes/ID                  the list; one as a trajectory
 """
@@ -110,7 +110,7 @@ class TurnReport(BaseModel):
     """Its number, as the reply's `agentgym.turn` said it; None is the last one."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
     state_key: str | None = None
-    """Names the world's state before the turn: the anchor of credit that compares equal states."""
+    """Names the environment's state before the turn: the anchor of credit that compares equal states."""
     valid_action: bool | None = None
 
 

@@ -1,6 +1,6 @@
 """The seam between the front of a server (HTTP, sockets, OpenEnv's dialect) and whatever stands behind it.
 
-`local.py` runs worlds in this server; the gateway forwards to other servers. The front never sees a session.
+`local.py` runs environments in this server; the gateway forwards to other servers. The front never sees a session.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ CANCELLED = EpisodeLost("the call was cancelled; the server is stopping")
 
 
 class EnvBackend(Protocol):
-    """The back end of a server's routes. `world` is a name from `names`.
+    """The back end of a server's routes. `env` is a name from `names`.
 
     A verb raises EnvironmentFailure, at once or out of the future. It must not await anything before it has applied
     what was asked: calls that arrive in order take effect in order.
     """
 
     def names(self) -> Sequence[str]:
-        """The worlds, as they are called in URLs. The first also answers at the root."""
+        """The environments, as they are called in URLs. The first also answers at the root."""
         ...
 
-    def spec(self, world: str) -> EnvSpec: ...
+    def spec(self, env: str) -> EnvSpec: ...
 
-    def health(self, world: str) -> dict[str, Any]:
-        """`status` ("healthy", "degraded" or "unhealthy"), `world`, `sessions`, `max_sessions`, and the back's own."""
+    def health(self, env: str) -> dict[str, Any]:
+        """`status` ("healthy", "degraded" or "unhealthy"), `env`, `sessions`, `max_sessions`, and the back's own."""
         ...
 
-    def open(self, world: str) -> BackendReply:
+    def open(self, env: str) -> BackendReply:
         """A session without an episode, kept until it is closed or its lease runs out: a SessionReply."""
         ...
 
-    def reset(self, world: str, body: ResetRequest) -> BackendReply:
+    def reset(self, env: str, body: ResetRequest) -> BackendReply:
         """A StepReply."""
         ...
 
-    def step(self, world: str, body: StepRequest) -> BackendReply:
+    def step(self, env: str, body: StepRequest) -> BackendReply:
         """A StepReply. Many steps of one request are asked for one by one, in the same turn of the loop."""
         ...
 
-    def close(self, world: str, body: SessionRequest) -> BackendReply:
+    def close(self, env: str, body: SessionRequest) -> BackendReply:
         """A SessionReply, also for a session that is gone already."""
         ...
 
-    def query(self, world: str, verb: Verb, body: SessionRequest) -> BackendReply:
+    def query(self, env: str, verb: Verb, body: SessionRequest) -> BackendReply:
         """Return the reply of a query of `VERBS`."""
         ...
 
-    def restore(self, world: str, body: RestoreRequest) -> BackendReply:
+    def restore(self, env: str, body: RestoreRequest) -> BackendReply:
         """A SessionReply."""
         ...
 
-    def state(self, world: str, session_id: str) -> BackendReply:
+    def state(self, env: str, session_id: str) -> BackendReply:
         """`{"episode_id", "step_count"}`; renews the lease."""
         ...
 
-    def lookup(self, world: str, session_id: str) -> BackendReply:
+    def lookup(self, env: str, session_id: str) -> BackendReply:
         """A SessionInfo; does not renew the lease."""
         ...
 
@@ -78,7 +78,7 @@ class EnvBackend(Protocol):
 def method_of(backend: EnvBackend, verb: Verb) -> Callable[[str, Any], BackendReply]:
     """Return the back end's method for a verb: `query`, or the one of the verb's name."""
     if verb.is_query:
-        return lambda world, body: backend.query(world, verb, body)
+        return lambda env, body: backend.query(env, verb, body)
     return getattr(backend, verb.name)
 
 
@@ -93,10 +93,10 @@ def consume_exception(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def entry_of(verbs: EnvBackend, world: str, step: StepRequest) -> BackendReply:
+def entry_of(verbs: EnvBackend, env: str, step: StepRequest) -> BackendReply:
     """One step of many: its reply or its error, as bytes or as a future."""
     try:
-        return verbs.step(world, step)
+        return verbs.step(env, step)
     except EnvironmentFailure as error:
         return failure(error)
 
@@ -117,11 +117,11 @@ def entry_bytes(entry: BackendReply) -> bytes:
     raise error
 
 
-def world_of(verbs: EnvBackend, name: str | None) -> str:
-    """The world of a path. Raises HTTPException 404."""
+def env_of(verbs: EnvBackend, name: str | None) -> str:
+    """The environment of a path. Raises HTTPException 404."""
     names = verbs.names()
     if name is None and names:
         return names[0]
     if name is None or name not in names:
-        raise HTTPException(404, f"this server has no world {name!r}; it has {', '.join(names) or 'none'}")
+        raise HTTPException(404, f"this server has no environment {name!r}; it has {', '.join(names) or 'none'}")
     return name

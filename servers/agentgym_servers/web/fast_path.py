@@ -1,7 +1,7 @@
 """The way in: pages of other sites stay out, and the verbs and sockets are answered at once.
 
-FastAPI's way from a request to its handler costs several times a cheap world's step; its routes remain for everything
-else, and to describe these in /openapi.json.
+FastAPI's way from a request to its handler costs several times a cheap environment's step; its routes remain for
+everything else, and to describe these in /openapi.json.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from agentgym_servers.web.backend import EnvBackend, world_of
+from agentgym_servers.web.backend import EnvBackend, env_of
 from agentgym_servers.web.cross_origin import reject_cross_origin
 from agentgym_servers.web.responses import EXPECTED_ERRORS, TooLarge, error_response, send_error
 
 Call = Callable[[str, bytes], Awaitable[bytes]]
-"""A world and a request's body in, the reply's body out."""
+"""An environment and a request's body in, the reply's body out."""
 
 
 class FastPathMiddleware:
@@ -31,7 +31,8 @@ class FastPathMiddleware:
         root: bool,
         largest: int,
     ) -> None:
-        """`calls` by method and the path below the world, `sockets` by path; `root`: whether the first world is at /.
+        """`calls` by method and the path below the environment, `sockets` by path; `root`: whether the first
+        environment is at /.
 
         A request has at most `largest` bytes.
         """
@@ -51,16 +52,16 @@ class FastPathMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            world = world_of(self._verbs, name)
+            env = env_of(self._verbs, name)
         except HTTPException as error:
             await send_error(scope, receive, send, error.status_code, "NOT_FOUND", error.detail)
             return
         if kind == "websocket":
-            await call(world, scope, receive, send)
+            await call(env, scope, receive, send)
         else:
-            await self._answer(world, call, receive, send)
+            await self._answer(env, call, receive, send)
 
-    async def _answer(self, world: str, call: Call, receive: Any, send: Any) -> None:
+    async def _answer(self, env: str, call: Call, receive: Any, send: Any) -> None:
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -73,7 +74,7 @@ class FastPathMiddleware:
         try:
             if len(body) > self._largest:
                 raise TooLarge(f"a request may have {self._largest} bytes, this one has more")
-            status, reply, more_headers = 200, await call(world, bytes(body)), {}
+            status, reply, more_headers = 200, await call(env, bytes(body)), {}
         except EXPECTED_ERRORS as error:
             status, reply, more_headers = error_response(error)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(reply))]
@@ -83,7 +84,7 @@ class FastPathMiddleware:
 
 
 def _split(path: str) -> tuple[str | None, str]:
-    """The world that a path names, None at the root, and what comes below it."""
+    """The environment that a path names, None at the root, and what comes below it."""
     if not path.startswith("/envs/"):
         return None, path[1:]
     name, _, last = path[6:].partition("/")

@@ -9,7 +9,7 @@ Format = Literal["text", "json"]
 
 
 def note(logger: logging.Logger, event: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with its fields: world, session (its `brief`), code, ..."""
+    """Log an event with its fields: environment, session (its `brief`), code, ..."""
     logger.log(level, event, extra={"fields": fields})
 
 

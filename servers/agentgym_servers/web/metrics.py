@@ -1,6 +1,6 @@
 """A server's counters and their page for Prometheus.
 
-Counting is plain arithmetic on the numbers of one world, in the server's own thread; the library comes in when
+Counting is plain arithmetic on the numbers of one environment, in the server's own thread; the library comes in when
 somebody asks for the page.
 """
 
@@ -43,8 +43,8 @@ class Latencies:
             yield bound, at_most
 
 
-class WorldMetrics:
-    """The counters of one world."""
+class EnvMetrics:
+    """The counters of one environment."""
 
     def __init__(self) -> None:
         self.steps, self.resets = Latencies(), Latencies()
@@ -57,16 +57,16 @@ class WorldMetrics:
 
 
 class Metrics:
-    """The counters of a server's worlds, and gauges that are read when the page is asked for."""
+    """The counters of a server's environments, and gauges that are read when the page is asked for."""
 
-    def __init__(self, worlds: Iterable[str]) -> None:
-        self.worlds = {world: WorldMetrics() for world in worlds}
+    def __init__(self, envs: Iterable[str]) -> None:
+        self.envs = {env: EnvMetrics() for env in envs}
         self._gauges: list[tuple[str, str, Gauges]] = []
         self._registry = CollectorRegistry()
-        self._registry.register(_Page(self.worlds, self._gauges))
+        self._registry.register(_Page(self.envs, self._gauges))
 
     def gauge(self, name: str, help: str, read: Gauges) -> None:
-        """Show what `read()` gives for each world."""
+        """Show what `read()` gives for each environment."""
         self._gauges.append((name, help, read))
 
     def render(self) -> bytes:
@@ -75,26 +75,26 @@ class Metrics:
 
 
 class _Page(Collector):
-    def __init__(self, worlds: dict[str, WorldMetrics], gauges: Sequence[tuple[str, str, Gauges]]) -> None:
-        self._worlds, self._gauges = worlds, gauges
+    def __init__(self, envs: dict[str, EnvMetrics], gauges: Sequence[tuple[str, str, Gauges]]) -> None:
+        self._envs, self._gauges = envs, gauges
 
     def collect(self) -> Iterator[Metric]:
-        steps = HistogramMetricFamily("agentgym_step_seconds", "Steps that worlds applied.", labels=["world"])
-        resets = HistogramMetricFamily("agentgym_reset_seconds", "Episodes begun.", labels=["world"])
-        errors = CounterMetricFamily("agentgym_errors", "Calls that failed.", labels=["world", "code"])
-        ended = CounterMetricFamily("agentgym_sessions_ended", "Sessions that ended.", labels=["world", "why"])
-        restarts = CounterMetricFamily("agentgym_worker_restarts", "Worker processes replaced.", labels=["world"])
-        for world, counted in self._worlds.items():
-            steps.add_metric([world], list(counted.steps.buckets()), counted.steps.total_s)
-            resets.add_metric([world], list(counted.resets.buckets()), counted.resets.total_s)
+        steps = HistogramMetricFamily("agentgym_step_seconds", "Steps that environments applied.", labels=["env"])
+        resets = HistogramMetricFamily("agentgym_reset_seconds", "Episodes begun.", labels=["env"])
+        errors = CounterMetricFamily("agentgym_errors", "Calls that failed.", labels=["env", "code"])
+        ended = CounterMetricFamily("agentgym_sessions_ended", "Sessions that ended.", labels=["env", "why"])
+        restarts = CounterMetricFamily("agentgym_worker_restarts", "Worker processes replaced.", labels=["env"])
+        for env, counted in self._envs.items():
+            steps.add_metric([env], list(counted.steps.buckets()), counted.steps.total_s)
+            resets.add_metric([env], list(counted.resets.buckets()), counted.resets.total_s)
             for code, count in counted.errors.items():
-                errors.add_metric([world, code], count)
+                errors.add_metric([env, code], count)
             for why, count in counted.ended.items():
-                ended.add_metric([world, why], count)
-            restarts.add_metric([world], counted.restarts)
+                ended.add_metric([env, why], count)
+            restarts.add_metric([env], counted.restarts)
         yield from (steps, resets, errors, ended, restarts)
         for name, help, read in self._gauges:
-            gauge = GaugeMetricFamily(name, help, labels=["world"])
-            for world, value in read().items():
-                gauge.add_metric([world], value)
+            gauge = GaugeMetricFamily(name, help, labels=["env"])
+            for env, value in read().items():
+                gauge.add_metric([env], value)
             yield gauge

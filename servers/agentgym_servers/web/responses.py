@@ -85,7 +85,7 @@ def add_error_replies(app: FastAPI) -> None:
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = CODES.get(error.status_code, "HTTP_ERROR")
-    message = f"{error.detail}; GET /envs lists this server's worlds"
+    message = f"{error.detail}; GET /envs lists this server's environments"
     return reply_error(error.status_code, code, message, detail=error.detail)
 
 

@@ -141,5 +141,5 @@ def _stop_at_end_of_input(server: uvicorn.Server) -> None:
     while os.read(sys.stdin.fileno(), 65536):
         pass
     server.should_exit = True
-    time.sleep(2 * GRACE_S)  # a world stuck in the server's own thread cannot be stopped politely
+    time.sleep(2 * GRACE_S)  # an environment stuck in the server's own thread cannot be stopped politely
     os._exit(1)

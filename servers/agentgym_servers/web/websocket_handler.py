@@ -1,7 +1,7 @@
 """A WebSocket whose text frames are handled the moment they arrive, without a task switch for each.
 
 ASGI hands a message over through a queue and a task, and its answer back through a coroutine: more than the price of
-a cheap world's step. `LinkProtocol` is uvicorn's own WebSocket protocol with a short cut for whole text frames;
+a cheap environment's step. `LinkProtocol` is uvicorn's own WebSocket protocol with a short cut for whole text frames;
 everything else (handshake, pings, fragments, closing, errors) stays uvicorn's. Under another server the same
 conversations run over plain ASGI.
 """

@@ -37,7 +37,7 @@ class Api:
     def register(self, name: str, **body: Any) -> httpx.Response:
         return self.http.post("/environments", json={"name": name, "check_tasks": 1, **body})
 
-    def world(self, name: str) -> dict[str, Any]:
+    def env(self, name: str) -> dict[str, Any]:
         return self.http.get(f"/environments/{name}").json()
 
     def begin(self, name: str, **body: Any) -> str:
@@ -111,10 +111,10 @@ def gateway_process(database: str, *options: str) -> Iterator[Api]:
 
 
 @contextlib.contextmanager
-def world_server(**worlds: Any) -> Iterator[str]:
-    """Worlds served from a thread of this process, by name and factory; `options` are `create_app`'s."""
-    options = worlds.pop("options", {})
-    with serve_in_thread(create_app(worlds, **options)) as url:
+def env_server(**envs: Any) -> Iterator[str]:
+    """Environments served from a thread of this process, by name and factory; `options` are `create_app`'s."""
+    options = envs.pop("options", {})
+    with serve_in_thread(create_app(envs, **options)) as url:
         yield url
 
 

@@ -24,7 +24,7 @@ from .conftest import Api, eventually, gateway_in_thread, gateway_process
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[3]
-IMAGE = "localhost/agentgym/worlds"
+IMAGE = "localhost/agentgym/envs"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def engine() -> Iterator[Any]:
     ):
         pytest.skip("no Docker engine answers (docker info): start one")
     docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'turngym[docker]'")
-    build = ["docker", "build", "--quiet", "--network", "host", "--target", "worlds", "--tag", IMAGE, str(ROOT)]
+    build = ["docker", "build", "--quiet", "--network", "host", "--target", "envs", "--tag", IMAGE, str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-3000:]
     with contextlib.closing(docker.from_env()) as client:
@@ -69,7 +69,7 @@ def played(gateway: Api, name: str) -> str:
     return reply["observation"]["text"]
 
 
-def test_a_world_in_a_container_is_limited_and_removed(mine, engine, tmp_path, quick):
+def test_an_env_in_a_container_is_limited_and_removed(mine, engine, tmp_path, quick):
     limits = {"memory_mb": 256, "cpus": 0.5, "pids": 64}
     with gateway_in_thread(tmp_path) as gateway:
         reply = gateway.register("keydoor", image=IMAGE, limits=limits)
@@ -111,8 +111,8 @@ def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
 
         agentgym("register", "keydoor", "--image", IMAGE, "--gateway", gateway.url)
         assert len(mine()) == 1
-        world = f"env.name={gateway.url}/envs/keydoor"
-        agentgym("train", "quickstart", world, *small, *warm, *room, "--out", str(tmp_path / "run"))
+        env = f"env.name={gateway.url}/envs/keydoor"
+        agentgym("train", "quickstart", env, *small, *warm, *room, "--out", str(tmp_path / "run"))
         steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]
         agentgym("unregister", "keydoor", "--gateway", gateway.url)
@@ -137,7 +137,7 @@ def test_a_restarted_gateway_adopts_its_containers_only(mine, engine, tmp_path):
         assert gateway.step("keydoor", session, "look", step=0)[0] == 200
         (container,) = mine()
         gateway.process.kill()
-    labels = {GATEWAY_LABEL: container.labels[GATEWAY_LABEL], "agentgym.world": "one whose check was cut off"}
+    labels = {GATEWAY_LABEL: container.labels[GATEWAY_LABEL], "agentgym.env": "one whose check was cut off"}
     engine.containers.run(IMAGE, ["keydoor"], detach=True, labels=labels)
     assert len(mine()) == 2
     with gateway_process(database) as gateway:
@@ -146,7 +146,7 @@ def test_a_restarted_gateway_adopts_its_containers_only(mine, engine, tmp_path):
         container.kill()
         lost = eventually(lambda: gone(gateway.step("keydoor", session, "look", step=1)))
         assert lost["code"] == "EPISODE_LOST"
-        eventually(lambda: gateway.world("keydoor")["state"] == "live" and played(gateway, "keydoor"), 60)
+        eventually(lambda: gateway.env("keydoor")["state"] == "live" and played(gateway, "keydoor"), 60)
         assert [one.id for one in mine()] != [container.id]
         assert len(mine()) == 1
 
@@ -172,7 +172,7 @@ def test_a_container_that_does_not_serve_says_why_and_is_removed(mine, tmp_path,
         assert (reply.status_code, reply.json()["code"]) == (422, code), reply.text
         assert message in reply.json()["message"]
         assert mine() == []
-        assert gateway.registry.worlds() == []
+        assert gateway.registry.envs() == []
 
 
 def test_a_gateway_killed_during_a_check_removes_the_container(mine, tmp_path):

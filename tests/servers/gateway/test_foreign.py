@@ -1,4 +1,4 @@
-"""A world whose server says nothing of AgentGym's extension: OpenEnv's protocol passes through as it is."""
+"""An environment whose server says nothing of AgentGym's extension: OpenEnv's protocol passes through as it is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Metadata:
 def foreign(**metadata: Any) -> Any:
     """Our server, which speaks OpenEnv's protocol, with the metadata of another's."""
     app = create_app({"echo": EchoEnv})
-    app.add_middleware(Metadata, answer={"name": "theirs", "description": "a world", **metadata})
+    app.add_middleware(Metadata, answer={"name": "theirs", "description": "an environment", **metadata})
     return app
 
 
@@ -54,7 +54,7 @@ def ask(socket: Any, kind: str, **data: Any) -> Any:
     return json.loads(socket.recv())
 
 
-def test_a_foreign_world_is_piped_through(gateway):
+def test_a_foreign_env_is_piped_through(gateway):
     with serve_in_thread(foreign()) as server:
         reply = gateway.register("theirs", url=server)
         assert (reply.status_code, reply.json()["spec"]) == (201, None)
@@ -72,8 +72,8 @@ def test_a_foreign_world_is_piped_through(gateway):
             assert ask(one, "step", text="apple")["data"]["observation"]["text"] != "Say: drum"
             assert ask(one, "nonsense")["data"]["code"] == "UNKNOWN_TYPE"
             # The two, and perhaps, when its health was looked at, the one that POST /reset left to its lease.
-            assert gateway.world("theirs")["running"][0]["sessions"] in (2, 3)
-        eventually(lambda: gateway.world("theirs")["running"][0]["sessions"] <= 1)
+            assert gateway.env("theirs")["running"][0]["sessions"] in (2, 3)
+        eventually(lambda: gateway.env("theirs")["running"][0]["sessions"] <= 1)
 
         async def play() -> Any:
             told = {"max_turns": 8, "instructions": "Repeat the word."}
@@ -121,12 +121,12 @@ def test_what_is_no_environment_server_is_refused(gateway):
         assert reply["code"] == "CHECK_FAILED"
         assert "GET /schema should give" in reply["message"]
         assert "/ws takes no reset" in reply["message"]
-    assert gateway.registry.worlds() == []
+    assert gateway.registry.envs() == []
 
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"agentgym": "nonsense"}, {"agentgym": {"spec": 1}}])
 def test_metadata_that_cannot_be_read_is_refused(gateway, metadata):
     with serve_in_thread(foreign(**metadata)) as server:
         reply = gateway.register("theirs", url=server)
-        assert reply.json()["code"] in ("WORLD_UNREACHABLE", "CHECK_FAILED"), reply.text
-    assert gateway.registry.worlds() == []
+        assert reply.json()["code"] in ("ENVIRONMENT_UNREACHABLE", "CHECK_FAILED"), reply.text
+    assert gateway.registry.envs() == []

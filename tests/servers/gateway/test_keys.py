@@ -17,7 +17,7 @@ from agentgym_servers.gateway.app import create_gateway, run_gateway
 from agentgym_servers.gateway.auth import new_key
 from agentgym_servers.gateway.database import Registry
 
-from .conftest import eventually, gateway_in_thread, world_server
+from .conftest import env_server, eventually, gateway_in_thread
 
 
 def make(registry: Registry, *scopes: str, lifetime_s: float | None = None) -> tuple[str, dict[str, str]]:
@@ -56,7 +56,7 @@ def test_a_key_opens_what_its_scopes_say(tmp_path, registry):
     _, register = make(registry, "register")
     _, run = make(registry, "run")
     _, read = make(registry, "read")
-    with world_server(echo=EchoEnv) as server, gateway_in_thread(tmp_path) as gateway:
+    with env_server(echo=EchoEnv) as server, gateway_in_thread(tmp_path) as gateway:
 
         def status(method: str, path: str, headers: dict[str, str] | None = None, **more: object) -> int:
             return gateway.http.request(method, path, headers=headers, **more).status_code
@@ -157,7 +157,7 @@ def test_the_client_sends_its_key(tmp_path, registry, wire):
         async with EnvClient(url, wire=wire, **options) as client:
             return str((await client.session().reset(options={"task": 0})).observation)
 
-    with world_server(echo=EchoEnv) as server, gateway_in_thread(tmp_path) as gateway:
+    with env_server(echo=EchoEnv) as server, gateway_in_thread(tmp_path) as gateway:
         body = {"name": "words", "url": server, "check_tasks": 1}
         assert gateway.http.post("/environments", json=body, headers=headers).status_code == 201
         url = f"{gateway.url}/envs/words"

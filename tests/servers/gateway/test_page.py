@@ -17,7 +17,7 @@ from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.auth import new_key
 from agentgym_servers.gateway.database import Registry
 
-from .conftest import ECHO, eventually, gateway_in_thread, world_server
+from .conftest import ECHO, env_server, eventually, gateway_in_thread
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "headless_shell")
 pytestmark = pytest.mark.browser
@@ -55,7 +55,7 @@ def shoot(page: Any, name: str) -> None:
 
 
 def test_the_page_shows_what_happens(gateway):
-    with browse(gateway.url) as page, world_server(echo=EchoEnv) as server:
+    with browse(gateway.url) as page, env_server(echo=EchoEnv) as server:
         page.wait_for_selector("#empty:visible")
         assert f"agentgym register mine --url http://127.0.0.1:8000 --gateway {gateway.url}" in page.inner_text("#how")
         shoot(page, "empty")
@@ -70,19 +70,19 @@ def test_the_page_shows_what_happens(gateway):
                 assert gateway.step("words", session, step=step)[0] == 200
         gateway.step("words", sessions[0], step=7)
         gateway.http.post("/envs/given/reset", json={"index": 99})
-        words = page.locator("[data-world=words]")
-        page.wait_for_selector("[data-world=words] .replicas li:nth-child(2)")
+        words = page.locator("[data-env=words]")
+        page.wait_for_selector("[data-env=words] .replicas li:nth-child(2)")
         eventually(lambda: re.search(r"^steps\s60$", words.inner_text(), re.MULTILINE))
         text = words.inner_text()
         assert "live" in text
         assert "Repeat the word that is shown" in text
         assert "20" in page.inner_text("#totals")
-        assert page.locator("[data-world=words] .spark path.line").get_attribute("d")
+        assert page.locator("[data-env=words] .spark path.line").get_attribute("d")
         words.locator("summary").click()
         page.wait_for_timeout(2000)  # it is still unfolded after the next poll
         assert "OUT_OF_ORDER" in words.locator("td.code").inner_text()
         assert "step 7 was asked for" in words.locator("td.message").inner_text()
-        shoot(page, "worlds")
+        shoot(page, "envs")
         page.emulate_media(color_scheme="dark")
         shoot(page, "dark")
         page.set_viewport_size({"width": 400, "height": 850})
@@ -90,7 +90,7 @@ def test_the_page_shows_what_happens(gateway):
         shoot(page, "narrow")
         page.emulate_media(color_scheme="light")
         gateway.http.delete("/environments/words?drain_s=0")
-        page.wait_for_selector("[data-world=words]", state="detached")
+        page.wait_for_selector("[data-env=words]", state="detached")
 
 
 def test_the_page_asks_for_a_key(tmp_path, monkeypatch):

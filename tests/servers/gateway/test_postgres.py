@@ -18,7 +18,7 @@ from agentgym_servers.gateway.database import EnvironmentRecord, Registry
 from agentgym_servers.gateway.errors import DatabaseUnavailable, DuplicateName
 from agentgym_servers.gateway.schemas import Registration
 
-from .conftest import gateway_process, world_server
+from .conftest import env_server, gateway_process
 
 NOBODY = 65534
 
@@ -62,8 +62,8 @@ def cluster(tmp_path_factory) -> Iterator[str]:
             server.communicate(timeout=30)
 
 
-def test_a_gateway_keeps_its_worlds_and_keys_in_postgresql(cluster):
-    with world_server(echo=EchoEnv) as server:
+def test_a_gateway_keeps_its_envs_and_keys_in_postgresql(cluster):
+    with env_server(echo=EchoEnv) as server:
         with gateway_process(cluster) as gateway:
             assert gateway.register("words", url=server).status_code == 201
             session = gateway.begin("words")
@@ -84,12 +84,12 @@ def test_what_postgresql_refuses_is_typed(cluster):
         assert registry.revoke_key(key.id)
         assert not registry.all_keys()[0].valid(0)
         row = EnvironmentRecord("1", Registration(name="words", entry_point="echo"), None, 0.0)
-        registry.add_world(row)
-        assert registry.worlds() == [row]
+        registry.add_env(row)
+        assert registry.envs() == [row]
         with pytest.raises(DuplicateName):
-            registry.add_world(row)
-        registry.remove_world("1")
-        assert registry.worlds() == []
+            registry.add_env(row)
+        registry.remove_env("1")
+        assert registry.envs() == []
     absent = cluster.rpartition(":")[0] + ":1/postgres"
     with pytest.raises(DatabaseUnavailable, match="cannot be opened") as caught:
         Registry(absent)

@@ -17,7 +17,7 @@ from agentgym_servers.gateway import database as registry_module
 from agentgym_servers.gateway.database import Registry
 from agentgym_servers.gateway.errors import DatabaseUnavailable
 
-from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
+from .conftest import ECHO, children_of, env_server, eventually, gateway_process, running
 
 
 async def play(url: str) -> float:
@@ -31,12 +31,12 @@ async def play(url: str) -> float:
         return step.reward
 
 
-def test_a_world_by_url_is_registered_played_and_removed(gateway):
-    with world_server(echo=EchoEnv) as server:
+def test_an_env_by_url_is_registered_played_and_removed(gateway):
+    with env_server(echo=EchoEnv) as server:
         reply = gateway.register("words", url=server)
         assert (reply.status_code, reply.json()["state"], reply.json()["spec"]["id"]) == (201, "live", "echo")
         assert asyncio.run(play(f"{gateway.url}/envs/words")) == 1.0
-        assert [world["name"] for world in gateway.http.get("/environments").json()["environments"]] == ["words"]
+        assert [env["name"] for env in gateway.http.get("/environments").json()["environments"]] == ["words"]
         assert gateway.http.get("/envs/words/metadata").json()["agentgym"]["spec"]["id"] == "echo"
         assert gateway.http.get("/envs/words/health").json()["status"] == "healthy"
         removed = gateway.http.delete("/environments/words").json()
@@ -44,7 +44,7 @@ def test_a_world_by_url_is_registered_played_and_removed(gateway):
         assert gateway.http.get("/environments/words").json()["code"] == "UNKNOWN_ENVIRONMENT"
         assert gateway.http.post("/envs/words/reset", json={}).status_code == 404
         assert gateway.http.get("/environments").json() == {"environments": []}
-        assert gateway.registry.worlds() == []
+        assert gateway.registry.envs() == []
         assert gateway.register("words", url=server).status_code == 201
 
 
@@ -66,9 +66,9 @@ def test_an_entry_point_env_is_a_child_that_ends_with_it(others, gateway):
 @pytest.mark.parametrize(
     ("body", "status", "code", "message"),
     [
-        ({"entry_point": "no-such-world"}, 422, "NOT_STARTED", "no world is called 'no-such-world'"),
+        ({"entry_point": "no-such-env"}, 422, "NOT_STARTED", "no environment is called 'no-such-env'"),
         ({"entry_point": ECHO, "startup_s": 0.01}, 422, "NOT_STARTED", "did not answer within 0.01 s"),
-        ({"url": "http://127.0.0.1:1"}, 502, "WORLD_UNREACHABLE", "refused"),
+        ({"url": "http://127.0.0.1:1"}, 502, "ENVIRONMENT_UNREACHABLE", "refused"),
         ({"entry_point": ECHO, "url": "http://127.0.0.1:1"}, 422, "BAD_REQUEST", "exactly one of"),
         ({}, 422, "BAD_REQUEST", "exactly one of"),
         ({"url": "ftp://somewhere"}, 422, "BAD_REQUEST", "http://host:port"),
@@ -84,24 +84,24 @@ def test_what_cannot_be_registered_says_why_and_leaves_nothing(others, gateway, 
     reply = gateway.register("words", **body)
     assert (reply.status_code, reply.json()["code"]) == (status, code)
     assert message in reply.json()["message"]
-    assert gateway.registry.worlds() == []
+    assert gateway.registry.envs() == []
     assert gateway.http.get("/environments").json() == {"environments": []}
     assert set(running(children_of(os.getpid()))) <= others
 
 
-def test_a_world_that_fails_its_check_is_told_which_rules(gateway):
+def test_an_env_that_fails_its_check_is_told_which_rules(gateway):
     def broken() -> EchoEnv:
         return EchoEnv(garbage_at=0, garbage="reward")
 
-    with world_server(echo=broken) as server:
+    with env_server(echo=broken) as server:
         reply = gateway.register("words", url=server)
         assert (reply.status_code, reply.json()["code"]) == (422, "CHECK_FAILED")
         assert "step_returns_five" in reply.json()["message"]
-        assert gateway.registry.worlds() == []
+        assert gateway.registry.envs() == []
 
 
 def test_a_name_is_given_once_also_while_its_check_runs(gateway):
-    with world_server(echo=lambda: EchoEnv(latency_s=0.01)) as server:
+    with env_server(echo=lambda: EchoEnv(latency_s=0.01)) as server:
         replies = []
         racers = [
             threading.Thread(target=lambda: replies.append(gateway.register("words", url=server))) for _ in range(4)
@@ -113,7 +113,7 @@ def test_a_name_is_given_once_also_while_its_check_runs(gateway):
         assert sorted(reply.status_code for reply in replies) == [201, 409, 409, 409]
         refused = next(reply.json() for reply in replies if reply.status_code == 409)
         assert refused["code"] == "DUPLICATE_NAME"
-        assert len(gateway.registry.worlds()) == 1
+        assert len(gateway.registry.envs()) == 1
 
 
 def test_a_gateway_killed_during_a_check_leaves_nothing(tmp_path):
@@ -131,13 +131,13 @@ def test_a_gateway_killed_during_a_check_leaves_nothing(tmp_path):
         gateway.process.kill()
         asking.join()
     registry = Registry(database)
-    assert registry.worlds() == []
+    assert registry.envs() == []
     registry.close()
     eventually(lambda: not running(children))
 
 
 def test_a_full_disk_is_a_typed_error_and_loses_nothing(tmp_path):
-    with world_server(echo=EchoEnv) as server, gateway_process(f"sqlite:///{tmp_path / 'gateway.db'}") as gateway:
+    with env_server(echo=EchoEnv) as server, gateway_process(f"sqlite:///{tmp_path / 'gateway.db'}") as gateway:
         assert gateway.register("before", url=server).status_code == 201
         resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
         reply = gateway.register("words", url=server)
@@ -146,7 +146,7 @@ def test_a_full_disk_is_a_typed_error_and_loses_nothing(tmp_path):
         gateway.begin("before")
         resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert gateway.register("words", url=server).status_code == 201
-        names = [world["name"] for world in gateway.http.get("/environments").json()["environments"]]
+        names = [env["name"] for env in gateway.http.get("/environments").json()["environments"]]
         assert names == ["before", "words"]
 
 
@@ -160,9 +160,9 @@ def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
     other = sqlite3.connect(file)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(DatabaseUnavailable, match="locked"):
-        registry.worlds()
+        registry.envs()
     other.close()
-    assert registry.worlds() == []
+    assert registry.envs() == []
     registry.close()
     file.write_bytes(b"this is no database" * 1000)
     with pytest.raises(DatabaseUnavailable, match="not a database"):
@@ -174,13 +174,13 @@ def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
 
 
 def test_environments_of_one_server_count_own_sessions(gateway):
-    with world_server(one=EchoEnv, other=EchoEnv, options={"max_sessions": 6}) as server:
+    with env_server(one=EchoEnv, other=EchoEnv, options={"max_sessions": 6}) as server:
         for name in ("one", "other"):
             assert gateway.register(name, url=f"{server}/envs/{name}").status_code == 201
 
         def counts() -> list[int]:
-            worlds = gateway.http.get("/status").json()["worlds"]
-            return [world["running"][0]["sessions"] for world in worlds]
+            envs = gateway.http.get("/status").json()["envs"]
+            return [env["running"][0]["sessions"] for env in envs]
 
         sessions = [gateway.begin("one", index=index) for index in range(5)]
         own = httpx.get(f"{server}/envs/other/health").json()

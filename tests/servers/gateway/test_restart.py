@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from agentgym.testing import EchoEnv
 
-from .conftest import ECHO, children_of, eventually, gateway_process, running, world_server
+from .conftest import ECHO, children_of, env_server, eventually, gateway_process, running
 
 
 def test_a_restarted_gateway_finds_surviving_sessions(tmp_path):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
-    with world_server(echo=EchoEnv) as server:
+    with env_server(echo=EchoEnv) as server:
         with gateway_process(database) as gateway:
             assert gateway.register("given", url=server).status_code == 201
             assert gateway.register("ours", entry_point=ECHO).status_code == 201
@@ -16,7 +16,7 @@ def test_a_restarted_gateway_finds_surviving_sessions(tmp_path):
             children = children_of(gateway.process.pid)
             gateway.process.kill()
         with gateway_process(database) as gateway:
-            eventually(lambda: gateway.world("ours")["state"] == "live")
+            eventually(lambda: gateway.env("ours")["state"] == "live")
             eventually(lambda: not running(children))
             status, replayed = gateway.step("given", given, step=0)
             assert (status, replayed["step"]) == (200, 1)

@@ -11,7 +11,7 @@ import pytest
 from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
 
-from .conftest import ECHO, Api, children_of, eventually, gateway_process, world_server
+from .conftest import ECHO, Api, children_of, env_server, eventually, gateway_process
 
 TWO = {"entry_point": ECHO, "replicas": {"min": 2, "max": 2}, "max_sessions": 2, "startup_s": 60}
 
@@ -20,7 +20,7 @@ def ready(gateway: Api, name: str, count: int) -> list[dict]:
     """The replicas, once so many are ready."""
 
     def found() -> list[dict]:
-        running = gateway.world(name)["running"]
+        running = gateway.env(name)["running"]
         return running if [replica["state"] for replica in running] == ["ready"] * count else []
 
     return eventually(found)
@@ -28,7 +28,7 @@ def ready(gateway: Api, name: str, count: int) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """One gateway with a world of two replicas, two sessions each."""
+    """One gateway with an environment of two replicas, two sessions each."""
     database = tmp_path_factory.mktemp("gateway") / "gateway.db"
     with gateway_process(f"sqlite:///{database}") as gateway:
         reply = gateway.register("words", **TWO)
@@ -39,7 +39,7 @@ def shared(tmp_path_factory):
 
 def test_sessions_stay_with_their_replica_and_fill_all(shared):
     sessions = [shared.begin("words", index=index) for index in range(4)]
-    assert {replica["sessions"] for replica in shared.world("words")["running"]} == {2}
+    assert {replica["sessions"] for replica in shared.env("words")["running"]} == {2}
     words = [shared.step("words", session, "wrong")[1]["info"]["state_key"] for session in sessions]
     assert words == [f"train/{index}:0" for index in range(4)]
     body = {"steps": [{"session_id": one, "action": {"text": "apple"}, "step": 1} for one in sessions], "wait_for": 4}
@@ -90,7 +90,7 @@ def test_a_session_waits_for_room_first_come_first_served(shared):
     for number in range(3):
         waiting.append(threading.Thread(target=wait, args=(number,)))
         waiting[-1].start()
-        eventually(lambda number=number: shared.world("words")["waiting"] == number + 1)
+        eventually(lambda number=number: shared.env("words")["waiting"] == number + 1)
     late = shared.http.post("/envs/words/reset", json={"queue_s": 0.1})
     assert (late.status_code, late.json()["code"]) == (503, "CAPACITY_REACHED")
     assert "after 0.1 s" in late.json()["message"]
@@ -141,7 +141,7 @@ def test_a_dead_replica_loses_its_sessions_and_is_replaced(shared):
     assert sorted(codes) == ["EPISODE_LOST", "EPISODE_LOST", "stepped", "stepped"]
     eventually(lambda: len(children_of(shared.process.pid)) == 2)
     assert str(victim) not in str(ready(shared, "words", 2))
-    assert shared.world("words")["restarts"] >= 1
+    assert shared.env("words")["restarts"] >= 1
     for session in sessions:
         shared.close("words", session)
     again = [shared.begin("words") for _ in range(4)]
@@ -158,38 +158,38 @@ def test_demand_starts_replicas_and_idleness_stops_them(gateway):
     body = {"entry_point": ECHO, "replicas": {"min": 1, "max": 2}, "max_sessions": 2, "idle_s": 0.5}
     assert gateway.register("words", **body).status_code == 201
     sessions = [gateway.begin("words", queue_s=30) for _ in range(4)]
-    assert len(gateway.world("words")["running"]) == 2
+    assert len(gateway.env("words")["running"]) == 2
     refused = gateway.http.post("/envs/words/reset", json={})
     assert refused.status_code == 503
-    assert len(gateway.world("words")["running"]) == 2
+    assert len(gateway.env("words")["running"]) == 2
     assert [gateway.step("words", session, step=0)[0] for session in sessions] == [200] * 4
     for session in sessions:
         gateway.close("words", session)
-    eventually(lambda: len(gateway.world("words")["running"]) == 1)
+    eventually(lambda: len(gateway.env("words")["running"]) == 1)
     gateway.close("words", gateway.begin("words"))
 
 
-def test_a_world_may_sleep_until_it_is_wanted(gateway):
+def test_an_env_may_sleep_until_it_is_wanted(gateway):
     body = {"entry_point": ECHO, "replicas": {"min": 0, "max": 1}, "idle_s": 0.2}
     assert gateway.register("words", **body).status_code == 201
-    eventually(lambda: gateway.world("words")["state"] == "asleep")
+    eventually(lambda: gateway.env("words")["state"] == "asleep")
     assert gateway.http.get("/envs/words/metadata").json()["name"] == "echo"
     assert gateway.http.get("/envs/words/health").json()["status"] == "healthy"
     session = gateway.begin("words", queue_s=30)
-    assert gateway.world("words")["state"] == "live"
+    assert gateway.env("words")["state"] == "live"
     gateway.close("words", session)
-    eventually(lambda: gateway.world("words")["state"] == "asleep")
+    eventually(lambda: gateway.env("words")["state"] == "asleep")
 
 
-def test_removing_a_world_waits_for_its_sessions(gateway):
-    with world_server(echo=EchoEnv) as server:
+def test_removing_an_env_waits_for_its_sessions(gateway):
+    with env_server(echo=EchoEnv) as server:
         for name, source in (("given", {"url": server}), ("ours", {"entry_point": ECHO})):
             assert gateway.register(name, **source).status_code == 201
             session = gateway.begin(name)
             replies = []
             removing = threading.Thread(target=lambda name=name, to=replies: to.append(delete(gateway, name, 30)))
             removing.start()
-            eventually(lambda name=name: gateway.world(name)["state"] == "removing")
+            eventually(lambda name=name: gateway.env(name)["state"] == "removing")
             refused = gateway.http.post(f"/envs/{name}/reset", json={"queue_s": 60}).json()  # at once
             assert "it is being removed" in refused["message"]
             assert gateway.http.post(f"/envs/{name}/reset", json={}).status_code == 503
@@ -208,13 +208,13 @@ def delete(gateway: Api, name: str, drain_s: float) -> dict:
     return gateway.http.delete(f"/environments/{name}?drain_s={drain_s}").json()
 
 
-def test_a_world_whose_server_is_away_says_so_and_comes_back(gateway):
-    with world_server(echo=EchoEnv) as server:
+def test_an_env_whose_server_is_away_says_so_and_comes_back(gateway):
+    with env_server(echo=EchoEnv) as server:
         assert gateway.register("words", url=server).status_code == 201
         session = gateway.begin("words")
     status, error = gateway.step("words", session)
     assert (status, error["code"]) == (503, "UNREACHABLE")
-    eventually(lambda: gateway.world("words")["state"] == "down")
+    eventually(lambda: gateway.env("words")["state"] == "down")
     refused = gateway.http.post("/envs/words/reset", json={}).json()
     assert refused["code"] == "CAPACITY_REACHED"
     assert "no health from" in refused["message"]
@@ -223,7 +223,7 @@ def test_a_world_whose_server_is_away_says_so_and_comes_back(gateway):
 
 def test_a_slow_step_does_not_hold_up_the_others(gateway):
     latency_s = [0.0]
-    with world_server(echo=lambda: EchoEnv(latency_s=latency_s[0], inline=False)) as server:
+    with env_server(echo=lambda: EchoEnv(latency_s=latency_s[0], inline=False)) as server:
         assert gateway.register("words", url=server).status_code == 201
         latency_s[0] = 0.4
         sessions = [gateway.begin("words") for _ in range(8)]

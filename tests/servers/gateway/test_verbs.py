@@ -7,7 +7,7 @@ import pytest
 from agentgym.cli.main import main
 from agentgym.testing import EchoEnv
 
-from .conftest import ECHO, gateway_process, world_server
+from .conftest import ECHO, env_server, gateway_process
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def run(capsys, monkeypatch):
     return call
 
 
-def test_worlds_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
+def test_envs_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     status, secret, told = run("gateway", "--database", database, "keys", "create", "ci", "--scope", "register")
     assert (status, secret.count("\n")) == (0, 1)
@@ -37,7 +37,7 @@ def test_worlds_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
     _, listed, _ = run("gateway", "--database", database, "keys", "list")
     assert "ci" in listed
     assert "read, run" in listed
-    with world_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
+    with env_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
         monkeypatch.setenv("AGENTGYM_GATEWAY", gateway.url)
         assert run("register", "words", "--url", server)[::2] == (
             1,
@@ -67,7 +67,7 @@ def test_an_explicit_key_wins_over_the_variable(run, tmp_path, monkeypatch):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
     scopes = ("--scope", "register", "--scope", "run", "--scope", "read")
     secret = run("gateway", "--database", database, "keys", "create", "ci", *scopes)[1].strip()
-    with world_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
+    with env_server(echo=EchoEnv) as server, gateway_process(database) as gateway:
         monkeypatch.setenv("AGENTGYM_GATEWAY", gateway.url)
         for variable in (None, "agk_00000000_another"):
             if variable is not None:

@@ -75,10 +75,10 @@ class EnvOptions(Section):
     """An id, "package.module:Class", or the URL of a running server."""
     split: str = "train"
     serve: bool = True
-    """Start a server for the world and speak HTTP to it; False runs the world inside the trainer. A URL is used as it
-    is."""
+    """Start a server for the environment and speak HTTP to it; False runs the environment inside the trainer. A URL is
+    used as it is."""
     max_turns: int | None = Field(default=None, gt=0)
-    """Turns before an episode is cut; None leaves it to the world."""
+    """Turns before an episode is cut; None leaves it to the environment."""
     episode_s: float = Field(default=600.0, gt=0)
 
 
@@ -100,7 +100,7 @@ class RolloutOptions(Section):
     are played all the time, and the weights change under them."""
     lockstep: bool = False
     """Wait for every open episode before each forward: the run is then reproducible to the bit, and as slow as the
-    slowest world."""
+    slowest environment."""
 
 
 class ComponentOptions(Section):
@@ -187,7 +187,7 @@ class OptimOptions(Section):
 
 
 class SFTOptions(Section):
-    """Supervised warm-up on demonstrations: of the world's scripted expert, or from a file."""
+    """Supervised warm-up on demonstrations: of the environment's scripted expert, or from a file."""
 
     path: str | None = None
     """JSON lines of trajectories, as an evaluation or a run writes them; those that succeeded are imitated.

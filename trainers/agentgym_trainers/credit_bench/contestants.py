@@ -108,9 +108,9 @@ def unfit(contestant: Contestant, batch: Batch) -> str:
     if "groups" in needs and len(batch.group_M) == batch.group_M.max() + 1:
         return "it compares attempts at one task, and there is one attempt at each"
     if "anchors" in needs and (batch.anchor_N < 0).all():
-        return "it compares equal states, and the world names none"
+        return "it compares equal states, and the environment names none"
     if "role_N" in needs and (batch.x["role_N"] == batch.x["role_N"][0]).all():
-        return "it compares roles, and the world has one player"
+        return "it compares roles, and the environment has one player"
     if "branched_N" in needs and not batch.x["branched_N"].any():
         return "it compares branched pairs, and these episodes are whole ones"
     return ""

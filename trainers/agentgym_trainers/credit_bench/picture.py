@@ -53,7 +53,7 @@ def draw(result: Result, path: Path) -> None:
         bar = canvas.colorbar(image, cax=axes.box(x + 0.02, BOTTOM, 0.13, ROW * len(credit)), extend="both")
         bar.outline.set_visible(False)  # type: ignore[operator]
         bar.ax.tick_params(length=0, labelsize=8, labelcolor=SOFT, pad=3)
-        axes.text(0.25, height - 0.2, f"Which turn gets the credit: {result.world}", fontsize=12.5, va="top")
+        axes.text(0.25, height - 0.2, f"Which turn gets the credit: {result.env}", fontsize=12.5, va="top")
         told = "\n".join(textwrap.wrap(LEGEND, int(14 * (width - 0.5))))
         axes.text(0.25, height - 0.49, told, fontsize=8.5, color=SOFT, va="top", linespacing=1.35)
         canvas.savefig(path)

@@ -26,9 +26,9 @@ def summary(result: Result) -> str:
     won, turns = np.mean([t.success for t in trajectories]), len(result.truth.advantage_N)
     known = result.truth.known_N
     lost = f" {branched.lost} were lost to failures." if branched.lost else ""
-    chance = "each step taken again, for the world has chance; " if branched.chance else ""
+    chance = "each step taken again, for the environment has chance; " if branched.chance else ""
     return (
-        f"{result.world}: {len(trajectories)} episodes of {result.options.groups} tasks, {won:.0%} won, {turns} "
+        f"{result.env}: {len(trajectories)} episodes of {result.options.groups} tasks, {won:.0%} won, {turns} "
         "turns. "
         f"True advantages from {branched.played:,} continuations ({chance}{branched.turns:,} turns played), standard "
         f"error {np.mean(result.truth.error_N[known]):.3f} on average; {result.reliability:.0%} of their variance is "
@@ -38,7 +38,7 @@ def summary(result: Result) -> str:
 
 def tables(result: Result) -> list[Table]:
     """Assigners, the best first, with 95 % intervals over tasks: their credit of turns, and its gradient."""
-    told = f"{result.world}, against {result.options.continuations} continuations of every state"
+    told = f"{result.env}, against {result.options.continuations} continuations of every state"
     made = [_table(f"Credit of turns: {told}", TURNS, result)]
     if all(name in scored.figures for scored in result.scored for name in GRADIENT):
         made.append(_table("Its gradient, against that of the true advantages", GRADIENT, result))
@@ -82,7 +82,7 @@ def write_json(result: Result, path: Path) -> None:
 
 def to_json(result: Result) -> dict[str, Any]:
     return {
-        "world": result.world,
+        "env": result.env,
         "policy": result.policy,
         "options": asdict(result.options),
         "episodes": len(result.trajectories),

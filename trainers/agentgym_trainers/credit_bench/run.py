@@ -1,7 +1,7 @@
-"""The bench, from a world and a policy to a table: collect, branch, train what must be learned, assign, measure.
+"""The bench, from an environment and a policy to a table: collect, branch, train what must be learned, assign, measure.
 
 episodes to measure on      groups × group_size of a fixed policy
-the truth                   `continuations` from every state, whose step is taken again where the world has chance
+the truth                   `continuations` from every state, whose step is taken again where the environment has chance
 a second, smaller set       what mc_branch and "measured V" read, so that no assigner has the truth's own noise
 episodes to learn from      of other tasks, for critics and signals
 """
@@ -38,7 +38,7 @@ from agentgym_trainers.credit_bench.scores import (
 )
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.monitoring.metrics import success_rate
-from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.rollout.environment import open_env
 from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, require_snapshots
 from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 from agentgym_trainers.train import Trainer
@@ -81,7 +81,7 @@ class Scored:
 class Result:
     """What the bench found."""
 
-    world: str
+    env: str
     policy: str
     options: BenchOptions
     trajectories: list[Trajectory]
@@ -113,15 +113,15 @@ class Result:
 
 
 async def bench(config: Config, folder: Path, options: BenchOptions, progress: Progress) -> Result:
-    """Measure every assigner on `config`'s world and policy, with its warm-up in `folder`. Raises ConfigError where the
-    world cannot be branched."""
+    """Measure every assigner on `config`'s environment and policy, with its warm-up in `folder`. Raises ConfigError
+    where the environment cannot be branched."""
     entered = contestants(options.only)
-    async with open_world(config, progress) as (world, _):
-        require_snapshots(world.spec)
+    async with open_env(config, progress) as (env, _):
+        require_snapshots(env.spec)
         folder.mkdir(parents=True, exist_ok=True)
         clock = Clock()
-        start = await run.warm_start(config, folder, world, progress)
-        trainer, log = await run.start_training(config, folder, world, start)
+        start = await run.warm_start(config, folder, env, progress)
+        trainer, log = await run.start_training(config, folder, env, start)
         clock.lap("policy")
         try:
             return await _measure(trainer, entered, options, progress, clock)
@@ -211,7 +211,7 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
     """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
     env, split = trainer.spec.id, trainer.config.env.split
     tasks = trainer.curriculum.propose(groups)
-    episodes = [EpisodeSpec(env, split, task, world_seed, k) for task, world_seed in tasks for k in range(size)]
+    episodes = [EpisodeSpec(env, split, task, env_seed, k) for task, env_seed in tasks for k in range(size)]
     played = await trainer.runner.run(trainer.policy(seed, 11, salt), episodes)
     batch, rows, trajectories = collate([Group(tuple(played[i : i + size])) for i in range(0, len(played), size)])
     if not trajectories:

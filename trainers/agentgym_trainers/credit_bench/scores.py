@@ -1,7 +1,8 @@
 """What the bench measures: credit of turns against the true advantages, and its gradient against the exact one.
 
-Every figure is a ratio of sums over groups, so that a bootstrap resamples whole groups: attempts at one task share a
-world, a baseline and their first continuations. Shapes: B resamples, U units (groups), N turns, A tokens, K the sketch.
+Every figure is a ratio of sums over groups, so that a bootstrap resamples whole groups: attempts at one task share an
+environment, a baseline and their first continuations. Shapes: B resamples, U units (groups), N turns, A tokens, K the
+sketch.
 
 The truth is itself an estimate, with a known standard error a turn. Its noise is independent of every assigner, so it
 leaves covariances as they are and adds its mean square to the truth's variance; `pearson` takes that away again:

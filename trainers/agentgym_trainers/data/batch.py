@@ -28,18 +28,20 @@ class Batch:
     turn_A: np.ndarray
     """int64[A], non-decreasing: the turn of each action token. Every turn has at least one token."""
     truncated_M: np.ndarray
-    """bool[M]: cut by a limit, not ended by the world: the future is `x["bootstrap"]`, not 0."""
+    """bool[M]: cut by a limit, not ended by the environment: the future is `x["bootstrap"]`, not 0."""
     anchor_N: np.ndarray
-    """int64[N]: equal numbers mean equal states of the world within a group; -1 where the world names none."""
+    """int64[N]: equal numbers mean equal states of the environment within a group; -1 where the environment names
+    none."""
     logprob_A: np.ndarray
     """float32[A]: log-probability of each token under the distribution that it was sampled from."""
     x: dict[str, np.ndarray] = field(default_factory=dict)
     """Further columns; a name's last two characters are its level. What the trajectories tell (`rows.collate`):
 
-        success_M   1 where the world called it a success       valid_N     1 where the world executed the reply
-        task_M      the task                                    role_N      whose turn, in worlds of several players
-        expert_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair diverges
-        version_A   of the weights that sampled the token       progress_N  the world's, after the turn; NaN: none
+        success_M   1 where the environment called it a success       valid_N     1 where the environment executed the
+        reply task_M      the task                                    role_N      whose turn, in environments of several
+        players expert_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair
+        diverges version_A   of the weights that sampled the token       progress_N  the environment's, after the turn;
+        NaN: none
 
     and what models say (`Learner.annotate`, signals/):
 

@@ -20,7 +20,7 @@ def mixed_outcomes(batch: Batch) -> np.ndarray:
     0 < mean success < 1.
     Yu et al. 2025 (DAPO, 2503.14476) §3.2, dynamic sampling: with `select.tries` the step asks for more groups until it
     has as many as it wants. The tasks that are learned from are then no longer the split's: see `select/discarded`.
-    Population: the group's trajectories. K = 1: never kept. Truncated: as the world calls it. All-equal
+    Population: the group's trajectories. K = 1: never kept. Truncated: as the environment calls it. All-equal
     rewards: dropped.
     """
     success_G = segment_mean(batch.x["success_M"], batch.group_M)
@@ -32,7 +32,7 @@ def accuracy_band(batch: Batch, *, low: float = 0.2, high: float = 0.8) -> np.nd
 
     low ≤ mean success ≤ high.
     Cui et al. 2025 (PRIME, 2502.01456), online prompt filtering. Population: the group's trajectories. K = 1: kept
-    only with low = 0 or high = 1. Truncated: as the world calls it. All-equal rewards: as K = 1.
+    only with low = 0 or high = 1. Truncated: as the environment calls it. All-equal rewards: as K = 1.
     """
     success_G = segment_mean(batch.x["success_M"], batch.group_M)
     return ((success_G >= low) & (success_G <= high))[batch.group_M]

@@ -23,14 +23,14 @@ class Shaper(FunctionPart):
 
 
 def shaped_rewards(trajectory: Trajectory) -> list[float]:
-    """One reward a turn: the world's, less the harness's penalty for a reply without an action."""
+    """One reward a turn: the environment's, less the harness's penalty for a reply without an action."""
     return [turn.reward - turn.penalty for turn in trajectory.turns]
 
 
 def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
-    """A learned head's progress plus grounding, in place of the world's reward.
+    """A learned head's progress plus grounding, in place of the environment's reward.
 
-    r_t = alpha c_t + beta g_t, g_t = 1 where the world executed the action.
+    r_t = alpha c_t + beta g_t, g_t = 1 where the environment executed the action.
     Wang et al. 2025 (SPA-RL, 2505.20732). The head was fitted to Σ_t c_t = R, so adding R again would count it twice;
     only the sum of c over a trajectory is fitted, how it is spread comes from the head's generalisation. The last turn
     is a turn like any other (the released code weighs turn t of T by T − t − 1).
@@ -39,14 +39,14 @@ def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
 
 
 def potential(batch: Batch, *, weight: float = 1.0, gamma: float = 1.0) -> np.ndarray:
-    """The world's own progress as a potential: it changes when reward comes, not which policy is best.
+    """The environment's own progress as a potential: it changes when reward comes, not which policy is best.
 
-    r_t + weight · (γ Φ(s_{t+1}) − Φ(s_t)), Φ the progress that the world reports; 0 before the first turn and 0 after
-    the last one of an episode that the world ended.
+    r_t + weight · (γ Φ(s_{t+1}) − Φ(s_t)), Φ the progress that the environment reports; 0 before the first turn and 0
+    after the last one of an episode that the environment ended.
     Ng, Harada and Russell 1999, with the assigner's own γ. Φ(terminal) = 0 takes back what progress gave; Φ(win) = 1
-    would double the gradient. Truncated: Φ(s_{H+1}) is what the world last reported, so that the return of a cut
-    episode contains its progress, and a critic that bootstraps (it learns V − Φ) gets V. A turn of which the world
-    reports nothing (NaN) leaves progress where it was.
+    would double the gradient. Truncated: Φ(s_{H+1}) is what the environment last reported, so that the return of a cut
+    episode contains its progress, and a critic that bootstraps (it learns V − Φ) gets V. A turn of which the
+    environment reports nothing (NaN) leaves progress where it was.
     """
     after_N = weight * _known(batch.x["progress_N"], batch.traj_N)
     before_N = np.where(position(batch.traj_N) > 0, np.roll(after_N, 1), 0.0)
@@ -103,7 +103,7 @@ def tool_bonus(
 ) -> np.ndarray:
     """A bonus for acting at all, at the trajectory's last turn; a schedule on `scale` lets it fade.
 
-    + scale · min(most, per_call · n), n the trajectory's turns, or those whose action the world executed.
+    + scale · min(most, per_call · n), n the trajectory's turns, or those whose action the environment executed.
     SPEAR (2509.22601), which counts turns for agents and tool calls for mathematics, and lets `scale` go from 1 to 0 as
     half a cosine. It is no potential: while it is there, it changes which policy is best.
     """

@@ -1,4 +1,5 @@
-"""Rollout workers on several machines: each has worlds, an engine and a Runner, and plays a share of a step's episodes.
+"""Rollout workers on several machines: each has environments, an engine and a Runner, and plays a share of a step's
+episodes.
 
 publish  the weights go into Ray's object store once a version; a job names the version and has the reference
 play     neighbouring episodes, which begin alike, go to one worker; with `rollout.staleness` each goes by itself, and
@@ -34,15 +35,15 @@ from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.base import Engine
 from agentgym_trainers.engines.build import build_engine, inference_copy, sampling_params
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORKER, WORLD, TrackedPolicy, name_of
-from agentgym_trainers.rollout.environment import open_world
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, ENV, WORKER, TrackedPolicy, name_of
+from agentgym_trainers.rollout.environment import open_env
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 MAX_WORKER_FAILURES = 3
 """Workers that a share of episodes may lose, one after the other."""
 START_S = 300.0
-"""Beyond the episodes' own deadlines: to start a worker again, its world, and to fetch the weights."""
+"""Beyond the episodes' own deadlines: to start a worker again, its environment, and to fetch the weights."""
 POLL_S = 0.5
 """Between two questions whether a worker is back."""
 
@@ -69,11 +70,11 @@ class Weights:
 
 
 class RolloutWorker:
-    """One of the processes: a Ray actor. It opens its world and makes its engine at its first job."""
+    """One of the processes: a Ray actor. It opens its environment and makes its engine at its first job."""
 
     def __init__(self, given: tuple[Any]) -> None:
         """A reference, in a tuple, to (configuration, whose `rollout.concurrency` is this worker's; model; tokenizer;
-        the API key of worlds behind a gateway)."""
+        the API key of environments behind a gateway)."""
         self._given = given
         self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
         self._engine: Any = None
@@ -131,7 +132,7 @@ class RolloutWorker:
             torch.set_num_threads(self.config.run.threads)
         use_key(key)
         self.template = ChatTemplate(tokenizer)
-        self._world, _ = await self._stack.enter_async_context(open_world(self.config, Progress(disable=True)))
+        self._env, _ = await self._stack.enter_async_context(open_env(self.config, Progress(disable=True)))
         rollout = self.config.rollout
         # A step's share fills the engine; with `staleness` a job is one episode.
         self._jobs = asyncio.Semaphore(rollout.concurrency if rollout.staleness else 1)
@@ -140,7 +141,7 @@ class RolloutWorker:
         return self._engine
 
     async def _open_session(self) -> Any:
-        return self._world.session()
+        return self._env.session()
 
 
 class RolloutWorkerPool:
@@ -295,5 +296,5 @@ class RemoteRunner(Runner):
                 watched.watch.now_for(name, None)
         turns = [turn for trajectory in played for turn in trajectory.turns]
         watched.watch.spent[ENGINE] += sum(turn.policy_s for turn in turns)
-        watched.watch.spent[WORLD] += sum(turn.env_s for turn in turns)
+        watched.watch.spent[ENV] += sum(turn.env_s for turn in turns)
         return played

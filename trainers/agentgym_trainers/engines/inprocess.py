@@ -5,7 +5,7 @@ others. A finished reply leaves the batch at once; its cache stays until the epi
 those of the distribution that was sampled, in float32.
 
 With `lockstep`, a forward waits until every open episode waits for the engine. Batches, and with them every bit of the
-result, then depend on nothing but the seeds; worlds that answer slowly make each other wait.
+result, then depend on nothing but the seeds; environments that answer slowly make each other wait.
 
 Shapes: B requests in a forward, T their new tokens, V vocabulary.
 """

@@ -32,8 +32,8 @@ class ReadoutOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     head: Literal["scalar", "two_class", "hl_gauss"] = "scalar"
-    """"scalar": regression. "two_class": cross-entropy on targets in [0, 1], for worlds that pay 0 or 1 at the end.
-    "hl_gauss": cross-entropy over bins of `support`."""
+    """"scalar": regression. "two_class": cross-entropy on targets in [0, 1], for environments that pay 0 or 1 at the
+    end. "hl_gauss": cross-entropy over bins of `support`."""
     support: tuple[float, float] = (0.0, 1.0)
     """Least and greatest return that "hl_gauss" must tell apart; targets beyond are clamped. Bins go on for 3 sigma at
     each end, without which values near the ends would be drawn inwards."""

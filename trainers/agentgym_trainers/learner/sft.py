@@ -1,4 +1,5 @@
-"""Supervised warm-up: imitate the world's scripted expert, made imperfect on purpose, or the episodes of a file."""
+"""Supervised warm-up: imitate the environment's scripted expert, made imperfect on purpose, or the episodes of a
+file."""
 
 from __future__ import annotations
 

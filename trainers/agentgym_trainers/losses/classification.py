@@ -22,13 +22,14 @@ def pacs(
     beta: PositiveFloat = 1.0,
     balance: bool = True,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Cross-entropy of σ(ψ_i) to success, ψ_i = r̂_i − mean_{k≠i} r̂_k, r̂_i = β Σ_j (ℓ_j − ℓ_old,j) over action tokens.
+    """Cross-entropy of σ(ψ_i) to success, ψ_i = r̂_i − mean_{k≠i} r̂_k, r̂_i = β Σ_j (ℓ_j − ℓ_old,j) over action
+    tokens.
 
     Li et al. 2025 (PACS, 2509.02522). `balance` weighs a group's successes and failures alike: K / (2 · count), 1 where
     all are the same. Population: ψ of the group's trajectories, the loss a mean over the batch's trajectories. The
     reducer and the advantage have no part in it; the gradient couples all attempts of a group. On policy ψ = 0, and it
     is leave-one-out REINFORCE with ½ taken from every label. K = 1: ψ = 0, no gradient. All-equal labels: on policy the
-    gradient is exactly 0. Truncated: success as the world says.
+    gradient is exactly 0. Truncated: success as the environment says.
     """
     label_M = batch.x["success_M"] > 0
     size_M = np.bincount(batch.group_M)[batch.group_M]

@@ -73,7 +73,8 @@ def refuel(
 
     Gao et al. 2024 (REFUEL, 2410.04612), in the released form (the paper's has 1/η on the first difference: its loss is
     this one over η²). y_h are the tokens of the turn that `branched_N` marks, R the rewards from that turn to the end.
-    A pair is any two attempts of a group that branch at the same turn, in the same state where the world names states.
+    A pair is any two attempts of a group that branch at the same turn, in the same state where the environment names
+    states.
     Population: mean over pairs, each once. The reducer and the advantage have no part in it. K = 1, or nothing
     branched: loss and gradient 0. All-equal rewards: pulls y_h and y'_h back to their old log-ratio; on policy exactly
     0. Truncated: what was collected counts.

@@ -368,7 +368,7 @@ def _show_turn(
     if turn.action is None:
         problem = "no action in the reply"
     elif turn.info.get("valid_action") is False:
-        problem = "the world refused the action"
+        problem = "the environment refused the action"
     else:
         problem = ""
     action = turn.action if turn.action is None or isinstance(turn.action, str) else json.dumps(turn.action)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from agentgym.rollouts.policy import Actor, EpisodeSpec, ModelResponse, Policy, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message
 
-ENGINE, WORLD, WORKER = "the engine", "the world", "its rollout worker"
+ENGINE, ENV, WORKER = "the engine", "the environment", "its rollout worker"
 
 
 @dataclass
@@ -19,7 +19,7 @@ class WaitTracker:
     clock: Callable[[], float] = time.monotonic
     waiting: dict[str, tuple[str, float]] = field(default_factory=dict)
     """who -> (for what, since)"""
-    spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, WORLD: 0.0, WORKER: 0.0})
+    spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, ENV: 0.0, WORKER: 0.0})
     """Seconds that episodes waited, all together, by what for."""
 
     def now_for(self, who: str, what: str | None) -> None:
@@ -46,14 +46,14 @@ def name_of(episode: EpisodeSpec) -> str:
 
 @dataclass(frozen=True)
 class TrackedPolicy:
-    """A policy that is watched: its episodes wait for the engine while it acts, else for the world."""
+    """A policy that is watched: its episodes wait for the engine while it acts, else for the environment."""
 
     policy: Policy
     watch: WaitTracker
 
     def actor(self, episode: EpisodeSpec) -> Actor:
         who = name_of(episode)
-        self.watch.now_for(who, WORLD)
+        self.watch.now_for(who, ENV)
         return _Watched(self.policy.actor(episode), self.watch, who)
 
 
@@ -68,7 +68,7 @@ class _Watched:
         try:
             return await self.actor.act(ask)
         finally:
-            self.watch.now_for(self.who, WORLD)
+            self.watch.now_for(self.who, ENV)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
         self.watch.now_for(self.who, None)

@@ -24,7 +24,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 class TinyModel(BaseModel):
-    """Shape of the tiny model. The defaults have 0.2 million parameters and learn the 3x3 key-and-door world."""
+    """Shape of the tiny model. The defaults have 0.2 million parameters and learn the 3x3 key-and-door environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The world that a run trains on: in this process, at a URL, or behind a server that is started for it."""
+"""The environment that a run trains on: in this process, at a URL, or behind a server that is started for it."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ again."""
 
 
 @asynccontextmanager
-async def open_world(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
-    """The world to train on, and the URL of the server that was started for it, if one was."""
+async def open_env(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
+    """The environment to train on, and the URL of the server that was started for it, if one was."""
     name = config.env.name
     if "://" in name or not config.env.serve:
-        async with connect(name) as world:
-            yield check_world(config, world), None
+        async with connect(name) as env:
+            yield check_environment(config, env), None
         return
     with server_process([name], restart=True) as url:
         progress.console.print(f"serving {name} at {url}")
-        async with connect(url, retries=REVIVAL_RETRIES) as world:  # the only world there
-            yield check_world(config, world), url
+        async with connect(url, retries=REVIVAL_RETRIES) as env:  # the only environment there
+            yield check_environment(config, env), url
 
 
-def check_world(config: Config, world: Connection) -> Connection:
-    """The world, checked by its spec (see `check_spec`)."""
-    check_spec(config, world.spec)
-    return world
+def check_environment(config: Config, env: Connection) -> Connection:
+    """The environment, checked by its spec (see `check_spec`)."""
+    check_spec(config, env.spec)
+    return env
 
 
 def check_spec(config: Config, spec: EnvSpec) -> None:
-    """Raise ConfigError where the recipe asks for what the world does not have."""
+    """Raise ConfigError where the recipe asks for what the environment does not have."""
     for split in (config.env.split, config.eval.split):
         if split not in spec.splits:
             raise ConfigError(f"{spec.id} has no split {split!r}; it has {', '.join(spec.splits)}")
@@ -56,11 +56,13 @@ def check_spec(config: Config, spec: EnvSpec) -> None:
         if "snapshots" in needs and "snapshot" not in spec.capabilities:
             raise ConfigError(f"{who} goes back to states that were visited, and {spec.id} has no snapshots")
     for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(spec.capabilities)):
-        raise ConfigError(f"source.kind = {config.source.kind!r} needs a world with {capability!r}; {spec.id} has none")
+        raise ConfigError(
+            f"source.kind = {config.source.kind!r} needs an environment with {capability!r}; {spec.id} has none"
+        )
     if "two_player" in spec.capabilities and SOURCES[config.source.kind].players != 2:
         raise ConfigError(
             f"{spec.id} has two players, and source.kind = {config.source.kind!r} has one: set source.kind = "
-            '"selfplay", or train against an opponent of the world\'s own'
+            '"selfplay", or train against an opponent of the environment\'s own'
         )
     _check_warm_up(config, spec)
 

@@ -36,7 +36,7 @@ class Prompt:
     id: int
     task: int
     seed: int
-    """Of the world."""
+    """Of the environment."""
 
 
 class Journal:

@@ -5,9 +5,9 @@
     Q(s1, a1)    s1 restored, chance drawn anew, a1 taken once more, then the policy: n continuations
 
 An episode is first played again, reply by reply, which gives the snapshot, the messages and the tokens before each
-turn; a continuation's prompt is exactly those tokens. Without chance in the world Q(s, a) = r + V(s') with the one s'
-that follows, so that states alone are branched. V is of the world's whole state, with what the agent cannot see of it
-(the answer of a word game), after this history, within the turns that the limits leave.
+turn; a continuation's prompt is exactly those tokens. Without chance in the environment Q(s, a) = r + V(s') with the
+one s' that follows, so that states alone are branched. V is of the environment's whole state, with what the agent
+cannot see of it (the answer of a word game), after this history, within the turns that the limits leave.
 
 Kazemnejad et al. 2024 (VinePPO, 2410.01679) §4.
 """
@@ -42,7 +42,7 @@ from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
 from agentgym_trainers.rollout.tokens import Transcript
 
 PROBED = 64
-"""Steps that are taken four times to see whether the world has chance."""
+"""Steps that are taken four times to see whether the environment has chance."""
 
 Key = tuple[Any, ...]
 
@@ -91,10 +91,10 @@ class BranchedValues:
 
 
 def require_snapshots(spec: EnvSpec) -> None:
-    """Raises ConfigError for a world that cannot be branched."""
+    """Raises ConfigError for an environment that cannot be branched."""
     if "snapshot" not in spec.capabilities:
         raise ConfigError(
-            f"{spec.id} has no snapshots, so no state of it can be played from twice; branching needs a world "
+            f"{spec.id} has no snapshots, so no state of it can be played from twice; branching needs an environment "
             "with the "
             'capability "snapshot"'
         )
@@ -116,8 +116,8 @@ async def branch(
     """Estimate V, and with `action_values` Q, at every turn of recorded episodes.
 
     A state that the same history reached in several episodes is estimated once. `seed` makes other continuations.
-    chance: whether the world's steps have chance; None takes some steps several times to see. chances: seeds of the
-    world's chance in a state's continuations, the same for every state; by default each has its own.
+    chance: whether the environment's steps have chance; None takes some steps several times to see. chances: seeds of
+    the environment's chance in a state's continuations, the same for every state; by default each has its own.
     """
     points, lost = await retrace(runner, policy, trajectories)
     if chance is None:
@@ -182,7 +182,7 @@ async def retrace(
 ) -> tuple[list[list[BranchPoint]], int]:
     """The points of each trajectory, in order, found by playing it again; and how many episodes could not be.
 
-    Where the world fails or does not do again what it did, the points before that moment are given.
+    Where the environment fails or does not do again what it did, the points before that moment are given.
     """
     retracing = _Retracing(policy, trajectories)
     await runner.run(retracing, [EpisodeSpec(t.env, t.split, t.task, t.seed, i) for i, t in enumerate(trajectories)])
@@ -338,7 +338,7 @@ class _Continuing:
         return _Again(actor, job.point) if job.again else actor
 
     def chance(self, number: int, chances: Sequence[int] | None) -> int:
-        """The seed of the world's chance in a job."""
+        """The seed of the environment's chance in a job."""
         if chances is not None:
             return chances[number % len(chances)]
         return int(np.random.default_rng([3, self.first + number]).integers(2**31))

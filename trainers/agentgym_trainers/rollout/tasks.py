@@ -11,13 +11,13 @@ class UniformTasks:
         self.tasks, self.seed, self.position = tasks, seed, 0
 
     def propose(self, n: int) -> list[tuple[int, int]]:
-        """The next `n` (task, world seed) pairs; a task's seed changes with the epoch."""
+        """The next `n` (task, environment seed) pairs; a task's seed changes with the epoch."""
         chosen = []
         for position in range(self.position, self.position + n):
             epoch, place = divmod(position, self.tasks)
             order = np.random.default_rng([self.seed, epoch]).permutation(self.tasks)
-            world_seed = int(np.random.default_rng([self.seed, epoch, place]).integers(2**31))
-            chosen.append((int(order[place]), world_seed))
+            env_seed = int(np.random.default_rng([self.seed, epoch, place]).integers(2**31))
+            chosen.append((int(order[place]), env_seed))
         self.position += n
         return chosen
 

@@ -78,7 +78,7 @@ class ChatTemplate:
         return self._encode_cached(text) if len(text) <= CACHED else self._encode_uncached(text)
 
     def _encode_uncached(self, text: str) -> tuple[int, ...]:
-        if not text.isascii():  # half a surrogate pair in a world's text has no bytes: it becomes "?"
+        if not text.isascii():  # half a surrogate pair in an environment's text has no bytes: it becomes "?"
             text = text.encode(errors="replace").decode()
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 

@@ -59,8 +59,8 @@ class SignalOptimizer:
 
 
 def outcomes(trajectories: Sequence[Trajectory], kind: Outcome) -> np.ndarray:
-    """float64[M]: 1 for success and 0 for failure, or the sum of the world's own rewards. Never of shaped ones, which
-    may hold what the signal itself has said."""
+    """float64[M]: 1 for success and 0 for failure, or the sum of the environment's own rewards. Never of shaped ones,
+    which may hold what the signal itself has said."""
     return np.array([float(t.success) if kind == "success" else t.score for t in trajectories])
 
 

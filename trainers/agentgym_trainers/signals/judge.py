@@ -85,7 +85,7 @@ class JudgeOptions(BaseModel):
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the request."""
     min_tokens: int = Field(default=4, ge=1)
-    """An answer of fewer tokens (the policy's) fails by rule, unless it is an action that the world lists or has
+    """An answer of fewer tokens (the policy's) fails by rule, unless it is an action that the environment lists or has
     carried out."""
     observation_chars: int = Field(default=2000, gt=0)
     """Of each observation that is shown; the middle of a longer one is left out."""

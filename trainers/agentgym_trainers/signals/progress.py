@@ -38,7 +38,7 @@ class ProgressOptions(FitOptions):
     trunk: Literal["own", "frozen"] = "own"
     """"own": a copy of the policy's trunk as it was when RL began, trained too. "frozen": the copy is only read."""
     target: Outcome = "return"
-    """What the contributions sum to: "return", the sum of the world's rewards, or "success", 1 or 0."""
+    """What the contributions sum to: "return", the sum of the environment's rewards, or "success", 1 or 0."""
     divide: bool = False
     """c_t = f / H of an attempt of H turns. A long attempt then has no more gradient than a short one; but the same
     turn counts less in a longer attempt."""

@@ -1,6 +1,7 @@
-"""A running baseline for every role of every world: SPIRAL's role-conditioned advantage (Liu et al. 2025, 2506.24119).
+"""A running baseline for every role of every environment: SPIRAL's role-conditioned advantage (Liu et al. 2025,
+2506.24119).
 
-    A = R_p − b,   b ← α b + (1 − α) R_p           for each (world, role p), attempt after attempt
+    A = R_p − b,   b ← α b + (1 − α) R_p           for each (environment, role p), attempt after attempt
 
 One policy plays all roles, and the first to move may win more often: one baseline for all would reward the role itself.
 """
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 Key = tuple[str, int]
-"""(world, role)"""
+"""(environment, role)"""
 
 
 class RoleOptions(BaseModel):
-    """A running mean of what each role of each world wins (SPIRAL)."""
+    """A running mean of what each role of each environment wins (SPIRAL)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,7 +35,7 @@ class RoleOptions(BaseModel):
 
 
 class RoleBaseline(Signal):
-    """b for every (world, role), 0 at first."""
+    """b for every (environment, role), 0 at first."""
 
     def __init__(self, options: RoleOptions, parts: SignalDependencies | None = None) -> None:
         self.options = options
@@ -66,10 +67,10 @@ class RoleBaseline(Signal):
         return told | {f"baseline_{role}": float(np.mean(b)) for role, b in sorted(roles.items())}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"baseline": [[world, role, b] for (world, role), b in self.baseline.items()]}
+        return {"baseline": [[env, role, b] for (env, role), b in self.baseline.items()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.baseline = {(world, role): b for world, role, b in state["baseline"]}
+        self.baseline = {(env, role): b for env, role, b in state["baseline"]}
 
     def _run(
         self, batch: Batch, trajectories: Sequence[Trajectory]

@@ -31,7 +31,7 @@ class InstructionOptions(ReadoutOptions, FitOptions):
 
     head: Literal["scalar", "two_class", "hl_gauss"] = "two_class"
     target: Outcome = "success"
-    """"success", 1 or 0 (DigiRL), or "return", the sum of the world's rewards (A-LoL, with head = "scalar")."""
+    """"success", 1 or 0 (DigiRL), or "return", the sum of the environment's rewards (A-LoL, with head = "scalar")."""
 
 
 class InstructionValue(Signal):

@@ -1,4 +1,4 @@
-"""Actions of web worlds: what may be said, and how it reaches the page, by a real mouse and keyboard."""
+"""Actions of web environments: what may be said, and how it reaches the page, by a real mouse and keyboard."""
 
 from __future__ import annotations
 

@@ -55,12 +55,14 @@ LINGER_S = 15.0
 PAGE_S = 20.0
 """Most seconds for one call of a tab."""
 
-NO_DRIVER = "web worlds need Playwright and Pillow: pip install 'turngym[web]'"
+NO_DRIVER = "web environments need Playwright and Pillow: pip install 'turngym[web]'"
 NO_START = (
     "Playwright's driver does not start (playwright --version shows why; Debian's slim images lack libatomic1: "
     "apt-get install libatomic1)"
 )
-NO_BROWSER = "web worlds need a Chromium: apt-get install chromium-headless-shell (or: playwright install chromium)"
+NO_BROWSER = (
+    "web environments need a Chromium: apt-get install chromium-headless-shell (or: playwright install chromium)"
+)
 
 Result = TypeVar("Result")
 
@@ -361,5 +363,5 @@ _shared = Browsers()
 
 
 def browsers() -> Browsers:
-    """The browsers that this process's worlds share."""
+    """The browsers that this process's environments share."""
     return _shared

@@ -41,7 +41,7 @@ class Page:
     """A tab with what is needed to read it and act on it.
 
     hide: a selector of what the agent shall not see. clock: the page's time stands still but for what `look` lets
-    pass, so that it does the same on every machine; else its time is the world's.
+    pass, so that it does the same on every machine; else its time is the environment's.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """BM25 over documents, by tantivy, in memory: accents folded, words stemmed, equal scores in the documents' order.
 
-`Retriever` is what a world asks; `bm25`, a dense model and a remote server all are one.
+`Retriever` is what an environment asks; `bm25`, a dense model and a remote server all are one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bm25:
         try:
             import tantivy
         except ModuleNotFoundError as error:
-            raise MissingDependency("search worlds need tantivy: pip install 'turngym[search]'") from error
+            raise MissingDependency("search environments need tantivy: pip install 'turngym[search]'") from error
         self._tantivy = tantivy
         self.documents: list[Document] = list(documents)
         fields = tantivy.SchemaBuilder()

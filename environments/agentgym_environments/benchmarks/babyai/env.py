@@ -69,7 +69,7 @@ class BabyAI(EngineEnv):
         number = WORDS.index(action)
         _, reward, terminated, _, _ = self.inner.step(number)
         if self._bot is not None and self._advice != (len(self._taken), number):
-            self._bot = None  # it counts on being obeyed: a new one looks at the world as it is
+            self._bot = None  # it counts on being obeyed: a new one looks at the environment as it is
         done = bool(terminated)
         return Outcome(float(done and reward > 0), ended=done, success=bool(done and reward > 0))
 

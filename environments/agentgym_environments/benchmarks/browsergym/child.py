@@ -55,23 +55,23 @@ def serve(task: str, program: str, options: dict[str, Any]) -> None:
     os.dup2(2, 1)  # whatever else is printed is no answer
     if program:
         use_browser(program)
-    world: Any = None
+    env: Any = None
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            world = world or make(task, options)
+            env = env or make(task, options)
             if "step" in asked:
-                observation, reward, terminated, truncated, _ = world.step(asked["step"])
+                observation, reward, terminated, truncated, _ = env.step(asked["step"])
             else:
-                observation, _ = world.reset(seed=asked["reset"])
+                observation, _ = env.reset(seed=asked["reset"])
                 reward, terminated, truncated = 0.0, False, False
             ending = {"reward": reward, "terminated": terminated, "truncated": truncated}
             answer = {"result": {**shown(observation), **ending}}
         except Exception as error:  # noqa: BLE001  (the other side says what has failed)
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
-    if world is not None:
-        world.close()
+    if env is not None:
+        env.close()
 
 
 if __name__ == "__main__":

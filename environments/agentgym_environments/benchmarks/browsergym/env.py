@@ -1,4 +1,4 @@
-"""Any task of BrowserGym as a world. BrowserGym runs in a process, and if need be an interpreter, of its own."""
+"""Any task of BrowserGym as an environment. BrowserGym runs in a process, and if need be an interpreter, of its own."""
 
 from __future__ import annotations
 

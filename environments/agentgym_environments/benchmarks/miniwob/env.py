@@ -158,7 +158,7 @@ def offers(seen: Seen) -> list[str]:
 def _told(
     spec: EnvSpec, pages: list[str], tasks: dict[str, list[tuple[str, int]]], observation: str, pace_ms: int
 ) -> EnvSpec:
-    """Return what the world says of itself with these arguments."""
+    """Return what the environment says of itself with these arguments."""
     image = observation == "screenshot"
     solved = set(pages) <= set(EXPERTS) and pace_ms == 1000
     capabilities = ["snapshot", *(["expert"] if solved else []), *(["image"] if image else [])]

@@ -1,4 +1,4 @@
-"""Data sets of reasoning-gym that are worlds, and the question of a task."""
+"""Data sets of reasoning-gym that are environments, and the question of a task."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ TRIES = 400
 
 
 def names() -> list[str]:
-    """Every data set that is a world."""
+    """Every data set that is an environment."""
     return sorted(set(package("reasoning_gym.factory", "reasoning-gym").DATASETS) - set(LEFT_OUT))
 
 
 def require(dataset: str, level: int | None) -> None:
     """Raises ConfigError when there is no such data set, or it has no such level."""
     if dataset in LEFT_OUT:
-        raise ConfigError(f"reasoning-gym: {dataset} is no world here: {LEFT_OUT[dataset]}")
+        raise ConfigError(f"reasoning-gym: {dataset} is no environment here: {LEFT_OUT[dataset]}")
     if dataset not in names():
         raise ConfigError(f"reasoning-gym has no data set {dataset!r}; it has {', '.join(names())}")
     if dataset == "bf":  # its compiler prints a dot a question

@@ -40,7 +40,7 @@ class ScienceWorldEngine:
         self._random: Any = module.get(None)
 
     def open(self, task: str, variation: int, simplifications: str, seed: int) -> list[str]:
-        """Put the world at the start of a task and return the engine's own solution."""
+        """Put the environment at the start of a task and return the engine's own solution."""
         self._random.setSeed(seed)
         self.server.load(task, variation, simplifications, True)
         plan = list(self.server.getGoldActionSequence())

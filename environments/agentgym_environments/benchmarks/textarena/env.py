@@ -31,7 +31,7 @@ class TextArena(EngineEnv):
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if game not in GAMES:
             why = next((f": {reason}" for name, reason in LEFT_OUT.items() if str(game).startswith(name)), "")
-            raise ConfigError(f"textarena: {game!r} is no world here{why}; the games are {', '.join(GAMES)}")
+            raise ConfigError(f"textarena: {game!r} is no environment here{why}; the games are {', '.join(GAMES)}")
         require_flag("textarena", "partial", partial)
         require_whole("textarena", "turns", turns, 1)
         self.game, self.partial = game, partial

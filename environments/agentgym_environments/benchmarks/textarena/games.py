@@ -1,4 +1,4 @@
-"""The single-player games of TextArena that work as worlds, which was measured, and why the others do not."""
+"""The single-player games of TextArena that work as environments, which was measured, and why the others do not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LEFT_OUT = {
     "ThreeCardMonte": "the winner is drawn after the guess",
     "Hangman": "it needs a list of words that nltk would download",
     "SpellingBee": "it needs a list of words that nltk would download",
-    "Wordle": "it needs a list of words that nltk would download; there is a world `wordle`",
+    "Wordle": "it needs a list of words that nltk would download; there is an environment `wordle`",
     "WordLadder": "it needs a list of words that nltk would download",
     "WordSearch": "it needs a list of words that nltk would download",
 }

@@ -1,4 +1,4 @@
-"""Base of both chess worlds: a board in words, moves in UCI, an engine that answers, and snapshots."""
+"""Base of both chess environments: a board in words, moves in UCI, an engine that answers, and snapshots."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgym_environments.games.chess.engine import ChessEngine, program
 try:
     import chess
 except ModuleNotFoundError as error:
-    raise MissingDependency("the chess worlds need python-chess: pip install 'turngym[chess]'") from error
+    raise MissingDependency("the chess environments need python-chess: pip install 'turngym[chess]'") from error
 
 
 class ChessEnv(TurnEnv):

@@ -23,7 +23,7 @@ def program(name: str) -> str:
     found = shutil.which(name) or (USUAL if name == "stockfish" and shutil.which(USUAL) else None)
     if found is None:
         raise MissingDependency(
-            f"the chess worlds need the engine {name!r}, which is not here: apt-get install stockfish"
+            f"the chess environments need the engine {name!r}, which is not here: apt-get install stockfish"
         )
     return found
 

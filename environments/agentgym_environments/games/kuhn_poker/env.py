@@ -131,7 +131,8 @@ class KuhnPoker(Game):
         )
 
     def best(self, state: Hand) -> str:
-        """The equilibrium's move. Its coin is the state's own: an expert that drew from the world would change it."""
+        """The equilibrium's move. Its coin is the state's own: an expert that drew from the environment would change
+        it."""
         role = len(state.history) % 2
         chance = equilibrium()[self.rules.information(state, role)]["bet"]
         return "bet" if task_random("kuhn-poker expert", self.rules.key(state)).random() < chance else "pass"

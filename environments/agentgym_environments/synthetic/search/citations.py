@@ -1,7 +1,8 @@
 """Parts of ReSeek's rewards: was a judgement of what was found right, and does an answer cite what it rests on?
 
-Pure functions over a world's `info`. The world pays none of this itself: a judgement of rubbish found on purpose is
-easily right, so that an agent could live on it. A trainer that wants it adds `judge_reward` to the turn that judged.
+Pure functions over an environment's `info`. The environment pays none of this itself: a judgement of rubbish found on
+purpose is easily right, so that an agent could live on it. A trainer that wants it adds `judge_reward` to the turn that
+judged.
 
 The target uses the documents that the answer rests on, which only training may know.
 """
@@ -48,7 +49,7 @@ def judge_reward(said: bool | None, target: bool) -> float:
 
 
 def judge_rewards(infos: Sequence[Mapping[str, Any]]) -> list[float]:
-    """A reward for each turn of a world made with `judge=true`; not 0 on turns that judged, and there alone.
+    """A reward for each turn of an environment made with `judge=true`; not 0 on turns that judged, and there alone.
 
     Their sum is within 0.3 and -0.6 times the number of judgements.
     """

@@ -60,7 +60,7 @@ class Search(TurnEnv):
         _require(retriever == "bm25" or remote, f'retriever is "bm25" or the URL of a /retrieve, not {retriever!r}')
         for package in PACKAGES:
             if find_spec(package) is None:
-                raise MissingDependency(f"search worlds need {package}: pip install 'turngym[search]'")
+                raise MissingDependency(f"search environments need {package}: pip install 'turngym[search]'")
         if judge:
             turns = spec.max_turns + spec.max_turns // 2
             spec = spec.model_copy(update={"instructions": spec.instructions + JUDGING, "max_turns": turns})

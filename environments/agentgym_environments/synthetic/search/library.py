@@ -1,4 +1,4 @@
-"""An atlas with its documents and their index, made once for a process and shared by every world in it."""
+"""An atlas with its documents and their index, made once for a process and shared by every environment in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search-R1's retriever over the library of these worlds:
+"""Search-R1's retriever over the library of these environments:
 
     python -m agentgym_environments.synthetic.search.retrieve --port 8000
 

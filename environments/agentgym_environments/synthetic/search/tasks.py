@@ -1,4 +1,4 @@
-"""Questions of a world: drawn from (hops, split), the same on every machine for the same data packages.
+"""Questions of an environment: drawn from (hops, split), the same on every machine for the same data packages.
 
 A country belongs to one split with all that lies in it, and a chain stays in its split, so that no fact learnt from
 training answers a question of another split.

@@ -97,7 +97,7 @@ class ShopBrowser(EpisodeEnv):
             self._act(action)
 
     def expert(self) -> str:
-        """The text world's next move, by the page's fields, links and buttons."""
+        """The text environment's next move, by the page's fields, links and buttons."""
         goal, state = self._moving("expert")
         here = elements(self.tree)
         if state.page == "product":

@@ -78,9 +78,9 @@ class Shop(TurnEnv):
 
 
 def told(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:
-    """The spec of a world made with another level than its own: the length of an episode goes with the level.
+    """The spec of an environment made with another level than its own: the length of an episode goes with the level.
 
-    turns: how many of this world's turns one of text takes. Raises ConfigError for a level that there is not.
+    turns: how many of this environment's turns one of text takes. Raises ConfigError for a level that there is not.
     """
     if level not in LEVELS:
         raise ConfigError(f"shop: level is one of {', '.join(LEVELS)}, not {level!r}")

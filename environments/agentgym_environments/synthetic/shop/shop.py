@@ -1,6 +1,6 @@
 """The shop: one customer's state, and what a visit of a page or the press of a button makes of it.
 
-Pure Python: the text world and the web application are two front ends of it.
+Pure Python: the text environment and the web application are two front ends of it.
 """
 
 from __future__ import annotations

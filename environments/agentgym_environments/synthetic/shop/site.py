@@ -1,4 +1,5 @@
-"""The web application on a loopback port, one for all the worlds of a process, and customers who enter and leave it."""
+"""The web application on a loopback port, one for all the environments of a process, and customers who enter and leave
+it."""
 
 from __future__ import annotations
 

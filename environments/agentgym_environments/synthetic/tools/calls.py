@@ -1,4 +1,5 @@
-"""JobEnv: a world whose actions are tool calls on a database, and whose task is a Job: rows that should change."""
+"""JobEnv: an environment whose actions are tool calls on a database, and whose task is a Job: rows that should
+change."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class JobEnv(TurnEnv):
 
     tools: ClassVar[dict[str, Tool]]
     """Called with `desk`."""
-    world_tools: ClassVar[dict[str, Tool]]
-    """Called with the world itself: help, and what ends the episode."""
+    env_tools: ClassVar[dict[str, Tool]]
+    """Called with the environment itself: help, and what ends the episode."""
 
     def __init__(self, spec: EnvSpec) -> None:
         super().__init__(spec)
@@ -44,7 +45,7 @@ class JobEnv(TurnEnv):
         self._action: Action = ""
         self._call: Call | None = None
 
-    # What a world implements.
+    # What an environment implements.
 
     def choose(self, split: str, task: int) -> tuple[Any, Dump, Job, str]:
         """A new desk, the dump of its database, the job, and the first observation."""
@@ -106,8 +107,8 @@ class JobEnv(TurnEnv):
 
     def run(self, name: str, arguments: dict[str, Any]) -> Any:
         """Raises CallRefused."""
-        if name in self.world_tools:
-            return call(self.world_tools, self, name, arguments)
+        if name in self.env_tools:
+            return call(self.env_tools, self, name, arguments)
         with self.db.whole():
             return call(self.tools, self.desk, name, arguments)
 
@@ -152,7 +153,7 @@ class JobEnv(TurnEnv):
         self.require_episode("hint")
         (met, unwanted), step = self.score(), self.next_step()
         wrong = f" {unwanted} rows were changed that should not be; undo it where you can." if unwanted else ""
-        usage = {**self.tools, **self.world_tools}[step.name if step else "finish"].usage
+        usage = {**self.tools, **self.env_tools}[step.name if step else "finish"].usage
         return f"{met} of {len(self.job.goals)} changes are made.{wrong} Next: {usage}"
 
     # State.

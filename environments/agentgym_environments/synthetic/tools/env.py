@@ -33,19 +33,19 @@ OFFERED = 3
 
 
 @tool
-def help(world: Any, app: Line = "") -> str:
+def help(env: Any, app: Line = "") -> str:
     """The task once more, and the apps; with the name of an app, how its tools are called."""
     if not app:
-        return f'{world.opening}\nApps: {", ".join(APPS)}. Call help with {{"app": ...}} for the tools of one.'
+        return f'{env.opening}\nApps: {", ".join(APPS)}. Call help with {{"app": ...}} for the tools of one.'
     if app not in APPS:
         raise CallRefused(f"there is no app {app!r}; there are {', '.join(APPS)}")
     return "\n".join(one.usage for one in tools_of(APPS[app]).values())
 
 
 @tool
-def finish(world: Any, answer: Line = "") -> str:
+def finish(env: Any, answer: Line = "") -> str:
     """Say that the task is done, once all is; with the answer, where one was asked for. It ends the task."""
-    world.answer, world.done = answer, True
+    env.answer, env.done = answer, True
     return "finished"
 
 
@@ -57,7 +57,7 @@ class Tools(JobEnv):
     """
 
     tools: ClassVar[dict[str, Tool]] = tools_of(*APPS.values())
-    world_tools: ClassVar[dict[str, Tool]] = {"help": help, "finish": finish}
+    env_tools: ClassVar[dict[str, Tool]] = {"help": help, "finish": finish}
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "several", kind: str = "") -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))

@@ -80,7 +80,7 @@ class ToolsTask:
 
 @lru_cache(maxsize=64)
 def task(level: ToolsLevel, split: str, index: int, name: str) -> ToolsTask:
-    """Task `index` of a split; `name` tells apart the worlds that draw tasks."""
+    """Task `index` of a split; `name` tells apart the environments that draw tasks."""
     chance = task_random("tools", name, split, index)
     life = Life(chance, split, level.size)
     job = joined([kind(life) for kind in chance.sample(level.kinds, level.jobs)])

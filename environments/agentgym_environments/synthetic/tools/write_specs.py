@@ -72,7 +72,7 @@ def text(cls: type[Tools | Dialogue], instructions: str, own: dict[str, Any], va
         "inline": True,
     }
     lines = list(pairs(own | fields))
-    for tool in [*cls.world_tools.values(), *cls.tools.values()]:
+    for tool in [*cls.env_tools.values(), *cls.tools.values()]:
         lines += ["", "[[tools]]", *pairs(tool.spec.model_dump())]
     for name, different in variants.items():
         lines += ["", f"[variants.{name}]", *pairs(different)]

@@ -30,21 +30,21 @@ ASIDE = ("say", "policy", "finish", "find_customer", "order_details", "product_c
 
 
 @tool
-def say(world: Any, text: Speech) -> str:
+def say(env: Any, text: Speech) -> str:
     """Say something to the customer. You read the answer."""
-    return world.say(text)
+    return env.say(text)
 
 
 @tool
-def policy(world: Any) -> str:
+def policy(env: Any) -> str:
     """The policy once more, and the tools."""
-    return "\n".join([POLICY, *(one.usage for one in world.tools.values())])
+    return "\n".join([POLICY, *(one.usage for one in env.tools.values())])
 
 
 @tool
-def finish(world: Any) -> str:
+def finish(env: Any) -> str:
     """End the conversation, once all that the customer wants is done, answered or refused."""
-    world.done = True
+    env.done = True
     return "finished"
 
 
@@ -56,7 +56,7 @@ class Dialogue(JobEnv):
     """
 
     tools: ClassVar[dict[str, Tool]] = tools_of(desk)
-    world_tools: ClassVar[dict[str, Tool]] = {"say": say, "policy": policy, "finish": finish}
+    env_tools: ClassVar[dict[str, Tool]] = {"say": say, "policy": policy, "finish": finish}
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A world that a server offers, and `perform`: one call of it, its answer checked and encoded for the wire."""
+"""An environment that a server offers, and `perform`: one call of it, its answer checked and encoded for the wire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_MESSAGE = 2000
 
 @dataclass(frozen=True)
 class ServedEnv:
-    """One world of a server: its name in URLs, its description, and how an instance is made."""
+    """One environment of a server: its name in URLs, its description, and how an instance is made."""
 
     name: str
     spec: EnvSpec
@@ -46,30 +46,32 @@ class ServedEnv:
         return None if self.source is None else registry.target(self.source)
 
     def require(self, capability: str) -> None:
-        """Raises BadRequest unless the world has the capability."""
+        """Raises BadRequest unless the environment has the capability."""
         if capability not in self.spec.capabilities:
             raise BadRequest(
                 f"{self.name} has no {capability}; its capabilities are {list(self.spec.capabilities) or 'none'}"
             )
 
 
-def worlds_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, ServedEnv]:
-    """The worlds by their names in URLs: an id keeps its own, a "package.module:Class" takes its spec's id.
+def envs_of(named: Sequence[str] | Mapping[str, Factory]) -> dict[str, ServedEnv]:
+    """The environments by their names in URLs: an id keeps its own, a "package.module:Class" takes its spec's id.
 
-    A mapping gives names to factories; each is called once here for its spec. Raises UsageError for a world that
+    A mapping gives names to factories; each is called once here for its spec. Raises UsageError for an environment that
     cannot be served.
     """
     if isinstance(named, str):
         named = [named]
     if not named:
-        raise ConfigError("a server needs at least one world; `agentgym envs list` shows the installed ones")
+        raise ConfigError("a server needs at least one environment; `agentgym envs list` shows the installed ones")
     found = [_from_factory(*item) for item in named.items()] if isinstance(named, Mapping) else map(_from_name, named)
-    worlds: dict[str, ServedEnv] = {}
-    for world in found:
-        if world.name in worlds or "/" in world.name:
-            raise ConfigError(f"two worlds of one server cannot both be called {world.name!r}, nor a name contain '/'")
-        worlds[world.name] = world
-    return worlds
+    envs: dict[str, ServedEnv] = {}
+    for env in found:
+        if env.name in envs or "/" in env.name:
+            raise ConfigError(
+                f"two environments of one server cannot both be called {env.name!r}, nor a name contain '/'"
+            )
+        envs[env.name] = env
+    return envs
 
 
 def _from_name(name: str) -> ServedEnv:
@@ -97,58 +99,58 @@ class StepResult(NamedTuple):
     done: bool
 
 
-def perform(world: ServedEnv, env: Env, method: str, *arguments: Any) -> Any:
-    """Call one method of a world. Reset and step return a StepResult, a query its value encoded for the wire.
+def perform(environment: ServedEnv, env: Env, method: str, *arguments: Any) -> Any:
+    """Call one method of an environment. Reset and step return a StepResult, a query its value encoded for the wire.
 
-    Raises BadRequest when the world says so, EnvironmentCrashed when it raises anything else or answers what the
+    Raises BadRequest when the environment says so, EnvironmentCrashed when it raises anything else or answers what the
     contract forbids.
     """
     try:
         if method == "reset":
             seed, options = arguments
-            return _answer(world, env, _reset_tuple(env.reset(seed=seed, options=options)), first=True)
+            return _answer(environment, env, _reset_tuple(env.reset(seed=seed, options=options)), first=True)
         if method == "step":
-            return _answer(world, env, env.step(*arguments), first=False)
+            return _answer(environment, env, env.step(*arguments), first=False)
         if method == "restore":
             state, seed = arguments
             env.restore(state)
             return env.reseed(seed) if seed is not None else None
-        return _encoded(world, method, getattr(env, method)())
+        return _encoded(environment, method, getattr(env, method)())
     except EnvironmentFailure:
         raise
     except BaseException as error:
         if method == "restore" and isinstance(error, Exception) and not isinstance(error, MemoryError):
-            raise BadRequest(f"{world.name} cannot be restored from this: {describe(error)}") from error
-        raise EnvironmentCrashed(f"{world.name} failed in {method}: {describe(error)}") from error
+            raise BadRequest(f"{environment.name} cannot be restored from this: {describe(error)}") from error
+        raise EnvironmentCrashed(f"{environment.name} failed in {method}: {describe(error)}") from error
 
 
-def open_env(world: ServedEnv) -> Env:
+def open_env(env: ServedEnv) -> Env:
     """A new instance. Raises EnvironmentNotOpened when its constructor fails."""
     try:
-        return world.make()
+        return env.make()
     except EnvironmentFailure:
         raise
     except BaseException as error:
-        raise EnvironmentNotOpened(f"{world.name} could not be opened: {describe(error)}") from error
+        raise EnvironmentNotOpened(f"{env.name} could not be opened: {describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:
     """An exception in one short line that can be encoded, even when its own text cannot be had."""
     try:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    except BaseException:  # noqa: BLE001  (its __str__ is the world's too)
+    except BaseException:  # noqa: BLE001  (its __str__ is the environment's too)
         text = f"{type(error).__name__} (its text cannot be had)"
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
-def _encoded(world: ServedEnv, name: str, value: Any) -> Any:
+def _encoded(env: ServedEnv, name: str, value: Any) -> Any:
     """Return a query's value for the wire. Raises EnvironmentCrashed when its contract forbids the value."""
     encode = VERBS[name].value.encode
     try:
         return encode(value)
     except (TypeError, ValueError, KeyError) as error:  # pydantic's ValidationError is a ValueError
-        raise EnvironmentCrashed(f"{world.name} broke its contract: {name} returned {_excerpt(value)}") from error
+        raise EnvironmentCrashed(f"{env.name} broke its contract: {name} returned {_excerpt(value)}") from error
 
 
 def _reset_tuple(raw: Any) -> Any:
@@ -157,17 +159,19 @@ def _reset_tuple(raw: Any) -> Any:
     return raw[0], 0.0, False, False, raw[1]
 
 
-def _answer(world: ServedEnv, env: Env, raw: Any, first: bool) -> StepResult:
+def _answer(environment: ServedEnv, env: Env, raw: Any, first: bool) -> StepResult:
     method = "reset" if first else "step"
 
     def wrong(what: str) -> EnvironmentCrashed:
-        return EnvironmentCrashed(f"{world.name} broke its contract in {method}: {what}")
+        return EnvironmentCrashed(f"{environment.name} broke its contract in {method}: {what}")
 
     if not (isinstance(raw, tuple) and len(raw) == 5):
         raise wrong(f"not (observation, reward, terminated, truncated, info) but {_excerpt(raw)}")
     observation, reward, terminated, truncated, info = raw
     if not env.observation_space.contains(observation):
-        raise wrong(f"the observation should be {' and '.join(world.spec.observations)}, it is {_excerpt(observation)}")
+        raise wrong(
+            f"the observation should be {' and '.join(environment.spec.observations)}, it is {_excerpt(observation)}"
+        )
     if isinstance(observation, dict) and observation["image"].shape[2] != 3:
         raise wrong(f"the image should be uint8[height, width, 3], it is {observation['image'].shape}")
     if not (isinstance(reward, _NUMBERS) and math.isfinite(reward)):  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from agentgym.errors import FAILURES, EnvironmentCrashed, EnvironmentFailure
 from agentgym_servers.env_server.workers.env_call import StepResult
 
 MAX_REPLY = 64 * 2**20
-"""A world whose answer has more bytes has failed."""
+"""An environment whose answer has more bytes has failed."""
 
 _SIZES = struct.Struct("!II")
 
@@ -54,7 +54,7 @@ class Unpacker:
 
 
 def pack_result(call: int, result: Any) -> bytes:
-    """The reply for what a world returned, or for the EnvironmentFailure that it ended in."""
+    """The reply for what an environment returned, or for the EnvironmentFailure that it ended in."""
     if isinstance(result, EnvironmentFailure):
         return pack([call, "error", result.code], str(result).encode("utf-8", "backslashreplace"))
     if isinstance(result, StepResult):

@@ -23,7 +23,7 @@ TICK_S = 0.5
 SILENT_S = 3.0
 """A process in which a call is overdue and that answers no ping for so long is killed with all its sessions."""
 CLOSE_S = 30.0
-"""A world that takes longer to close hangs."""
+"""An environment that takes longer to close hangs."""
 IDLE_S = 300.0
 """A process without sessions ends after so long."""
 STOP_S = 2.0
@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 class ProcessWorker:
-    """`Worker` of a session whose world runs in one of the pool's processes."""
+    """`Worker` of a session whose environment runs in one of the pool's processes."""
 
     inline = False
 
-    def __init__(self, pool: WorkerPool, world: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> None:
-        self.world, self._pool, self._lost = world, pool, lost
+    def __init__(self, pool: WorkerPool, env: ServedEnv, lost: Callable[[EnvironmentFailure], None]) -> None:
+        self.env, self._pool, self._lost = env, pool, lost
         self.key = next(pool.keys)
         self.stuck = False
         self._process: WorkerProcess | None = None
@@ -50,7 +50,7 @@ class ProcessWorker:
         self._freed: OnClosed | None = None
 
     def call_now(self, method: str, *arguments: Any) -> Any:
-        raise NotImplementedError("only an inline world can be called now")
+        raise NotImplementedError("only an inline environment can be called now")
 
     async def call(self, method: str, *arguments: Any, deadline_s: float) -> Any:
         if self._freed is not None:
@@ -115,7 +115,7 @@ class ProcessWorker:
     def _late(self) -> None:
         assert self._process is not None
         self._timer, self.stuck = None, True
-        self._settle(DeadlineExceeded(f"{self.world.name} gave no answer in {self._deadline_s:g} s"))
+        self._settle(DeadlineExceeded(f"{self.env.name} gave no answer in {self._deadline_s:g} s"))
         self._pool.on_deadline_missed(self._process, self)
 
     def _stop_clock(self) -> None:
@@ -138,7 +138,7 @@ class ProcessWorker:
 
 @dataclass
 class _WorkerGroup:
-    """The processes of one world."""
+    """The processes of one environment."""
 
     processes: list[WorkerProcess] = field(default_factory=list)
     failures: int = 0
@@ -151,9 +151,9 @@ class WorkerPool:
     """Pool of at most `workers` healthy processes for each environment, started when they are needed, each holding many
     sessions.
 
-    A world's sessions go to the process with the fewest. A process in which a call has missed its deadline takes no new
-    ones; it is killed when nothing else runs in it, or when it answers no pings. Worlds share no process, so what one
-    does is never another's loss. Belongs to one event loop.
+    An environment's sessions go to the process with the fewest. A process in which a call has missed its deadline takes
+    no new ones; it is killed when nothing else runs in it, or when it answers no pings. Environments share no process,
+    so what one does is never another's loss. Belongs to one event loop.
     """
 
     def __init__(self, workers: int | None, memory_mb: int, metrics: Metrics) -> None:
@@ -171,12 +171,12 @@ class WorkerPool:
 
     def place(self, worker: ProcessWorker) -> WorkerProcess:
         """A process for a new session. Raises EnvironmentCrashed when none can be started."""
-        team = self._teams.setdefault(worker.world.name, _WorkerGroup())
+        team = self._teams.setdefault(worker.env.name, _WorkerGroup())
         fit = [process for process in team.processes if not (process.ending or process.stuck)]
         best = min(fit, key=lambda process: (process.silent_s() > 2 * TICK_S, len(process.places)), default=None)
         may_start = len(fit) < self.workers and time.monotonic() >= team.not_before and not self._stopping
         if (best is None or best.places) and may_start:
-            best = self._start(team, worker.world)
+            best = self._start(team, worker.env)
         if best is None:
             wait_s = max(0.0, team.not_before - time.monotonic())
             raise EnvironmentCrashed(f"{team.reason or 'the server is stopping'} (tried again in {wait_s:.1f} s)")
@@ -184,7 +184,7 @@ class WorkerPool:
         return best
 
     def release(self, process: WorkerProcess, worker: ProcessWorker) -> None:
-        """A session has closed its world."""
+        """A session has closed its environment."""
         process.places.pop(worker.key, None)
         process.stuck.discard(worker.key)
         process.idle_since = time.monotonic()
@@ -194,11 +194,11 @@ class WorkerPool:
         """A session's call is overdue."""
         process.stuck.add(worker.key)
         process.ping()
-        note(_log, "deadline missed", world=process.world.name, worker=process.pid, sessions=len(process.places))
+        note(_log, "deadline missed", env=process.env.name, worker=process.pid, sessions=len(process.places))
         self._kill_if_stuck(process)
 
     async def close(self) -> None:
-        """End every process, after giving its worlds a moment to close."""
+        """End every process, after giving its environments a moment to close."""
         self._stopping = True
         until = time.monotonic() + STOP_S
         while time.monotonic() < until and any(process.places for process in self._processes()):
@@ -209,28 +209,28 @@ class WorkerPool:
         if self._supervisor is not None:
             self._supervisor.cancel()
 
-    def _start(self, team: _WorkerGroup, world: ServedEnv) -> WorkerProcess:
+    def _start(self, team: _WorkerGroup, env: ServedEnv) -> WorkerProcess:
         hanging = [process for process in team.processes if process.stuck and not process.ending]
         if len(hanging) >= self.workers:  # there must be an end to how many are kept for their other sessions
             least = min(hanging, key=lambda process: len(process.places))
-            least.kill("a call of another session hangs in it, and in too many others of this world")
+            least.kill("a call of another session hangs in it, and in too many others of this environment")
         if self._supervisor is None:
             self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
         try:
-            process = WorkerProcess(world, self.memory_mb, self._ready, self._ended)
+            process = WorkerProcess(env, self.memory_mb, self._ready, self._ended)
         except OSError as error:
-            raise EnvironmentCrashed(f"{world.name}: no worker process can be started: {error}") from error
-        note(_log, "worker started", world=world.name, worker=process.pid)
+            raise EnvironmentCrashed(f"{env.name}: no worker process can be started: {error}") from error
+        note(_log, "worker started", env=env.name, worker=process.pid)
         team.processes.append(process)
         return process
 
     def _ready(self, process: WorkerProcess) -> None:
-        self._teams[process.world.name].failures = 0
+        self._teams[process.env.name].failures = 0
         for worker in process.places.values():
             worker.arm()
 
     def _ended(self, process: WorkerProcess) -> None:
-        team = self._teams[process.world.name]
+        team = self._teams[process.env.name]
         team.processes.remove(process)
         if not process.ready:
             team.failures += 1
@@ -238,9 +238,9 @@ class WorkerPool:
             team.reason = process.error
         missed = bool(process.places) or not process.ready
         if missed and not self._stopping:
-            self._metrics.worlds[process.world.name].restarts += 1
+            self._metrics.envs[process.env.name].restarts += 1
         level = logging.WARNING if missed else logging.INFO
-        note(_log, "worker ended", level, world=process.world.name, worker=process.pid, why=str(process.error))
+        note(_log, "worker ended", level, env=process.env.name, worker=process.pid, why=str(process.error))
         places = list(process.places.values())
         process.places.clear()
         assert process.error is not None
@@ -273,7 +273,7 @@ class WorkerPool:
         return (process for team in self._teams.values() for process in team.processes)
 
     def _read(self, value: Callable[[WorkerProcess], float]) -> dict[str, float]:
-        return {world: sum(map(value, team.processes)) for world, team in self._teams.items()}
+        return {env: sum(map(value, team.processes)) for env, team in self._teams.items()}
 
 
 def _memory(process: WorkerProcess) -> float:

@@ -20,11 +20,11 @@ from agentgym_servers.env_server.workers.framing import MAX_REPLY, Unpacker, pac
 from agentgym_servers.web.logs import note
 
 START_S = 60.0
-"""A worker process that has not imported its world by then is given up."""
+"""A worker process that has not imported its environment by then is given up."""
 LINE = 500
-"""Characters kept of a line that a world prints."""
+"""Characters kept of a line that an environment prints."""
 OUTPUT_PER_S = 2**20
-"""Bytes a process may print a second; a world that prints more is held up, the server is not."""
+"""Bytes a process may print a second; an environment that prints more is held up, the server is not."""
 LINES_PER_S = 50
 """Lines of those that reach the log."""
 
@@ -35,19 +35,19 @@ Answered = Callable[[Any], None]
 
 
 class WorkerProcess(asyncio.Protocol):
-    """A child process of one world, and the calls that it has not answered yet.
+    """A child process of one environment, and the calls that it has not answered yet.
 
-    `on_ready` is called once it has imported its world, `on_end` once it is gone and `error` says why.
+    `on_ready` is called once it has imported its environment, `on_end` once it is gone and `error` says why.
     """
 
     def __init__(
         self,
-        world: ServedEnv,
+        env: ServedEnv,
         memory_mb: int,
         on_ready: Callable[[WorkerProcess], None],
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
-        self.world = world
+        self.env = env
         self.places: dict[int, Any] = {}
         """The sessions it holds, by key."""
         self.stuck: set[int] = set()
@@ -96,7 +96,7 @@ class WorkerProcess(asyncio.Protocol):
             theirs.close()
             os.close(writing)
         self.pid = self._process.pid
-        how = {"path": sys.path, "name": world.source, "target": world.target, "memory": memory_mb * 2**20}
+        how = {"path": sys.path, "name": env.source, "target": env.target, "memory": memory_mb * 2**20}
         self.ask(0, "start", how, self._started)
         self._overdue = self._loop.call_later(START_S, self.kill, f"it did not start within {START_S:g} s")
         self._connecting = self._loop.create_task(self._connect(ours, reading))
@@ -170,7 +170,7 @@ class WorkerProcess(asyncio.Protocol):
     def _started(self, result: Any) -> None:
         self._overdue.cancel()
         if isinstance(result, EnvironmentFailure):
-            self.error = EnvironmentCrashed(f"{self.world.name} cannot be started in a worker process: {result}")
+            self.error = EnvironmentCrashed(f"{self.env.name} cannot be started in a worker process: {result}")
             return
         self.ready = True
         self._on_ready(self)
@@ -195,7 +195,7 @@ class WorkerProcess(asyncio.Protocol):
         else:
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         if self.error is None:
-            self.error = EnvironmentCrashed(f"{self.world.name}: its worker process {how}")
+            self.error = EnvironmentCrashed(f"{self.env.name}: its worker process {how}")
         self._overdue.cancel()
         self._calls.clear()
         await asyncio.gather(self._connecting, return_exceptions=True)
@@ -247,4 +247,4 @@ class _Output(asyncio.Protocol):
             self._log("".join(c if c.isprintable() else "\ufffd" for c in text))
 
     def _log(self, line: str) -> None:
-        note(_log, "world printed", world=self._process.world.name, worker=self._process.pid, line=line)
+        note(_log, "environment printed", env=self._process.env.name, worker=self._process.pid, line=line)

@@ -1,4 +1,4 @@
-"""Workers, which call an environment: the one seam between a session and the world's code."""
+"""Workers, which call an environment: the one seam between a session and the environment's code."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ def noop() -> None:
 
 
 class Worker(Protocol):
-    """One session's world, wherever it runs. Method names, plain arguments, checked answers and typed errors cross."""
+    """One session's environment, wherever it runs. Method names, plain arguments, checked answers and typed errors
+    cross."""
 
     inline: bool
-    """The world runs in the server's own thread: `call_now` is for this one."""
+    """The environment runs in the server's own thread: `call_now` is for this one."""
     stuck: bool
     """A call has missed its deadline and has not returned yet."""
 
     def call_now(self, method: str, *arguments: Any) -> Any:
-        """Call an inline world; the first call opens it. Raises EnvironmentFailure."""
+        """Call an inline environment; the first call opens it. Raises EnvironmentFailure."""
         ...
 
     async def call(self, method: str, *arguments: Any, deadline_s: float) -> Any:
@@ -37,28 +38,28 @@ class Worker(Protocol):
         ...
 
     def close(self, freed: OnClosed = noop) -> None:
-        """Close the world without waiting; `freed` is called, in whichever thread, once it no longer runs."""
+        """Close the environment without waiting; `freed` is called, in whichever thread, once it no longer runs."""
         ...
 
 
 class LocalWorker:
-    """Runs the world in the server's own thread when its spec says `inline`, else in a thread of its own.
+    """Runs the environment in the server's own thread when its spec says `inline`, else in a thread of its own.
 
-    That is for worlds made by a factory, which only this process can call. A thread cannot be killed: one that
-    missed its deadline is `stuck` until the world returns.
+    That is for environments made by a factory, which only this process can call. A thread cannot be killed: one that
+    missed its deadline is `stuck` until the environment returns.
     """
 
-    def __init__(self, world: ServedEnv) -> None:
-        self.world = world
-        self.inline = world.spec.inline
+    def __init__(self, env: ServedEnv) -> None:
+        self.env = env
+        self.inline = env.spec.inline
         self.stuck = False
         self._env: Env | None = None
-        self._thread = None if self.inline else SessionThread(world.name)
+        self._thread = None if self.inline else SessionThread(env.name)
 
     def call_now(self, method: str, *arguments: Any) -> Any:
         if self._env is None:
-            self._env = open_env(self.world)
-        return perform(self.world, self._env, method, *arguments)
+            self._env = open_env(self.env)
+        return perform(self.env, self._env, method, *arguments)
 
     async def call(self, method: str, *arguments: Any, deadline_s: float) -> Any:
         if self._thread is None:
@@ -79,7 +80,7 @@ class LocalWorker:
             if self._env is not None:
                 self._env.close()
         except BaseException as error:  # noqa: BLE001  (the session is over anyway)
-            logging.getLogger(__name__).warning("%s raised while closing: %s", self.world.name, describe(error))
+            logging.getLogger(__name__).warning("%s raised while closing: %s", self.env.name, describe(error))
         finally:
             self._env, self.stuck = None, False
             freed()

@@ -1,7 +1,7 @@
 """The program of a worker process: one environment, many sessions of it, a thread each. Started by `process.py`.
 
 A session's calls all come from its own thread, as browsers and databases ask. The main thread only reads calls, so it
-answers a ping whatever the worlds do, unless one of them holds the interpreter's lock.
+answers a ping whatever the environments do, unless one of them holds the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from agentgym import registry
 from agentgym.env import Env
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure
-from agentgym_servers.env_server.workers.env_call import ServedEnv, describe, open_env, perform, worlds_of
+from agentgym_servers.env_server.workers.env_call import ServedEnv, describe, envs_of, open_env, perform
 from agentgym_servers.env_server.workers.framing import Unpacker, pack_result
 
 STACK = 2**20
@@ -36,7 +36,7 @@ class WorkerMain:
         self._sending = threading.Lock()
         self._sessions: dict[int, _Session] = {}
         self._memory = 0
-        self._world: ServedEnv | None = None
+        self._env: ServedEnv | None = None
 
     def serve(self) -> None:
         unpacker = Unpacker()
@@ -62,19 +62,19 @@ class WorkerMain:
             plain, _ = registry.split_arguments(name)
             if ":" not in plain and plain not in registry.list_envs():
                 registry.register(plain, target)
-            (self._world,) = worlds_of([name]).values()
-        except BaseException as error:  # noqa: BLE001  (importing a world can raise anything)
+            (self._env,) = envs_of([name]).values()
+        except BaseException as error:  # noqa: BLE001  (importing an environment can raise anything)
             self.reply(call, EnvironmentCrashed(describe(error)))
             sys.exit(1)
         self._limit_memory()
         self.reply(call, None)
 
     def _hand_over(self, call: int, session: int, method: str, arguments: list[Any]) -> None:
-        assert self._world is not None
+        assert self._env is not None
         if session not in self._sessions:
             if method == "close":  # its thread could not be started
                 return self.reply(call, None)
-            self._sessions[session] = _Session(self._world, self)
+            self._sessions[session] = _Session(self._env, self)
             self._limit_memory()
             try:
                 self._sessions[session].start()
@@ -87,7 +87,7 @@ class WorkerMain:
         return None
 
     def _limit_memory(self) -> None:
-        """Limit what the process may allocate, apart from the stacks: beyond it, the world that asks gets a
+        """Limit what the process may allocate, apart from the stacks: beyond it, the environment that asks gets a
         MemoryError."""
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = self._memory + STACK * threading.active_count()
@@ -96,10 +96,10 @@ class WorkerMain:
 
 
 class _Session(threading.Thread):
-    def __init__(self, world: ServedEnv, child: WorkerMain) -> None:
+    def __init__(self, env: ServedEnv, child: WorkerMain) -> None:
         super().__init__(daemon=True)
         self.calls: queue.SimpleQueue[tuple[int, str, list[Any]]] = queue.SimpleQueue()
-        self._world, self._child = world, child
+        self._env, self._child = env, child
 
     def run(self) -> None:
         env: Env | None = None
@@ -109,8 +109,8 @@ class _Session(threading.Thread):
                 return self._close(call, env)
             try:
                 if env is None:
-                    env = open_env(self._world)
-                result = perform(self._world, env, method, *arguments)
+                    env = open_env(self._env)
+                result = perform(self._env, env, method, *arguments)
             except EnvironmentFailure as error:
                 result = error.with_traceback(None)
             self._child.reply(call, result)
@@ -121,15 +121,15 @@ class _Session(threading.Thread):
             if env is not None:
                 env.close()
         except BaseException as error:  # noqa: BLE001  (the session is over anyway)
-            logging.getLogger(__name__).warning("%s raised while closing: %s", self._world.name, describe(error))
+            logging.getLogger(__name__).warning("%s raised while closing: %s", self._env.name, describe(error))
         self._child.reply(call, None)
 
 
 def guard_the_group() -> None:
     """Fork a process that waits for the server to end, then ends this process group.
 
-    The end of the socket says so as well, but not to a process in which a world holds the interpreter's lock. A
-    parent-death signal would end this process before it has ended what its worlds have started.
+    The end of the socket says so as well, but not to a process in which an environment holds the interpreter's lock. A
+    parent-death signal would end this process before it has ended what its environments have started.
     """
     try:
         server = os.pidfd_open(os.getppid())
@@ -152,7 +152,7 @@ def main(fd: int) -> None:
     os.set_inheritable(fd, False)
     with socket.socket(fileno=fd) as channel, contextlib.suppress(ConnectionError):
         WorkerMain(channel).serve()
-    if os.getpgrp() == os.getpid():  # the server is gone: take along whatever the worlds have started
+    if os.getpgrp() == os.getpid():  # the server is gone: take along whatever the environments have started
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

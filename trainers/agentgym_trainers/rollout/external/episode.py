@@ -121,7 +121,7 @@ class RecordedEpisode:
         return {"episode": self.name, "turn": turn, "kind": str(call.kind)}
 
     def tell(self, turn: int | None, reward: float | None, state_key: str | None, valid_action: bool | None) -> int:
-        """What the world made of a turn; None is the last one. Raises EpisodeRefused."""
+        """What the environment made of a turn; None is the last one. Raises EpisodeRefused."""
         if self.trajectory is not None:
             raise EpisodeRefused(f"the episode {self.name!r} is finished; tell of its turns before")
         at = len(self.turns) - 1 if turn is None else turn

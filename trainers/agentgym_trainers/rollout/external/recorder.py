@@ -22,7 +22,7 @@ from agentgym_trainers.rollout.tokens import ChatTemplate
 FILE = "episodes.jsonl"
 """In the folder of `--record`: a trajectory a line, as `source.path` of offline training takes it."""
 NAMED = "foreign"
-"""The world of episodes whose agent names none."""
+"""The environment of episodes whose agent names none."""
 
 
 class Recorder:

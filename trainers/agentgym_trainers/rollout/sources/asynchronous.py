@@ -18,7 +18,7 @@ from collections import deque
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
-from agentgym_trainers.monitoring.wait_tracker import ENGINE, WORLD, TrackedPolicy, WaitTracker
+from agentgym_trainers.monitoring.wait_tracker import ENGINE, ENV, TrackedPolicy, WaitTracker
 from agentgym_trainers.rollout.journal import Journal, Prompt
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
@@ -77,7 +77,7 @@ class AsynchronousSource(Source):
             "async/ready": float(len(self._ready)),
             "async/failed_groups": float(failed),
             "async/waited_for_engine_s": spent[ENGINE],
-            "async/waited_for_world_s": spent[WORLD],
+            "async/waited_for_env_s": spent[ENV],
         }
 
     def prune(self, step: int) -> None:

@@ -7,8 +7,9 @@
 Both attempts are fresh: had one of them been the trunk, h would depend on how it went on. The turn is drawn while the
 trunk is played (turn t takes the place of the one before with probability 1 / (t + 1)), so that few states are kept.
 
-A snapshot holds the world's chance too: where both attempts do the same, the same befalls them, and their difference is
-the actions' alone. A world without snapshots is played to turn h again with the same seed and the same actions.
+A snapshot holds the environment's chance too: where both attempts do the same, the same befalls them, and their
+difference is the actions' alone. An environment without snapshots is played to turn h again with the same seed and the
+same actions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class BranchedOptions(KindOptions):
 
     kind: Literal["branched"] = "branched"
     snapshots: bool = True
-    """Restore the state before that turn, where the world can; False plays the beginning again."""
+    """Restore the state before that turn, where the environment can; False plays the beginning again."""
 
 
 class BranchedSource(Source):
@@ -75,7 +76,7 @@ class Mark:
 
     at: int
     steps: tuple[Step, ...]
-    """What the world had answered, the answer to `reset` first."""
+    """What the environment had answered, the answer to `reset` first."""
     actions: tuple[Action, ...]
     """What it had been told; a reply without an action is none."""
     state: bytes | None
@@ -183,7 +184,7 @@ class _Wrapped(Session):
 
 
 class _Recorder(_Wrapped):
-    """Remembers the episode as the world told it."""
+    """Remembers the episode as the environment told it."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -202,7 +203,7 @@ class _Recorder(_Wrapped):
 
 
 class _Resumed(_Wrapped):
-    """Tells an episode's beginning from memory; the world is put there when it is first asked for more."""
+    """Tells an episode's beginning from memory; the environment is put there when it is first asked for more."""
 
     def __init__(self, session: Session, prefixes: dict[tuple[int, int], EpisodePrefix]) -> None:
         super().__init__(session)
@@ -226,7 +227,7 @@ class _Resumed(_Wrapped):
         return await self.session.step(action)
 
     async def _enter(self) -> None:
-        """Bring the world to the mark. Raises EnvironmentCrashed where it does not go the same way again."""
+        """Bring the environment to the mark. Raises EnvironmentCrashed where it does not go the same way again."""
         if self.mark.state is not None:
             await self.session.restore(self.mark.state)
             return

@@ -161,7 +161,7 @@ class _Runs:
             "OPENAI_BASE_URL": f"{episode_url}/v1",
             "OPENAI_API_KEY": self.key,
             "AGENTGYM_EPISODE": episode_url,
-            "AGENTGYM_WORLD": episode.env,
+            "AGENTGYM_ENV": episode.env,
             "AGENTGYM_SPLIT": episode.split,
             "AGENTGYM_TASK": str(episode.task),
             "AGENTGYM_SEED": str(episode.seed),

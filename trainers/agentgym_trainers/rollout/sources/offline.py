@@ -41,7 +41,7 @@ class OfflineOptions(KindOptions):
     refresh_every: int | None = Field(default=None, gt=0)
     """Steps after which the present policy plays another set."""
     expert: int = Field(default=0, ge=0)
-    """Demonstrations by the world's expert that are added to each group."""
+    """Demonstrations by the environment's expert that are added to each group."""
     rounds_over_expert: int | None = Field(default=None, ge=0)
     """Attempts are cut after so many turns more than the demonstration has."""
 
@@ -116,7 +116,7 @@ class OfflineSource(Source):
 
 
 async def demonstrated(trainer: Collector, groups: Sequence[Group], count: int) -> list[Group]:
-    """The groups, each with `count` episodes of the world's expert on the same task and seed: info["expert"]."""
+    """The groups, each with `count` episodes of the environment's expert on the same task and seed: info["expert"]."""
     played = [group for group in groups if group.trajectories]
     episodes = []
     for group in played:

@@ -1,4 +1,4 @@
-"""Self-play: the policy sits at both sides of a two-player world, or across from a past self.
+"""Self-play: the policy sits at both sides of a two-player environment, or across from a past self.
 
     task (deal, opening) --> role 0's group: attempts 0 .. k-1      opponent "self": a game is an attempt of each group
                          --> role 1's group: attempts k .. 2k-1     else: games of their own for each
@@ -33,7 +33,8 @@ from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
 class SelfPlayOptions(KindOptions):
-    """The policy plays both roles of a two-player world, or one of them against a past self, the expert or chance."""
+    """The policy plays both roles of a two-player environment, or one of them against a past self, the expert or
+    chance."""
 
     kind: Literal["selfplay"] = "selfplay"
     opponent: Literal["self", "past", "random", "expert"] = "self"

@@ -6,8 +6,8 @@ of N actions, the buffer's own among them, if its advantage clears a threshold (
     a* = argmax_a A(s, a),  a ∈ {a_buffer, ã_1 .. ã_{N−1} ~ π(·|s)},   A = max_i Q_i − max_i V_i
 
 N = 1 is filtered imitation of the buffer. The maximum over heads is as released, and optimistic; heads = "min" is not.
-A reply without an action that the world has is never imitated: its A is 0. Published on the features of a model that
-was first taught whether an action changes the screen; without such a stage they may say too little.
+A reply without an action that the environment has is never imitated: its A is 0. Published on the features of a model
+that was first taught whether an action changes the screen; without such a stage they may say too little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentgym_trainers.signals.base import SignalDependencies
 
 Valid = Callable[[Sequence[int], Sequence[int]], bool]
-"""(the state's ids, the reply's) -> whether the reply holds an action of the world."""
+"""(the state's ids, the reply's) -> whether the reply holds an action of the environment."""
 
 
 class DigiQOptions(CriticOptions):
@@ -84,7 +84,7 @@ class DigiQSignal(CriticSignal):
 
 
 def validity(template: ChatTemplate, harness: PromptFormat, spec: EnvSpec) -> Valid:
-    """By the harness's grammar and, where the world lists its actions, that list."""
+    """By the harness's grammar and, where the environment lists its actions, that list."""
     stops = template.stop_ids()
 
     def valid(state: Sequence[int], said: Sequence[int]) -> bool:

@@ -39,7 +39,7 @@ def reading_rows(reads: Sequence[Read]) -> list[Row]:
     """Rows to read from; `action_index` are the places of the reads, in order.
 
     One row a sequence, as far as it is read; a sequence that another begins with is read there. Replayed states and the
-    replies to them repeat and begin alike, so in small worlds this is most of them.
+    replies to them repeat and begin alike, so in small environments this is most of them.
     """
     members: dict[int, list[int]] = {}
     for i, (ids, _) in enumerate(reads):

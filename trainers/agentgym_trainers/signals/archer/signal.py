@@ -130,7 +130,7 @@ class TwinSignal(CriticSignal):
 
 
 def fresh(turn: Transition, said: Completion) -> Transition:
-    """Another action at the turn's state, stop token included; what the world makes of it, nobody knows."""
+    """Another action at the turn's state, stop token included; what the environment makes of it, nobody knows."""
     ids, stop = np.concatenate([turn.state, np.array(said.ids, np.int64)]), turn.start + len(said.ids)
     logprobs = np.array(said.logprobs, np.float32)
     return Transition(ids, turn.start, stop, logprobs, said.version, 0.0, ids, 0, True, False, True, float("nan"))

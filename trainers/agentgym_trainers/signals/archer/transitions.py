@@ -22,8 +22,8 @@ from agentgym_trainers.data.sequences import Row
 class Transition:
     """In state ids[:start] the policy said ids[start:stop], was given `reward`, and then read next_ids[:next_stop].
 
-    Three ends of a turn: another turn follows; the world ended the episode (`done`, nothing comes after); a limit cut
-    it (`truncated`: the final observation is a state like any other, whose value stands for the future).
+    Three ends of a turn: another turn follows; the environment ended the episode (`done`, nothing comes after); a limit
+    cut it (`truncated`: the final observation is a state like any other, whose value stands for the future).
     """
 
     ids: np.ndarray
@@ -41,7 +41,7 @@ class Transition:
     done: bool
     truncated: bool
     valid: bool
-    """The world executed the action."""
+    """The environment executed the action."""
     to_go: float
     """Σ_k γ^k r_{t+k}, the Monte-Carlo return from here; NaN where a cut hides the rest."""
 

@@ -1,6 +1,6 @@
 """Judge solve.py: train on the first four fifths of train.csv, print the score on the rest.
 
-Where inputs.csv is (the world has it, you do not), train on all of train.csv and write out.csv, a number a line.
+Where inputs.csv is (the environment has it, you do not), train on all of train.csv and write out.csv, a number a line.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""Play a world in this process, by its scripted expert and by a script of your own, and look at what was recorded."""
+"""Play an environment in this process, by its scripted expert and by a script of your own, and look at what was
+recorded."""
 
 import asyncio
 

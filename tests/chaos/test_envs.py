@@ -1,4 +1,4 @@
-"""Worlds that crash, hang, leak and print garbage; worker processes that are killed."""
+"""Environments that crash, hang, leak and print garbage; worker processes that are killed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def trouble(chance: random.Random) -> str | None:
     return chance.choice(TROUBLES) if chance.random() < 1 / 8 else None
 
 
-def test_worlds_that_misbehave(tmp_path, chaos):
+def test_envs_that_misbehave(tmp_path, chaos):
     options = ("--lease-s", "3", "--workers", "2", "--worker-memory-mb", "512")
-    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.envs:Ledger", *options) as server:
         tally = asyncio.run(play_by_both_wires([server.url], chaos.seeds(48), tmp_path / "ledger", trouble=trouble))
         chaos.settled(server, tally)
     assert tally.failed["ENVIRONMENT_CRASHED"] > 0, tally
@@ -49,9 +49,9 @@ def test_workers_killed(tmp_path, chaos):
             return await play_by_both_wires([server.url], chaos.seeds(48), ledger, pace_s=0.02)
 
     options = ("--lease-s", "3", "--workers", "2")
-    with chaos.server("agentgym_servers.env_server.app", "chaos.worlds:Ledger", *options) as server:
+    with chaos.server("agentgym_servers.env_server.app", "chaos.envs:Ledger", *options) as server:
         tally = asyncio.run(main())
         chaos.settled(server, tally)
-    # During a call the world has crashed; between two the episode is lost, and says why.
+    # During a call the environment has crashed; between two the episode is lost, and says why.
     assert tally.failed["ENVIRONMENT_CRASHED"] or "killed by SIGKILL" in tally.said["EPISODE_LOST"], tally
     assert tally.completed > tally.episodes / 4, tally

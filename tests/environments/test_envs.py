@@ -1,4 +1,4 @@
-"""What every shipped turn-based world owes, whatever its rules."""
+"""What every shipped turn-based environment owes, whatever its rules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SPECS = {
     for name, target in registry.list_envs().items()
     if target.startswith("agentgym_environments.")
 }
-WORLDS = [name for name, spec in SPECS.items() if spec.inline and spec.family == "text"]
-EXPERTS = [name for name in WORLDS if "expert" in registry.get_spec(name).capabilities]
+ENVS = [name for name, spec in SPECS.items() if spec.inline and spec.family == "text"]
+EXPERTS = [name for name in ENVS if "expert" in registry.get_spec(name).capabilities]
 
 
 def play(env, seed, options, choose):
@@ -31,7 +31,7 @@ def play(env, seed, options, choose):
     return json.dumps(said), info
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_the_spec_says_what_the_class_does(name):
     spec, env = registry.get_spec(name), registry.make(name)
     assert env.env_spec == spec  # nothing in the class contradicts the TOML
@@ -48,7 +48,7 @@ def test_a_class_without_a_spec_loads_its_default(name):
     cls().reset(seed=0)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_same_task_seed_and_actions_give_the_same_bytes(name):
     for task in range(min(5, registry.get_spec(name).splits["train"])):
         texts = set()
@@ -68,7 +68,7 @@ def test_the_expert_wins_every_task_it_is_given(name):
             assert info["success"], (split, task)
 
 
-@pytest.mark.parametrize("name", [name for name in WORLDS if len(SPECS[name].splits) == 3])
+@pytest.mark.parametrize("name", [name for name in ENVS if len(SPECS[name].splits) == 3])
 def test_no_opening_is_in_two_splits(name):
     env = registry.make(name)
     keys = {
@@ -81,7 +81,7 @@ def test_no_opening_is_in_two_splits(name):
     assert not validation & test
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     env = registry.make(name)
     _, before = env.reset(seed=0)
@@ -94,7 +94,7 @@ def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     assert all(told) or (len(told) > 12 and any(told))  # of very many, an example
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_capitals_and_spaces_are_forgiven(name):
     env = registry.make(name)
     _, info = env.reset(seed=0)
@@ -102,7 +102,7 @@ def test_capitals_and_spaces_are_forgiven(name):
     assert env.step(f"  {action.upper().replace(' ', '   ')}\n")[4]["valid_action"] is True
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_steps_outside_an_episode_are_refused_in_words(name):
     env = registry.make(name)
     for act in (lambda: env.step("up"), env.snapshot):
@@ -116,7 +116,7 @@ def test_steps_outside_an_episode_are_refused_in_words(name):
         env.step("up")
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", ENVS)
 def test_a_snapshot_of_any_moment_is_json_and_restores_it(name):
     env, copy = registry.make(name), registry.make(name)
     env.reset(seed=3)
@@ -178,5 +178,5 @@ def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
         assert json.dumps(copy.step(word)) == after
 
 
-def test_every_shipped_world_of_turns_is_a_turn_env():
-    assert all(isinstance(registry.make(name), TurnEnv) for name in WORLDS)
+def test_every_shipped_env_of_turns_is_a_turn_env():
+    assert all(isinstance(registry.make(name), TurnEnv) for name in ENVS)

@@ -1,9 +1,10 @@
-"""Every world's pace and weight, in this process and over HTTP, beside the third party's own where a world wraps one.
+"""Every environment's pace and weight, in this process and over HTTP, beside the third party's own where an environment
+wraps one.
 
-    python benchmarks/worlds.py                       every installed world
-    python benchmarks/worlds.py keydoor textworld --seconds 5
+    python benchmarks/environments.py                       every installed environment
+    python benchmarks/environments.py keydoor textworld --seconds 5
 
-For each world, by a random policy (the expert where actions cannot be listed), over episodes of the first split:
+For each environment, by a random policy (the expert where actions cannot be listed), over episodes of the first split:
 
 reset, ms      median of resets to different tasks
 steps/s        in this process, choosing excluded; over HTTP, one session, everything included
@@ -13,10 +14,10 @@ memory, MB     of one further session: (server with six sessions - server with o
 original       steps/s of the wrapped library (TextWorld, ScienceWorld) driven directly, and our overhead: time of our
                step / time of its step - 1, local. Both play each episode again by its actions, one after the other,
                ours first every other time, in eight rounds of fresh instances; of each step the least time counts.
-               Where the library's step takes over a millisecond, the world itself dominates, and the benchmark fails
-               when the overhead is above 10 %. BrowserGym, whose tasks `miniwob` has, is raced by web.py.
+               Where the library's step takes over a millisecond, the environment itself dominates, and the benchmark
+               fails when the overhead is above 10 %. BrowserGym, whose tasks `miniwob` has, is raced by web.py.
 
-A world whose package or program is missing is left out and named.
+An environment whose package or program is missing is left out and named.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ Begin = Callable[[str, int], Play]
 
 @dataclass
 class Pace:
-    """Times of one way to drive a world, in seconds."""
+    """Times of one way to drive an environment, in seconds."""
 
     resets: list[float]
     steps: list[list[float]]
@@ -76,20 +77,20 @@ class Pace:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("worlds", nargs="*", help="ids  [default: all]")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of stepping, for each world and way")
+    parser.add_argument("envs", nargs="*", help="ids  [default: all]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of stepping, for each environment and way")
     options = parser.parse_args()
     print(
-        "| world | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB "
+        "| environment | reset, ms | steps/s | over HTTP: reset, ms | steps/s | HTTP / local | memory, MB "
         "| original, steps/s | overhead |\n|---|---|---|---|---|---|---|---|---|"
     )
-    slow = [name for name in options.worlds or registry.list_envs() if not measure(name, options.seconds)]
+    slow = [name for name in options.envs or registry.list_envs() if not measure(name, options.seconds)]
     if slow:
         sys.exit(f"more than {100 * MOST_OVERHEAD:.0f} % over the original: {', '.join(slow)}")
 
 
 def measure(name: str, seconds: float) -> bool:
-    """Prints a world's line; False when its overhead is too great."""
+    """Prints an environment's line; False when its overhead is too great."""
     try:
         env = registry.make(name)
     except MissingDependency as error:

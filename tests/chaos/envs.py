@@ -1,4 +1,4 @@
-"""A world whose rewards depend on the exact sequence of the steps applied, and that writes down each of them."""
+"""An environment whose rewards depend on the exact sequence of the steps applied, and that writes down each of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class InlineLedger(Ledger):
 
 
 class Sleeper(EchoEnv):
-    """A world whose first task takes ten minutes to begin."""
+    """An environment whose first task takes ten minutes to begin."""
 
     env_spec = EchoEnv.env_spec.model_copy(
         update={"id": "sleeper", "inline": False, "splits": {"train": 4}, "step_deadline_s": 1200.0}

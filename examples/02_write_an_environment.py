@@ -1,4 +1,5 @@
-"""A world of your own: check that it keeps the contract, serve it, play it over HTTP. The world is guess_number.py."""
+"""An environment of your own: check that it keeps the contract, serve it, play it over HTTP. The environment is
+guess_number.py."""
 
 import asyncio
 
@@ -12,8 +13,8 @@ from agentgym.conformance.run import check_env
 async def play_over_http() -> None:
     with server_process(["guess_number:GuessNumber"]) as url:
         print(f"\nserved at {url}")
-        async with connect(url) as world:
-            session = world.session()
+        async with connect(url) as env:
+            session = env.session()
             step = await session.reset(options={"split": "test", "task": 1})
             while not (step.terminated or step.truncated):
                 action = await session.expert()

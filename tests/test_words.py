@@ -1,0 +1,35 @@
+"""Words that are not used: docs, help, errors and identifiers have one term for each thing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (".py", ".md", ".toml", ".tmpl", ".html", ".yml", ".yaml", "Makefile", "Dockerfile", "run")
+AS_IT_WAS = ("CHANGELOG.md", "docs/LOG.md", "tests/test_words.py")
+"""They tell of the past, or of this rule."""
+WORLD = re.compile(r"(?<![A-Za-z])worlds?(?![a-z])|(?<=[a-z])Worlds?(?![a-z])", re.IGNORECASE)
+NAMES = re.compile(
+    r"(?i)(?:science|sci|text|app|alf|os)-?world|world_size"  # names of others
+    r"|game\.world\b"  # TextWorld's own attribute
+    r"|world's airports|knows the world guesses|about the world which"  # the Earth
+)
+
+
+def files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name.endswith(TEXT) and name not in AS_IT_WAS]
+    return [path for path in paths if path.is_file() and "/data/" not in str(path)]
+
+
+def test_an_environment_is_not_called_a_world():
+    """The glossary's words are environment, in prose, and env, in code."""
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if WORLD.search(NAMES.sub("", line))
+    ]
+    assert offenders == []
