@@ -182,7 +182,7 @@ def test_textworlds_games_are_their_tasks_alone(challenge, level):
 
     def content(split, task):
         game, _ = _make(challenge, level, split, task)
-        return "\n".join([game.objective, *sorted(map(str, game.env.facts))])
+        return "\n".join([game.objective, *sorted(map(str, game.world.facts))])
 
     assert level <= LEVELS[challenge]
     found = {split: content(split, 1) for split in ("train", "validation", "test")}

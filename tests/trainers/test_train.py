@@ -57,6 +57,9 @@ class Spy(TrainStep):
         n = float(len(self.batches))
         return {"a/mean": n, "a/ratio_max": n, "policy/logprob_gap": 10 + n}
 
+    def end_step(self, options: Any, metrics: Any) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("epochs", "minibatches", "sizes"), [(1, 1, [8]), (2, 3, [3, 3, 2]), (1, 8, [1] * 8)])
 def test_an_epoch_covers_each_trajectory_once(kit, chatty, tokenizer, tmp_path, epochs, minibatches, sizes) -> None:
