@@ -70,10 +70,14 @@ class JsonProcess:
                 message = self._log.read(2000).decode(errors="replace").strip()
             self.close()
             raise self.crash(f"{self.name} has ended{': ' if message else ''}{message}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise self.crash(f"{self.name} failed: {answer['error']}")
-        return answer["result"]
+        try:
+            answer = json.loads(line)
+            if "error" not in answer:
+                return answer["result"]
+        except (ValueError, TypeError, KeyError) as error:
+            self.close()
+            raise self.crash(f"{self.name} answered {line[:100]!r}, which is no answer") from error
+        raise self.crash(f"{self.name} failed: {answer['error']}")
 
     def close(self) -> None:
         """End the process; kill it when it does not obey. May be called twice."""
@@ -97,7 +101,7 @@ class JsonProcess:
                 before, newline, after = piece.partition(b"\n")
                 pieces.append(before)
                 length += len(before)
-                if newline:
+                if newline and (max_bytes is None or length <= max_bytes):
                     self._rest = after
                     return b"".join(pieces)
         return b""
