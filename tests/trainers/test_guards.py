@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import numpy as np
 import pytest
@@ -15,15 +14,15 @@ from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.data.sequences import collate
-from agentgym_trainers.monitoring.guards import PROBES, GuardOptions, Guards
+from agentgym_trainers.monitoring.guards import PROBE_EVERY, PROBES, GuardOptions, Guards
 from agentgym_trainers.testing import toy_batch
 
 
 class Told:
     """A judge that calls `good` probes good."""
 
-    def __init__(self, good: int = 0) -> None:
-        self.good, self.asked = good, 0
+    def __init__(self, good: int = 0, max_false_positives: float = 0.01) -> None:
+        self.good, self.asked, self.max_false_positives = good, 0, max_false_positives
 
     async def probe(self, answers):
         self.asked += 1
@@ -40,37 +39,30 @@ def before(guards: Guards, step: int) -> dict[str, float]:
 
 def test_judges_are_probed_at_the_start_and_every_n_steps() -> None:
     judge = Told()
-    guards = Guards(GuardOptions(probe_every=3), {"judge": judge, "value": Trained()})
-    told = [bool(before(guards, step)) for step in range(7)]
-    assert told == [True, False, False, True, False, False, True]
+    guards = Guards(GuardOptions(), {"judge": judge, "value": Trained()})
+    probed = [step for step in range(2 * PROBE_EVERY + 1) if before(guards, step)]
+    assert probed == [0, PROBE_EVERY, 2 * PROBE_EVERY]
     assert judge.asked == 3
 
 
 def test_a_resumed_run_probes_first_and_writes_the_same() -> None:
     judge = Told()
-    guards = Guards(GuardOptions(probe_every=3), {"judge": judge})
+    guards = Guards(GuardOptions(), {"judge": judge})
     assert before(guards, 4) == {}  # probed, and not written: the run that was not killed wrote nothing here
     assert judge.asked == 1
     assert before(guards, 5) == {}
-    assert before(guards, 6) == {"guards/judge_false_positives": 0.0}
+    assert before(guards, PROBE_EVERY) == {"guards/judge_false_positives": 0.0}
     assert judge.asked == 2
-    late = Guards(GuardOptions(probe_every=3), {"judge": Told(good=len(PROBES))})
+    late = Guards(GuardOptions(), {"judge": Told(good=len(PROBES))})
     with pytest.raises(GuardTripped):
         before(late, 4)
 
 
-def test_zero_probes_only_at_the_start() -> None:
-    judge = Told()
-    guards = Guards(GuardOptions(probe_every=0), {"judge": judge})
-    assert [before(guards, step) != {} for step in range(60)] == [True] + [False] * 59
-    assert judge.asked == 1
-
-
 def test_the_limit_is_exclusive_and_the_error_names_the_cause() -> None:
     n = len(PROBES)
-    assert before(Guards(GuardOptions(false_positives=2 / n), {"judge": Told(2)}), 0) != {}
+    assert before(Guards(GuardOptions(), {"judge": Told(2, 2 / n)}), 0) != {}
     with pytest.raises(GuardTripped, match=rf"step 0: the judge calls 3 of {n} .* such as '', ' ', ") as caught:
-        before(Guards(GuardOptions(false_positives=2 / n), {"judge": Told(3)}), 0)
+        before(Guards(GuardOptions(), {"judge": Told(3, 2 / n)}), 0)
     assert isinstance(caught.value, AgentGymError)  # the command line makes a sentence of it
 
 
@@ -95,16 +87,9 @@ DETACHED = {"prm/grad_norm": 0.0, "prm/loss": 0.685675}
 """What iStar's released training logs: a loss, and no gradient."""
 
 
-def test_a_loss_that_reaches_no_parameter_stops_the_run(caplog) -> None:
-    signals = {"prm": Trained()}
+def test_a_loss_that_reaches_no_parameter_stops_the_run() -> None:
     with pytest.raises(GuardTripped, match=r"step 7: the signal 'prm' has a loss of 0\.685675 and a gradient"):
-        Guards(GuardOptions(), signals).after_step(7, DETACHED)
-    with caplog.at_level(logging.WARNING):
-        Guards(GuardOptions(zero_gradient="warn"), signals).after_step(7, DETACHED)
-    assert "detached" in caplog.text
-    caplog.clear()
-    Guards(GuardOptions(zero_gradient="ignore"), signals).after_step(7, DETACHED)
-    assert not caplog.text
+        Guards(GuardOptions(), {"prm": Trained()}).after_step(7, DETACHED)
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,7 @@ def test_refused_probes_pass_and_one_slip_in_fifty_is_caught() -> None:
         guards = Guards(GuardOptions(), {"judge": judge_at(server.url)})
         with pytest.raises(GuardTripped, match=r"calls 1 of .* such as 'Thought process:'"):
             asyncio.run(guards.before_step(0))
-        lenient = Guards(GuardOptions(false_positives=0.05), {"judge": judge_at(server.url)})
+        lenient = Guards(GuardOptions(), {"judge": judge_at(server.url, false_positives=0.05)})
         assert asyncio.run(lenient.before_step(0))["guards/judge_false_positives"] == pytest.approx(1 / len(PROBES))
 
 

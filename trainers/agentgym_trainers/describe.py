@@ -101,14 +101,10 @@ def _from_credit(config: Config) -> Iterator[RecipeComponent]:
 def _guards(config: Config) -> Iterator[RecipeComponent]:
     guards = config.guards
     if "judge" in config.signals:
-        told = {"false_positives": guards.false_positives, "probe_every": guards.probe_every}
-        yield RecipeComponent(
-            "guards", "probes", "A judge that calls answers without content good stops the run.", told
-        )
+        yield RecipeComponent("guards", "probes", "A judge that calls answers without content good stops the run.", {})
     if config.signals:
-        told = {"zero_gradient": guards.zero_gradient}
         yield RecipeComponent(
-            "guards", "zero_gradient", "Finds a signal's loss that reaches none of its parameters.", told
+            "guards", "zero_gradient", "A signal's loss that reaches none of its parameters stops the run.", {}
         )
     if guards.max_kl is not None:
         told = {"max_kl": guards.max_kl}

@@ -35,7 +35,7 @@ def check_model(config: Config) -> None:
     if config.scale is None:
         device_of(config.model.device)
     loaded = None if path is None else checkpoint.load_config(path)
-    head_size = config.model.tiny.head_dim if loaded is None else head_size_of(loaded)
+    head_size = config.model.shape.head_dim if loaded is None else head_size_of(loaded)
     ENGINES[config.engine.kind].check(config.engine, head_size)
 
 

@@ -177,7 +177,7 @@ async def warm_start(config: Config, folder: Path, env: Connection, progress: Pr
     if config.model.path is not None:
         model, tokenizer = checkpoint.load_model(config.model.path)
     else:
-        shape = config.model.tiny
+        shape = config.model.shape
         texts = corpus(env.spec, config.harness, demonstrations)
         tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()

@@ -49,10 +49,10 @@ def _validate_step(config: Config) -> None:
     _check_lockstep(config)
     _check_asynchronous(config)
     check_scale(config)
-    if config.model.path is None and config.rollout.max_length > config.model.tiny.max_length:
+    if config.model.path is None and config.rollout.max_length > config.model.shape.max_length:
         raise ValueError(
             f"rollout.max_length is {config.rollout.max_length}, and the tiny model reads no further than "
-            f"{config.model.tiny.max_length} tokens: raise model.tiny.max_length, or lower it"
+            f"{config.model.shape.max_length} tokens: raise model.tiny.max_length, or lower it"
         )
     if config.optim.minibatches > config.rollout.groups * config.rollout.group_size:
         raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")

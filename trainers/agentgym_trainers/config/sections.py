@@ -56,7 +56,8 @@ class ModelOptions(Section):
 
     path: str | None = None
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
-    tiny: TinyModel = TinyModel()
+    tiny: TinyModel | None = None
+    """Shape of the tiny model; None is the default one. Unused with `path`."""
     device: DeviceName = "auto"
     """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
     dtype: Dtype = "float32"
@@ -66,6 +67,11 @@ class ModelOptions(Section):
     """Train adapters of low rank; None trains all weights."""
     gradient_checkpointing: bool = False
     """Compute layers again in the backward pass instead of keeping what they computed: less memory, a slower step."""
+
+    @property
+    def shape(self) -> TinyModel:
+        """Shape of the model that is made where no `path` is given."""
+        return self.tiny or TinyModel()
 
 
 class EnvOptions(Section):

@@ -1,6 +1,6 @@
 """Guards: what watches a run and stops it with a sentence when its numbers can no longer be trusted.
 
-    before_step    asks every judge about answers that say nothing, at the start and every `probe_every` steps
+    before_step    asks every judge about answers that say nothing, at the start and every PROBE_EVERY steps
     after_batch    ends the epochs of a step once the policy is too far from the one that sampled
     after_step     refuses a signal whose loss reaches no parameter
 
@@ -9,11 +9,10 @@ A guard changes nothing that is trained: it reads, and lets the run go on or rai
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,25 +39,26 @@ PROBES = (
 judge" (2507.08794): a judge that calls one of them good can be satisfied by saying nothing."""
 
 
+PROBE_EVERY = 50
+"""Steps between probings; the first is before the first step, and after every resume."""
+
+
 class GuardOptions(BaseModel):
     """When a run is stopped, or a step cut short."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    false_positives: float = Field(default=0.01, ge=0, le=1)
-    """Share of the probes that a judge may call good; above it the run is stopped."""
-    probe_every: int = Field(default=50, ge=0)
-    """Steps between probings; the first is before the first step (and after every resume), the only one with 0."""
     max_kl: float | None = Field(default=None, gt=0)
     """Ends a step's epochs once the log-probabilities of a trajectory's tokens, summed, have moved by more than this
     (|KL(sampling policy ‖ present one)|, mean over the optimiser batch). LOOP has 20."""
-    zero_gradient: Literal["stop", "warn", "ignore"] = "stop"
-    """A signal with a loss and a gradient of exactly zero: its loss reaches no parameter."""
 
 
 @runtime_checkable
 class Probed(Protocol):
     """A signal that judges answers, and so can be fooled."""
+
+    max_false_positives: float
+    """Share of the probes that it may call good; above it the run is stopped."""
 
     async def probe(self, answers: Sequence[str]) -> list[float]:
         """The verdict on each answer, by the model alone: no rule before it, no cache. Above 0 means good."""
@@ -76,8 +76,7 @@ class Guards:
     async def before_step(self, step: int) -> dict[str, float]:
         """Probe the judges if it is time. Metrics only where the step number alone says so, so that a resumed run
         writes the same ones. Raises GuardTripped."""
-        every = self.options.probe_every
-        due = step == 0 or (every > 0 and step % every == 0)
+        due = step % PROBE_EVERY == 0
         if not due and self._begun:
             return {}
         self._begun = True
@@ -85,7 +84,9 @@ class Guards:
         for kind, signal in self.signals.items():
             if isinstance(signal, Probed):
                 verdicts = await signal.probe(PROBES)
-                metrics[f"guards/{kind}_false_positives"] = false_positives(kind, verdicts, self.options, step)
+                metrics[f"guards/{kind}_false_positives"] = false_positives(
+                    kind, verdicts, signal.max_false_positives, step
+                )
         return metrics if due else {}
 
     def after_batch(self, metrics: Mapping[str, float], batch: Batch) -> bool:
@@ -97,30 +98,25 @@ class Guards:
         return not abs(kl) <= self.options.max_kl  # a KL that is no number is too far, too
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Look at the signals' own metrics. Raises GuardTripped, or warns."""
-        if self.options.zero_gradient == "ignore":
-            return
+        """Look at the signals' own metrics. Raises GuardTripped."""
         for kind in self.signals:
             norm, loss = (metrics.get(f"{kind}/{what}") for what in ("grad_norm", "loss"))
             # A loss of 0 is a step with nothing to learn from, such as no pair of a success and a failure.
             if norm == 0 and loss is not None and loss != 0 and math.isfinite(loss):
-                reason = (
+                raise GuardTripped(
                     f"step {step}: the signal {kind!r} has a loss of {loss:.6g} and a gradient of exactly 0, so "
                     "nothing of it was trained: its loss does not reach its parameters (a detached input?)"
                 )
-                if self.options.zero_gradient == "stop":
-                    raise GuardTripped(f'{reason}. guards.zero_gradient = "warn" goes on all the same')
-                logging.getLogger(__name__).warning("%s", reason)
 
 
-def false_positives(kind: str, verdicts: Sequence[float], options: GuardOptions, step: int) -> float:
+def false_positives(kind: str, verdicts: Sequence[float], allowed: float, step: int) -> float:
     """The share of the probes that were called good. Raises GuardTripped, naming some, where it is too large."""
     fooled = [probe for probe, verdict in zip(PROBES, verdicts, strict=True) if verdict > 0]
     rate = len(fooled) / len(PROBES)
-    if rate > options.false_positives:
+    if rate > allowed:
         raise GuardTripped(
             f"step {step}: the {kind} calls {len(fooled)} of {len(PROBES)} answers that say nothing good "
-            f"({rate:.0%}; guards.false_positives allows {options.false_positives:.0%}), such as "
+            f"({rate:.0%}; signals.{kind}.false_positives allows {allowed:.0%}), such as "
             f"{', '.join(repr(probe) for probe in fooled[:3])}: a policy would learn to say them. Use another model "
             "or another rubric"
         )

@@ -95,6 +95,8 @@ class JudgeOptions(BaseModel):
     concurrency: int = Field(default=16, gt=0)
     retries: int = Field(default=4, ge=0)
     timeout_s: float = Field(default=120.0, gt=0)
+    false_positives: float = Field(default=0.01, ge=0, le=1)
+    """Share of answers without content that it may call good; above it the run is stopped (monitoring.guards)."""
 
     @model_validator(mode="after")
     def _votes_differ(self) -> JudgeOptions:
@@ -186,6 +188,10 @@ class Judge(Signal):
         """Nothing is fitted. What the last `annotate` counted, how the verdicts agree with the outcomes, and the votes
         among themselves."""
         return self._metrics
+
+    @property
+    def max_false_positives(self) -> float:
+        return self.options.false_positives
 
     async def probe(self, answers: Sequence[str]) -> list[float]:
         """The verdict on each answer where nothing changes after it; without the rules and without the cache."""
