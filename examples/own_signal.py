@@ -26,12 +26,12 @@ class TaskMean(Signal):
         self.options = options
         self.returns: dict[int, list[float]] = defaultdict(list)
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         means = {task: float(np.mean(returns)) for task, returns in self.returns.items()}
-        return {"inst_value_M": np.array([means.get(t.task, self.options.initial) for t in scene.trajectories])}
+        return {"inst_value_M": np.array([means.get(t.task, self.options.initial) for t in context.trajectories])}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
-        for trajectory, total in zip(scene.trajectories, scene.batch.return_M.tolist(), strict=True):
+    async def fit(self, context: SignalContext) -> dict[str, float]:
+        for trajectory, total in zip(context.trajectories, context.batch.return_M.tolist(), strict=True):
             self.returns[trajectory.task].append(total)
         return {"tasks": float(len(self.returns))}
 

@@ -200,24 +200,24 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
     async def play() -> None:
         trainer = trainer_of(config(scale=SCALE), tokenizer, tmp_path)
         assert isinstance(trainer.engine, BroadcastingEngine)
-        crew = trainer.engine.crew
+        pool = trainer.engine.pool
         try:
             await trainer.publish()
             episodes = [EpisodeSpec(ENV, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
             whole = await trainer.runner.run(trainer.policy(7), episodes)
-            before = await asyncio.to_thread(pids, crew.workers)
+            before = await asyncio.to_thread(pids, pool.workers)
             again = asyncio.ensure_future(trainer.runner.run(trainer.policy(7), episodes))
-            while not all(crew._playing):
+            while not all(pool._playing):
                 await asyncio.sleep(0.001)
             os.kill(before[0], signal.SIGKILL)
             played = await again
-            assert crew.lost == 1
+            assert pool.lost == 1
             assert [(t.task, t.attempt) for t in played] == [(e.task, e.attempt) for e in episodes]
             assert said(played) == said(whole)
             assert not any(t.stop.is_failure for t in played)
-            while crew.starting:
+            while pool.starting:
                 await asyncio.sleep(0.1)
-            after = await asyncio.to_thread(pids, crew.workers)  # Ray has started another in its place
+            after = await asyncio.to_thread(pids, pool.workers)  # Ray has started another in its place
             assert after[0] != before[0]
             assert after[1] == before[1]
         finally:

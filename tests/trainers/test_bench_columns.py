@@ -16,16 +16,16 @@ from agentgym_trainers.testing import random_batch
 
 
 class Buggy(Signal):
-    async def annotate(self, scene: Any) -> dict[str, Any]:
+    async def annotate(self, context: Any) -> dict[str, Any]:
         raise KeyError("missing")
 
 
 def test_a_bug_in_a_signal_stays_a_bug(monkeypatch) -> None:
     kind = SignalKind(SIGNALS["role"].options, lambda options, parts: Buggy(), frozenset())  # pyright: ignore
     monkeypatch.setitem(SIGNALS, "role", kind)
-    bench: Any = SimpleNamespace(parts=None, passes=1, scenes=[], told={})
+    bench: Any = SimpleNamespace(parts=None, passes=1, contexts=[], told={})
     rng = np.random.default_rng(0)
-    scene = SignalContext(random_batch(rng), [], [], 0, rng)
+    context = SignalContext(random_batch(rng), [], [], 0, rng)
     options = SIGNALS["role"].options()
     with pytest.raises(KeyError, match="missing"):
-        asyncio.run(columns.Columns._signal(bench, "role", options, scene, "role"))  # pyright: ignore
+        asyncio.run(columns.Columns._signal(bench, "role", options, context, "role"))  # pyright: ignore

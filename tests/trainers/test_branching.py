@@ -338,8 +338,8 @@ def test_the_signal_in_a_training_step(kit, chatty, tokenizer, tmp_path):
 
     async def step() -> tuple[Any, dict[str, float]]:
         context = trainer.make_context(await trainer.collect())
-        scene, _ = await annotate(context, trainer.learner, trainer.signals, prox=False)
-        return scene.batch, await fit_signals(scene, trainer.signals, first=False)
+        context, _ = await annotate(context, trainer.learner, trainer.signals, prox=False)
+        return context.batch, await fit_signals(context, trainer.signals, first=False)
 
     batch, told = asyncio.run(step())
     value_N, after_N = batch.x["mc_value_N"], batch.x["mc_after_N"]

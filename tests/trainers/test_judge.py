@@ -93,7 +93,7 @@ def episode(actions: Sequence[str | None], *, success: bool = True, **info: Any)
     return Trajectory("w", "train", 0, 0, 0, turns, StopReason.TERMINATED, final_observation="the end")
 
 
-def scene(*trajectories: Trajectory) -> SignalContext:
+def context(*trajectories: Trajectory) -> SignalContext:
     batch = toy_batch([np.zeros(len(t.turns)) for t in trajectories])
     return SignalContext(batch, [], list(trajectories), 0, np.random.default_rng(0))
 
@@ -107,7 +107,7 @@ def judge_at(url: str, **options: Any) -> Judge:
 
 def annotated(judge: Judge, *trajectories: Trajectory) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     async def go() -> Any:
-        seen = scene(*trajectories)
+        seen = context(*trajectories)
         return await judge.annotate(seen), await judge.fit(seen)
 
     return asyncio.run(go())

@@ -92,11 +92,11 @@ SIGNALS = {
 def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, tmp_path, kind) -> None:
     """Pairs and sums reach across processes: no trajectory, pair or group has to lie in one."""
     model = chatty()
-    scene = kit.told(tokenizer, env="keydoor", groups=2, size=4, noise=0.4, model=model)
+    context = kit.told(tokenizer, env="keydoor", groups=2, size=4, noise=0.4, model=model)
 
     def fitted(processes: DataParallel) -> tuple[Any, dict[str, float]]:
         signal = SIGNALS[kind](replace(kit.parts(model, tokens=400), processes=processes))
-        metrics = asyncio.run(signal.fit(scene))
+        metrics = asyncio.run(signal.fit(context))
         return signal.state_dict(), metrics
 
     def one_of_two(rank: int) -> None:

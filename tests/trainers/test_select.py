@@ -221,11 +221,11 @@ class Told(Signal):
     def __init__(self, options: Any = None, parts: Any = None) -> None:
         self.learned: list[int] = []
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
-        return {"inst_value_M": np.zeros(len(scene.batch.group_M))}
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
+        return {"inst_value_M": np.zeros(len(context.batch.group_M))}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
-        self.learned.append(len(scene.trajectories))
+    async def fit(self, context: SignalContext) -> dict[str, float]:
+        self.learned.append(len(context.trajectories))
         return {}
 
 

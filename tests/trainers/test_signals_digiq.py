@@ -81,7 +81,7 @@ def signal_of(
     return DigiQSignal(chosen, exact_critic(chosen, second_head), engine, sampling, 8, valid), engine
 
 
-def oracle_scene(step: int = 5) -> SignalContext:
+def oracle_context(step: int = 5) -> SignalContext:
     """Every trajectory of the uniform policy, as often as in 16."""
     trajectories = oracle_population()
     batch = oracle_batch(trajectories)
@@ -92,17 +92,17 @@ def oracle_scene(step: int = 5) -> SignalContext:
     return SignalContext(batch, rows, (), step, np.random.default_rng(0))
 
 
-def remember(signal: DigiQSignal, scene: SignalContext) -> None:
-    signal.replay.add(transitions_of(scene.batch, scene.rows, 1.0))
+def remember(signal: DigiQSignal, context: SignalContext) -> None:
+    signal.replay.add(transitions_of(context.batch, context.rows, 1.0))
 
 
 def test_the_chosen_action_is_the_greedy_one() -> None:
     """By exact Q: the first action wherever an action matters, whether the buffer's or a sampled one."""
     coin = np.random.default_rng(1)
     signal, _ = signal_of(lambda call, prompt: [int(coin.integers(FIRST, STOP))], candidates=8)
-    scene = oracle_scene()
-    remember(signal, scene)
-    batch, rows = asyncio.run(signal.training_batch(scene))
+    context = oracle_context()
+    remember(signal, context)
+    batch, rows = asyncio.run(signal.training_batch(context))
     state_N = np.array([row.ids[row.action_at[0] - 1] for row in rows])
     said_N = np.array([row.ids[-1] for row in rows])
     assert {SA, SB, SC} <= set(state_N.tolist())
@@ -115,9 +115,9 @@ def test_the_chosen_action_is_the_greedy_one() -> None:
 def test_one_candidate_is_filtered_imitation_of_the_buffer() -> None:
     """N = 1: the buffer's own actions, each if its advantage clears the threshold. Nobody is asked."""
     signal, engine = signal_of([[SECOND]], candidates=1)
-    scene = oracle_scene()
-    remember(signal, scene)
-    batch, rows = asyncio.run(signal.training_batch(scene))
+    context = oracle_context()
+    remember(signal, context)
+    batch, rows = asyncio.run(signal.training_batch(context))
     drawn = signal.replay.sample(40, np.random.default_rng(0))
     assert [row.ids.tolist() for row in rows] == [[*t.state, *t.action] for t in drawn]
     assert engine.calls == []
@@ -128,9 +128,9 @@ def test_one_candidate_is_filtered_imitation_of_the_buffer() -> None:
 
 def test_nothing_above_the_threshold_is_no_loss(kit) -> None:
     signal, _ = signal_of([[SECOND]] * 3, candidates=4)
-    scene = oracle_scene()
-    remember(signal, scene)
-    batch, rows = asyncio.run(signal.training_batch(scene))
+    context = oracle_context()
+    remember(signal, context)
+    batch, rows = asyncio.run(signal.training_batch(context))
     credit = DIGIQ(batch, threshold=0.6)
     assert not credit.advantage_A.any()
     model = kit.build()
@@ -145,7 +145,7 @@ def test_heads_answer_by_their_maximum_or_minimum() -> None:
     """A = max_i Q_i − max_i V_i as released, or by minima: a head that is .3 too high is believed, or is not."""
     for heads, gap in (("max", 0.3), ("min", 0.0)):
         signal, _ = signal_of([], candidates=1, heads=heads, second_head=0.3)
-        turns = transitions_of(oracle_scene().batch, oracle_scene().rows, 1.0)
+        turns = transitions_of(oracle_context().batch, oracle_context().rows, 1.0)
         q, v = signal.judge(turns)
         exact = np.array([ORACLE_ADVANTAGE[t.state[-1]] * (1 if t.action[0] == FIRST else -1) for t in turns])
         np.testing.assert_allclose(q - v, exact + gap, atol=1e-12)
@@ -157,12 +157,12 @@ def test_what_is_no_action_is_never_imitated() -> None:
     row = Row(state, np.array([1]), np.array([0]), 0, False)
     for refused in (True, False):
         batch = toy_batch([[1.0]]).with_columns(valid_N=np.array([0.0 if refused else 1.0]))
-        scene = SignalContext(batch, [row], (), 5, np.random.default_rng(0))
+        context = SignalContext(batch, [row], (), 5, np.random.default_rng(0))
         signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda state, said: said[-1] != STOP)
         with torch.no_grad():
             signal.critic.heads.q_heads[0][0].weight[0, 64 + 8 * (SC + 1) + 2] = 9.0  # what STOP is worth at sC
-        remember(signal, scene)
-        found, rows = asyncio.run(signal.training_batch(scene))
+        remember(signal, context)
+        found, rows = asyncio.run(signal.training_batch(context))
         assert (rows[0].ids[-1] == FIRST) == (rows[0].ids.tolist() == [SC, FIRST])
         imitated = DIGIQ(found, threshold=0.05).advantage_A
         assert imitated.any() == (not refused)
@@ -175,21 +175,21 @@ def test_equal_candidates_are_judged_once_and_buffer_wins_ties() -> None:
     seen: list[int] = []
     hook = signal.critic.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     row = Row(np.array([SD, SECOND]), np.array([1]), np.array([0]), 0, False)
-    scene = SignalContext(toy_batch([[0.0]]), [row], (), 5, np.random.default_rng(0))
-    remember(signal, scene)
-    best = asyncio.run(signal.choose(signal.replay.sample(1, scene.rng), scene.rng))
+    context = SignalContext(toy_batch([[0.0]]), [row], (), 5, np.random.default_rng(0))
+    remember(signal, context)
+    best = asyncio.run(signal.choose(signal.replay.sample(1, context.rng), context.rng))
     hook.remove()
-    assert best[0] is signal.replay.sample(1, scene.rng)[0]  # at sD nothing matters
+    assert best[0] is signal.replay.sample(1, context.rng)[0]  # at sD nothing matters
     assert seen == [2]  # two sequences: sD first, sD second
 
 
 def test_until_the_critic_is_warm_nothing_is_imitated() -> None:
     signal, engine = signal_of([[FIRST]], warmup=6)
-    scene = oracle_scene(step=5)
-    remember(signal, scene)
-    batch, _ = asyncio.run(signal.training_batch(scene))
+    context = oracle_context(step=5)
+    remember(signal, context)
+    batch, _ = asyncio.run(signal.training_batch(context))
     assert not DIGIQ(batch).advantage_A.any()
-    assert batch.turn_A is scene.batch.turn_A
+    assert batch.turn_A is context.batch.turn_A
     assert engine.calls == []
 
 
@@ -204,10 +204,10 @@ def test_td_on_frozen_features_finds_the_true_values() -> None:
     for head in [*signal.critic.heads.q_heads, *signal.critic.heads.v_heads]:
         nn.init.zeros_(head[0].weight)
     signal.critic.slow_heads.load_state_dict(signal.critic.heads.state_dict())
-    scene = oracle_scene()
-    asyncio.run(signal.fit(scene))
-    columns = asyncio.run(signal.annotate(scene))
-    exact = ORACLE_ADVANTAGE[scene.batch.anchor_N] * np.where(scene.batch.x["action_N"] == 0, 1, -1)
+    context = oracle_context()
+    asyncio.run(signal.fit(context))
+    columns = asyncio.run(signal.annotate(context))
+    exact = ORACLE_ADVANTAGE[context.batch.anchor_N] * np.where(context.batch.x["action_N"] == 0, 1, -1)
     assert np.abs(columns["q_N"] - columns["v_N"] - exact).max() < 0.05
 
 

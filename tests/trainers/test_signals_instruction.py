@@ -21,51 +21,51 @@ HEADS = pytest.mark.parametrize(
 )
 
 
-def fit(signal: InstructionValue, scene: SignalContext) -> dict[str, float]:
-    return asyncio.run(signal.fit(scene))
+def fit(signal: InstructionValue, context: SignalContext) -> dict[str, float]:
+    return asyncio.run(signal.fit(context))
 
 
-def said_M(signal: InstructionValue, scene: SignalContext) -> np.ndarray:
-    return asyncio.run(signal.annotate(scene))["inst_value_M"]
+def said_M(signal: InstructionValue, context: SignalContext) -> np.ndarray:
+    return asyncio.run(signal.annotate(context))["inst_value_M"]
 
 
 @pytest.fixture(scope="module")
-def scene(kit, tokenizer) -> SignalContext:
+def context(kit, tokenizer) -> SignalContext:
     """Four tasks, three attempts at each: tasks 0 and 2 always succeed, 1 never, 3 once."""
-    scene = kit.told(tokenizer, env="keydoor", groups=4, size=3, noise=0.4)
+    context = kit.told(tokenizer, env="keydoor", groups=4, size=3, noise=0.4)
     changed = []
-    for trajectory, success in zip(scene.trajectories, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0], strict=True):
+    for trajectory, success in zip(context.trajectories, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0], strict=True):
         turns = [replace(turn, reward=0.0) for turn in trajectory.turns]
         turns[-1] = replace(turns[-1], reward=float(success), info={"success": bool(success)})
         changed.append(replace(trajectory, turns=tuple(turns)))
-    return replace(scene, trajectories=changed)
+    return replace(context, trajectories=changed)
 
 
 @pytest.mark.parametrize("tokens", [10**6, 1])
 @pytest.mark.parametrize("rows", ["an attempt", "a turn", "shuffled"])
-def test_it_is_read_at_the_last_token_of_the_first_prompt(kit, chatty, tokenizer, scene, tokens, rows) -> None:
+def test_it_is_read_at_the_last_token_of_the_first_prompt(kit, chatty, tokenizer, context, tokens, rows) -> None:
     model = chatty()
     signal = InstructionValue(InstructionOptions(head="scalar"), kit.parts(model, tokens=tokens))
     torch.nn.init.ones_(signal.head.weight)
-    laid = list(scene.rows)
+    laid = list(context.rows)
     if rows == "a turn":
         laid = [
             replace(row, ids=row.ids[: at[-1] + 1], action_at=at, action_index=index)
             for row in laid
             for at, index in (
                 (row.action_at[mine], row.action_index[mine])
-                for turn in np.unique(scene.batch.turn_A[row.action_index])
-                for mine in [scene.batch.turn_A[row.action_index] == turn]
+                for turn in np.unique(context.batch.turn_A[row.action_index])
+                for mine in [context.batch.turn_A[row.action_index] == turn]
             )
         ]
     if rows == "shuffled":
         laid = laid[::-1]
-    scene = replace(scene, rows=laid)
-    for prompt, trajectory in zip(first_prompts(scene), scene.trajectories, strict=True):
+    context = replace(context, rows=laid)
+    for prompt, trajectory in zip(first_prompts(context), context.trajectories, strict=True):
         text = tokenizer.decode(prompt.tolist())
         assert text.endswith(f"{trajectory.turns[0].observation}<|im_end|>\n<|im_start|>assistant\n")
-    found = said_M(signal, scene)
-    for value, trajectory in zip(found, scene.trajectories, strict=True):
+    found = said_M(signal, context)
+    for value, trajectory in zip(found, context.trajectories, strict=True):
         ids, first = trajectory.branches[0].ids.tolist(), trajectory.turns[0].span.start
         assert value == pytest.approx(kit.plain_hidden(model, ids)[first - 1].sum().item(), abs=1e-3)
     tasks = found.reshape(4, 3)
@@ -76,16 +76,16 @@ def test_it_is_read_at_the_last_token_of_the_first_prompt(kit, chatty, tokenizer
 @pytest.mark.parametrize(
     ("options", "first"), [({}, 0.5), ({"initial": 0.2}, 0.2), ({"head": "scalar"}, 0.0), ({"head": "hl_gauss"}, 0.5)]
 )
-def test_a_constant_at_first_so_the_curriculum_ranks_by_reward(kit, chatty, scene, options, first) -> None:
+def test_a_constant_at_first_so_the_curriculum_ranks_by_reward(kit, chatty, context, options, first) -> None:
     signal = InstructionValue(InstructionOptions(**options), kit.parts(chatty()))
-    value_M = said_M(signal, scene)
+    value_M = said_M(signal, context)
     assert value_M == pytest.approx([first] * 12, abs=1e-6)
-    outcome_M = outcomes(scene.trajectories, "success")
+    outcome_M = outcomes(context.trajectories, "success")
     assert np.argsort(outcome_M - value_M, kind="stable").tolist() == np.argsort(outcome_M, kind="stable").tolist()
 
 
 @HEADS
-def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, scene, options) -> None:
+def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, context, options) -> None:
     model = chatty()
     signal = InstructionValue(InstructionOptions(**options), kit.parts(model))
     trunk = copy.deepcopy(signal.trunk.state_dict())
@@ -93,7 +93,7 @@ def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, scene, o
     seen = []
     for _ in range(15):
         before = copy.deepcopy(signal.head.state_dict())
-        seen.append(fit(signal, scene))
+        seen.append(fit(signal, context))
         assert all(not torch.equal(p, before[name]) for name, p in signal.head.named_parameters())
     assert all(metrics["grad_norm"] > 0 for metrics in seen)
     losses = [metrics["loss"] for metrics in seen]
@@ -106,33 +106,33 @@ def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, scene, o
 
 
 @HEADS
-def test_it_learns_which_tasks_are_easy(kit, chatty, scene, options) -> None:
+def test_it_learns_which_tasks_are_easy(kit, chatty, context, options) -> None:
     signal = InstructionValue(InstructionOptions(lr=0.03, epochs=150, **options), kit.parts(chatty()))
-    fit(signal, scene)
-    value = said_M(signal, scene).reshape(4, 3)[:, 0]
+    fit(signal, context)
+    value = said_M(signal, context).reshape(4, 3)[:, 0]
     assert value == pytest.approx([1, 0, 1, 1 / 3], abs=0.1)
-    assert fit(signal, scene)["correlation"] > 0.8
+    assert fit(signal, context)["correlation"] > 0.8
 
 
-def test_it_speaks_of_the_policy_as_rl_began(kit, chatty, scene) -> None:
+def test_it_speaks_of_the_policy_as_rl_began(kit, chatty, context) -> None:
     model = chatty()
     signal = InstructionValue(InstructionOptions(), kit.parts(model))
-    fit(signal, scene)
-    before = said_M(signal, scene)
+    fit(signal, context)
+    before = said_M(signal, context)
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    assert (said_M(signal, scene) == before).all()
+    assert (said_M(signal, context) == before).all()
 
 
-def test_state_goes_on_where_it_was(kit, chatty, scene) -> None:
+def test_state_goes_on_where_it_was(kit, chatty, context) -> None:
     model, options = chatty(), InstructionOptions(epochs=3)
     signal, again = (InstructionValue(options, kit.parts(model)) for _ in range(2))
-    fit(signal, scene)
+    fit(signal, context)
     again.load_state_dict(copy.deepcopy(signal.state_dict()))
-    assert fit(again, scene) == fit(signal, scene)
-    assert (said_M(again, scene) == said_M(signal, scene)).all()
-    nothing = replace(scene, batch=scene.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
+    assert fit(again, context) == fit(signal, context)
+    assert (said_M(again, context) == said_M(signal, context)).all()
+    nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(signal, nothing) == {}
 
 

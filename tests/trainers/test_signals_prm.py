@@ -34,37 +34,37 @@ class Keeps(SignalOptimizer):
         return 1.0
 
 
-def fit(signal: Any, scene: SignalContext) -> dict[str, float]:
-    return asyncio.run(signal.fit(scene))
+def fit(signal: Any, context: SignalContext) -> dict[str, float]:
+    return asyncio.run(signal.fit(context))
 
 
-def annotate(signal: Any, scene: SignalContext) -> SignalContext:
-    return replace(scene, batch=scene.batch.with_columns(**asyncio.run(signal.annotate(scene))))
+def annotate(signal: Any, context: SignalContext) -> SignalContext:
+    return replace(context, batch=context.batch.with_columns(**asyncio.run(signal.annotate(context))))
 
 
-def with_outcomes(scene: SignalContext, success_M: Any) -> SignalContext:
+def with_outcomes(context: SignalContext, success_M: Any) -> SignalContext:
     """The same episodes, had they come out like this."""
     changed = []
-    for trajectory, success in zip(scene.trajectories, success_M, strict=True):
+    for trajectory, success in zip(context.trajectories, success_M, strict=True):
         last = replace(trajectory.turns[-1], info={"success": bool(success)}, reward=float(success))
         changed.append(replace(trajectory, turns=(*trajectory.turns[:-1], last)))
-    reward_N = np.where(scene.batch.last_N, np.asarray(success_M, float)[scene.batch.traj_N], 0.0)
-    return replace(scene, trajectories=changed, batch=replace(scene.batch, reward_N=reward_N))
+    reward_N = np.where(context.batch.last_N, np.asarray(success_M, float)[context.batch.traj_N], 0.0)
+    return replace(context, trajectories=changed, batch=replace(context.batch, reward_N=reward_N))
 
 
-def success_of(scene: SignalContext) -> np.ndarray:
-    return np.array([float(t.success) for t in scene.trajectories])
+def success_of(context: SignalContext) -> np.ndarray:
+    return np.array([float(t.success) for t in context.trajectories])
 
 
-def sums_M(scene: SignalContext) -> np.ndarray:
-    return np.bincount(scene.batch.traj_A, scene.batch.x["prm_A"])
+def sums_M(context: SignalContext) -> np.ndarray:
+    return np.bincount(context.batch.traj_A, context.batch.x["prm_A"])
 
 
 @pytest.fixture(scope="module")
-def scene(kit, chatty, tokenizer) -> SignalContext:
+def context(kit, chatty, tokenizer) -> SignalContext:
     """Three groups of three with both outcomes in two of them."""
-    scene = kit.told(tokenizer, groups=3, size=3, model=chatty())
-    return with_outcomes(scene, [1, 0, 0, 1, 1, 0, 0, 0, 0])
+    context = kit.told(tokenizer, groups=3, size=3, model=chatty())
+    return with_outcomes(context, [1, 0, 0, 1, 1, 0, 0, 0, 0])
 
 
 def test_prime_toy() -> None:
@@ -134,14 +134,14 @@ def test_istar_released_detaches_its_scores() -> None:
 
 
 @KINDS
-def test_every_fit_moves_the_model_and_the_loss_falls(kit, chatty, scene, loss) -> None:
+def test_every_fit_moves_the_model_and_the_loss_falls(kit, chatty, context, loss) -> None:
     model = chatty()
     prm = ImplicitPRM(PRMOptions(loss=loss, lr=3e-4), kit.parts(model, tokens=700))
     before = copy.deepcopy(model.state_dict())
     seen = []
     for _ in range(6):
         start = copy.deepcopy(prm.model.state_dict())
-        seen.append(fit(prm, scene))
+        seen.append(fit(prm, context))
         still = [name for name, p in prm.model.named_parameters() if torch.equal(p, start[name])]
         assert not still
     assert all(np.isfinite(metrics["grad_norm"]) and metrics["grad_norm"] > 0 for metrics in seen)
@@ -155,14 +155,14 @@ def test_every_fit_moves_the_model_and_the_loss_falls(kit, chatty, scene, loss) 
         assert all(torch.equal(p, before[name]) for name, p in prm.reference.state_dict().items())
 
 
-def test_the_released_istar_update_moves_nothing(kit, chatty, scene) -> None:
+def test_the_released_istar_update_moves_nothing(kit, chatty, context) -> None:
     """The same rows, with the scores of each micro-batch detached and made a leaf before the loss."""
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty(), tokens=700))
-    q_A = torch.zeros(len(scene.batch.turn_A))
-    for part in prm._parts(scene.rows):
+    q_A = torch.zeros(len(context.batch.turn_A))
+    for part in prm._parts(context.rows):
         index, logprob = prm._forward(part)
-        q_A[torch.from_numpy(index)] = logprob.detach() - torch.from_numpy(scene.batch.logprob_A)[index]
-    loss, _ = pair_loss(q_A.requires_grad_(True), scene.batch, success_of(scene), beta=0.05)
+        q_A[torch.from_numpy(index)] = logprob.detach() - torch.from_numpy(context.batch.logprob_A)[index]
+    loss, _ = pair_loss(q_A.requires_grad_(True), context.batch, success_of(context), beta=0.05)
     loss.backward()
     assert q_A.grad.abs().max() > 0
     assert all(p.grad is None for p in prm.model.parameters())
@@ -170,36 +170,36 @@ def test_the_released_istar_update_moves_nothing(kit, chatty, scene) -> None:
 
 @KINDS
 @AGGREGATES
-def test_two_passes_over_any_shards_are_one_backward(kit, chatty, scene, loss, aggregate) -> None:
+def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, loss, aggregate) -> None:
     model = chatty()
     options = PRMOptions(loss=loss, aggregate=aggregate, beta=0.5)
-    success_M, beta = success_of(scene), options.beta
+    success_M, beta = success_of(context), options.beta
     loss_of = outcome_loss if loss == "outcome" else pair_loss
 
     def sharded(rows: list, tokens: int) -> tuple[list[Tensor], float]:
         prm = ImplicitPRM(options, kit.parts(model, tokens=tokens, temperature=TEMPERATURE))
         perturb(prm.model)
         prm.optimiser = Keeps(prm.model.parameters(), options)
-        told = fit(prm, replace(scene, rows=rows))
+        told = fit(prm, replace(context, rows=rows))
         return prm.optimiser.gradient, told["loss"]
 
     plain = copy.deepcopy(model)
     use_packed_attention(plain)
-    packed = pack(scene.rows, "cpu")
+    packed = pack(context.rows, "cpu")
     with torch.no_grad():
         reference = token_logprobs(plain, packed, TEMPERATURE).logprob
     if loss == "pair":
-        reference = torch.from_numpy(scene.batch.logprob_A)[packed.index]
+        reference = torch.from_numpy(context.batch.logprob_A)[packed.index]
     perturb(plain)
     q_A = torch.zeros(len(packed.index)).index_add(
         0, torch.from_numpy(packed.index), token_logprobs(plain, packed, TEMPERATURE).logprob - reference
     )
-    expected, _ = loss_of(q_A, scene.batch, success_M, beta=beta, aggregate=aggregate)
+    expected, _ = loss_of(q_A, context.batch, success_M, beta=beta, aggregate=aggregate)
     expected.backward()
     one_pass = [p.grad for p in plain.parameters()]
     assert max(g.abs().max() for g in one_pass) > 1e-3
-    shuffled = [scene.rows[i] for i in np.random.default_rng(0).permutation(len(scene.rows))]
-    for rows, tokens in ((scene.rows, 10**6), (scene.rows, 1), (shuffled, 500)):
+    shuffled = [context.rows[i] for i in np.random.default_rng(0).permutation(len(context.rows))]
+    for rows, tokens in ((context.rows, 10**6), (context.rows, 1), (shuffled, 500)):
         gradient, told = sharded(rows, tokens)
         assert told == pytest.approx(expected.item(), abs=1e-5)
         torch.testing.assert_close(gradient, one_pass, atol=1e-5, rtol=1e-4)
@@ -213,18 +213,18 @@ def perturb(model: Any) -> None:
             p += 0.02 * torch.randn(p.shape, generator=generator)
 
 
-def test_pairs_within_shards_are_not_all_pairs(kit, chatty, scene) -> None:
+def test_pairs_within_shards_are_not_all_pairs(kit, chatty, context) -> None:
     """Released iStar forms pairs inside each shard: its gradient depends on how rows are dealt out."""
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty()))
 
     def gradient(shards: list[list[int]]) -> Tensor:
         prm.optimiser.adamw.zero_grad()
         for kept in shards:
-            batch, _, kept_A = scene.batch.select(np.array(kept))
-            index, logprob = prm._forward([scene.rows[m] for m in kept])
+            batch, _, kept_A = context.batch.select(np.array(kept))
+            index, logprob = prm._forward([context.rows[m] for m in kept])
             q_A = torch.zeros(len(batch.turn_A)).index_add(0, torch.from_numpy(np.searchsorted(kept_A, index)), logprob)
             loss, _ = pair_loss(
-                q_A - torch.from_numpy(scene.batch.logprob_A[kept_A]), batch, success_of(scene)[kept], beta=0.05
+                q_A - torch.from_numpy(context.batch.logprob_A[kept_A]), batch, success_of(context)[kept], beta=0.05
             )
             if loss.requires_grad:
                 loss.backward()
@@ -236,35 +236,35 @@ def test_pairs_within_shards_are_not_all_pairs(kit, chatty, scene) -> None:
 
 
 @KINDS
-def test_rewards_telescope(kit, chatty, scene, loss) -> None:
+def test_rewards_telescope(kit, chatty, context, loss) -> None:
     """Σ_j q_j of a trajectory is the log-ratio of its whole text under φ and the reference."""
     model = chatty()
     prm = ImplicitPRM(PRMOptions(loss=loss), kit.parts(model, temperature=TEMPERATURE))
     if loss == "outcome":
-        assert np.abs(annotate(prm, scene).batch.x["prm_A"]).max() == 0
+        assert np.abs(annotate(prm, context).batch.x["prm_A"]).max() == 0
     perturb(prm.model)
-    found = sums_M(annotate(prm, scene))
-    for row in scene.rows:
+    found = sums_M(annotate(prm, context))
+    for row in context.rows:
         at = (torch.from_numpy(row.action_at - 1), torch.from_numpy(row.ids[row.action_at]))
         said = kit.plain_logprobs(prm.model, row.ids.tolist(), TEMPERATURE)[at].sum().item()
         reference = kit.plain_logprobs(model, row.ids.tolist(), TEMPERATURE)[at].sum().item()
         if loss == "pair":
-            reference = scene.batch.logprob_A[row.action_index].sum()
+            reference = context.batch.logprob_A[row.action_index].sum()
         assert found[row.trajectory] == pytest.approx(said - reference, abs=1e-3)
 
 
-def test_the_rolling_reference_is_the_policy_before_the_update(kit, chatty, scene) -> None:
+def test_the_rolling_reference_is_the_policy_before_the_update(kit, chatty, context) -> None:
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty()))
-    assert np.abs(annotate(prm, scene).batch.x["prm_A"]).max() < 1e-4  # φ is still the policy that acted
-    prox = scene.batch.logprob_A.astype(float) - 0.25
-    corrected = replace(scene, batch=scene.batch.with_columns(prox_logprob_A=prox))
+    assert np.abs(annotate(prm, context).batch.x["prm_A"]).max() < 1e-4  # φ is still the policy that acted
+    prox = context.batch.logprob_A.astype(float) - 0.25
+    corrected = replace(context, batch=context.batch.with_columns(prox_logprob_A=prox))
     np.testing.assert_allclose(annotate(prm, corrected).batch.x["prm_A"], 0.25, atol=1e-4)
 
 
 @pytest.mark.parametrize("success", [1.0, 0.0])
-def test_one_step_of_cross_entropy_raises_the_score_of_a_success(kit, chatty, scene, success) -> None:
-    alone = replace(scene, rows=scene.rows[:1], trajectories=scene.trajectories[:1])
-    alone = with_outcomes(replace(alone, batch=scene.batch.select(np.array([0]))[0]), [success])
+def test_one_step_of_cross_entropy_raises_the_score_of_a_success(kit, chatty, context, success) -> None:
+    alone = replace(context, rows=context.rows[:1], trajectories=context.trajectories[:1])
+    alone = with_outcomes(replace(alone, batch=context.batch.select(np.array([0]))[0]), [success])
     prm = ImplicitPRM(PRMOptions(lr=1e-4), kit.parts(chatty()))
     fit(prm, alone)
     (score,) = sums_M(annotate(prm, alone))
@@ -272,38 +272,38 @@ def test_one_step_of_cross_entropy_raises_the_score_of_a_success(kit, chatty, sc
 
 
 @KINDS
-def test_rewards_are_of_the_model_before_it_saw_the_outcomes(kit, chatty, scene, loss) -> None:
+def test_rewards_are_of_the_model_before_it_saw_the_outcomes(kit, chatty, context, loss) -> None:
     prm = ImplicitPRM(PRMOptions(loss=loss, lr=1e-3), kit.parts(chatty()))
-    first = annotate(prm, scene)
+    first = annotate(prm, context)
     told = fit(prm, first)
     assert np.abs(first.batch.x["prm_A"]).max() < 1e-4
     bare = ImplicitPRM(PRMOptions(loss=loss, lr=1e-3), kit.parts(chatty()))
-    assert fit(bare, scene) == pytest.approx(told, nan_ok=True)  # the kept reference is the reference
+    assert fit(bare, context) == pytest.approx(told, nan_ok=True)  # the kept reference is the reference
     second = annotate(prm, first)
-    won = success_of(scene) > 0.5
+    won = success_of(context) > 0.5
     assert sums_M(second)[won].mean() > sums_M(second)[~won].mean() + 0.1
 
 
-def test_a_batch_without_a_pair_changes_nothing(kit, chatty, scene) -> None:
+def test_a_batch_without_a_pair_changes_nothing(kit, chatty, context) -> None:
     prm = ImplicitPRM(PRMOptions(loss="pair", lr=0.1), kit.parts(chatty()))
     before = copy.deepcopy(prm.model.state_dict())
     for outcome in (0, 1):
-        told = fit(prm, with_outcomes(scene, [outcome] * 9))
+        told = fit(prm, with_outcomes(context, [outcome] * 9))
         assert (told["pairs"], told["grad_norm"]) == (0, 0)
         assert np.isnan(told["loss"])
     assert all(torch.equal(p, before[name]) for name, p in prm.model.state_dict().items())
-    nothing = replace(scene, batch=scene.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
+    nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(prm, nothing) == {}
 
 
 @KINDS
-def test_state_goes_on_where_it_was(kit, chatty, scene, loss) -> None:
+def test_state_goes_on_where_it_was(kit, chatty, context, loss) -> None:
     model, options = chatty(), PRMOptions(loss=loss, lr=1e-3)
     prm, again = (ImplicitPRM(options, kit.parts(model)) for _ in range(2))
-    fit(prm, scene)
+    fit(prm, context)
     again.load_state_dict(copy.deepcopy(prm.state_dict()))
-    assert fit(again, scene) == fit(prm, scene)
-    ours, theirs = (annotate(signal, scene).batch.x["prm_A"] for signal in (prm, again))
+    assert fit(again, context) == fit(prm, context)
+    ours, theirs = (annotate(signal, context).batch.x["prm_A"] for signal in (prm, again))
     np.testing.assert_array_equal(ours, theirs)
 
 

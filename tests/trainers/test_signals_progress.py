@@ -34,21 +34,21 @@ class Keeps(SignalOptimizer):
         return 1.0
 
 
-def fit(signal: Any, scene: SignalContext) -> dict[str, float]:
-    return asyncio.run(signal.fit(scene))
+def fit(signal: Any, context: SignalContext) -> dict[str, float]:
+    return asyncio.run(signal.fit(context))
 
 
-def said_N(signal: Any, scene: SignalContext) -> np.ndarray:
-    return asyncio.run(signal.annotate(scene))["progress_c_N"]
+def said_N(signal: Any, context: SignalContext) -> np.ndarray:
+    return asyncio.run(signal.annotate(context))["progress_c_N"]
 
 
 @pytest.fixture(scope="module")
-def scene(kit, tokenizer) -> SignalContext:
+def context(kit, tokenizer) -> SignalContext:
     """Attempts of unequal lengths; some succeed."""
-    scene = kit.told(tokenizer, env="keydoor", groups=4, size=2, noise=0.4)
-    assert len(set(np.bincount(scene.batch.traj_N))) > 1
-    assert 0 < outcomes(scene.trajectories, "success").sum() < 8
-    return scene
+    context = kit.told(tokenizer, env="keydoor", groups=4, size=2, noise=0.4)
+    assert len(set(np.bincount(context.batch.traj_N))) > 1
+    assert 0 < outcomes(context.trajectories, "success").sum() < 8
+    return context
 
 
 def spread(head: ProgressHead) -> ProgressHead:
@@ -98,14 +98,14 @@ def test_the_loss_does_not_see_how_a_sum_is_spread() -> None:
 
 @TRUNKS
 @DIVIDE
-def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, scene, trunk, divide) -> None:
+def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, context, trunk, divide) -> None:
     model = chatty()
     head = ProgressHead(ProgressOptions(trunk=trunk, divide=divide), kit.parts(model, tokens=700))
-    start = said_N(head, scene)
+    start = said_N(head, context)
     bias = head.head.bias.item()
-    found = said_N(spread(head), scene)
+    found = said_N(spread(head), context)
     n = 0
-    for trajectory in scene.trajectories[:3]:
+    for trajectory in context.trajectories[:3]:
         turns = len(trajectory.turns)
         hidden = kit.plain_hidden(model, trajectory.branches[0].ids.tolist())
         for turn in trajectory.turns:
@@ -118,21 +118,21 @@ def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, scen
 
 @DIVIDE
 @pytest.mark.parametrize("target", ["return", "success"])
-def test_untrained_progress_sums_to_the_mean_outcome(kit, chatty, scene, divide, target) -> None:
+def test_untrained_progress_sums_to_the_mean_outcome(kit, chatty, context, divide, target) -> None:
     head = ProgressHead(ProgressOptions(divide=divide, target=target), kit.parts(chatty()))
-    total_M = np.bincount(scene.batch.traj_N, said_N(head, scene))
-    mean = outcomes(scene.trajectories, target).mean()
+    total_M = np.bincount(context.batch.traj_N, said_N(head, context))
+    mean = outcomes(context.trajectories, target).mean()
     assert total_M.mean() == pytest.approx(mean, abs=1e-6)
     if divide:
         assert total_M == pytest.approx([mean] * 8, abs=1e-6)
     bias = head.head.bias.item()
-    said_N(head, replace(scene, trajectories=scene.trajectories[:1] * 8))
+    said_N(head, replace(context, trajectories=context.trajectories[:1] * 8))
     assert head.head.bias.item() == bias  # set once
 
 
 @TRUNKS
 @DIVIDE
-def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, scene, trunk, divide) -> None:
+def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, context, trunk, divide) -> None:
     model = chatty()
     before = copy.deepcopy(model.state_dict())
     options = ProgressOptions(trunk=trunk, divide=divide, lr=3e-4 if trunk == "own" else 1e-3)
@@ -140,7 +140,7 @@ def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, scene, trunk, 
     seen = []
     for step in range(6):
         start = copy.deepcopy([head.head.state_dict(), head.trunk.state_dict()])
-        seen.append(fit(head, scene))
+        seen.append(fit(head, context))
         assert all(not torch.equal(p, start[0][name]) for name, p in head.head.named_parameters())
         trunk_moved = [not torch.equal(p, start[1][name]) for name, p in head.trunk.named_parameters()]
         # The head's weight is 0 at first, so nothing reaches the trunk before the second step.
@@ -156,9 +156,9 @@ def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, scene, trunk, 
 
 
 @DIVIDE
-def test_two_passes_over_any_shards_are_one_backward(kit, chatty, scene, divide) -> None:
+def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, divide) -> None:
     model, options = chatty(), ProgressOptions(divide=divide)
-    outcome_M = torch.from_numpy(outcomes(scene.trajectories, "return")).float()
+    outcome_M = torch.from_numpy(outcomes(context.trajectories, "return")).float()
 
     def head_of(tokens: int) -> ProgressHead:
         head = spread(ProgressHead(options, kit.parts(model, tokens=tokens)))
@@ -166,25 +166,25 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, scene, divide)
         return head
 
     whole = head_of(10**6)
-    index, c = whole.contributions(list(scene.rows), scene.batch)
-    loss = progress_loss(segment_sum(c, scene.batch.traj_N[index], 8), outcome_M)
+    index, c = whole.contributions(list(context.rows), context.batch)
+    loss = progress_loss(segment_sum(c, context.batch.traj_N[index], 8), outcome_M)
     loss.backward()
     one_pass = [p.grad for p in whole.optimiser.parameters]
     assert max(g.abs().max() for g in one_pass) > 1e-3
-    shuffled = [scene.rows[i] for i in np.random.default_rng(0).permutation(len(scene.rows))]
-    for rows, tokens in ((scene.rows, 10**6), (scene.rows, 1), (shuffled, 900)):
+    shuffled = [context.rows[i] for i in np.random.default_rng(0).permutation(len(context.rows))]
+    for rows, tokens in ((context.rows, 10**6), (context.rows, 1), (shuffled, 900)):
         head = head_of(tokens)
         head.optimiser = Keeps(head.optimiser.parameters, options)
-        told = fit(head, replace(scene, rows=rows))
+        told = fit(head, replace(context, rows=rows))
         assert told["loss"] == pytest.approx(loss.item(), abs=1e-5)
         torch.testing.assert_close(head.optimiser.gradient, one_pass, atol=1e-5, rtol=1e-4)
 
 
-def test_an_attempt_over_several_rows_is_one_sum(kit, chatty, scene) -> None:
+def test_an_attempt_over_several_rows_is_one_sum(kit, chatty, context) -> None:
     """A row a turn, as with a history window, each with its own end."""
     cut = []
-    for row in scene.rows:
-        turns = scene.batch.turn_A[row.action_index]
+    for row in context.rows:
+        turns = context.batch.turn_A[row.action_index]
         for turn in np.unique(turns):
             mine = turns == turn
             stop = int(row.action_at[mine][-1]) + 1
@@ -192,20 +192,20 @@ def test_an_attempt_over_several_rows_is_one_sum(kit, chatty, scene) -> None:
                 replace(row, ids=row.ids[:stop], action_at=row.action_at[mine], action_index=row.action_index[mine])
             )
     head = spread(ProgressHead(ProgressOptions(), kit.parts(chatty())))
-    a_turn_a_row = replace(scene, rows=cut)
-    np.testing.assert_allclose(said_N(head, a_turn_a_row), said_N(head, scene), atol=1e-5)
-    assert fit(copy.deepcopy(head), a_turn_a_row) == pytest.approx(fit(head, scene), abs=1e-4)
+    a_turn_a_row = replace(context, rows=cut)
+    np.testing.assert_allclose(said_N(head, a_turn_a_row), said_N(head, context), atol=1e-5)
+    assert fit(copy.deepcopy(head), a_turn_a_row) == pytest.approx(fit(head, context), abs=1e-4)
 
 
-def test_state_goes_on_where_it_was(kit, chatty, scene) -> None:
+def test_state_goes_on_where_it_was(kit, chatty, context) -> None:
     model, options = chatty(), ProgressOptions(lr=1e-3, epochs=2)
     head, again = (ProgressHead(options, kit.parts(model)) for _ in range(2))
-    fit(head, scene)
+    fit(head, context)
     again.load_state_dict(copy.deepcopy(head.state_dict()))
-    other = replace(scene, trajectories=scene.trajectories[::-1])
+    other = replace(context, trajectories=context.trajectories[::-1])
     assert fit(again, other) == fit(head, other)
-    np.testing.assert_array_equal(said_N(head, scene), said_N(again, scene))
-    nothing = replace(scene, batch=scene.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
+    np.testing.assert_array_equal(said_N(head, context), said_N(again, context))
+    nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(head, nothing) == {}
 
 
@@ -253,9 +253,9 @@ def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     assert np.abs(within(constant_N)).max() == 0
 
 
-def test_it_stays_as_it_is_after_the_steps_it_learns_in(kit, chatty, scene) -> None:
+def test_it_stays_as_it_is_after_the_steps_it_learns_in(kit, chatty, context) -> None:
     head = ProgressHead(ProgressOptions(lr=0.01, fit_steps=2), kit.parts(chatty()))
-    assert fit(head, replace(scene, step=1))["grad_norm"] > 0
-    before = said_N(head, scene)
-    assert fit(head, replace(scene, step=2)) == {}
-    assert np.array_equal(said_N(head, scene), before)
+    assert fit(head, replace(context, step=1))["grad_norm"] > 0
+    before = said_N(head, context)
+    assert fit(head, replace(context, step=2)) == {}
+    assert np.array_equal(said_N(head, context), before)

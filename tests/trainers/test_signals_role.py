@@ -22,12 +22,12 @@ def games(rewards: list[list[float]], roles: list[int], envs: Any = "poker") -> 
     return SignalContext(batch, [], played, 0, np.random.default_rng(0))
 
 
-def annotate(signal: RoleBaseline, scene: SignalContext) -> np.ndarray:
-    return asyncio.run(signal.annotate(scene))["role_baseline_N"]
+def annotate(signal: RoleBaseline, context: SignalContext) -> np.ndarray:
+    return asyncio.run(signal.annotate(context))["role_baseline_N"]
 
 
-def fit(signal: RoleBaseline, scene: SignalContext) -> dict[str, float]:
-    return asyncio.run(signal.fit(scene))
+def fit(signal: RoleBaseline, context: SignalContext) -> dict[str, float]:
+    return asyncio.run(signal.fit(context))
 
 
 def test_one_role() -> None:
@@ -38,9 +38,9 @@ def test_one_role() -> None:
     assert after == pytest.approx(0.047625)
     assert [running_baseline(returns[:n])[1] for n in (1, 2)] == pytest.approx([0.05, -0.0025])
     signal = RoleBaseline(RoleOptions())
-    scene = games([[1], [-1], [1]], [0, 0, 0])
-    assert scene.batch.reward_N - annotate(signal, scene) == pytest.approx(advantages)
-    fit(signal, scene)
+    context = games([[1], [-1], [1]], [0, 0, 0])
+    assert context.batch.reward_N - annotate(signal, context) == pytest.approx(advantages)
+    fit(signal, context)
     assert signal.baseline == {("poker", 0): pytest.approx(0.047625)}
 
 
@@ -54,10 +54,10 @@ def test_roles_and_envs_are_independent_and_swap() -> None:
     rewards = [[0, 0, 1, -1], [0, 0, -1, 1], [0, 0, 1, -1]]
     envs = ["poker", "poker", "go"]
     signal, swapped = RoleBaseline(RoleOptions()), RoleBaseline(RoleOptions())
-    scene = games(rewards, [0, 1] * 6, envs)
-    found = annotate(signal, scene)
+    context = games(rewards, [0, 1] * 6, envs)
+    found = annotate(signal, context)
     assert found == pytest.approx([0, 0, 0, 0, 0.05, -0.05, 0.05, -0.05, 0, 0, 0, 0])
-    fit(signal, scene)
+    fit(signal, context)
     expected = {("poker", 0): -0.0025, ("poker", 1): 0.0025, ("go", 0): 0.05, ("go", 1): -0.05}
     assert signal.baseline == pytest.approx(expected)
     other = games(rewards, [1, 0] * 6, envs)
@@ -71,9 +71,9 @@ def test_one_baseline_for_all_roles_favours_the_first_mover() -> None:
     advantage stays at ±1."""
     own = RoleBaseline(RoleOptions())
     for _ in range(40):
-        scene = games([[1, -1]] * 4, [0, 1] * 4)
-        last = scene.batch.reward_N - annotate(own, scene)
-        fit(own, scene)
+        context = games([[1, -1]] * 4, [0, 1] * 4)
+        last = context.batch.reward_N - annotate(own, context)
+        fit(own, context)
     assert np.abs(last).max() < 0.01
     used, _ = running_baseline(np.array([1.0, -1.0] * 160))
     shared = np.array([1.0, -1.0] * 160) - used
@@ -81,35 +81,35 @@ def test_one_baseline_for_all_roles_favours_the_first_mover() -> None:
 
 
 def test_a_role_wins_what_its_own_turns_earned() -> None:
-    scene = games([[0.5, -1, 0.5], [1.0]], [0, 1, 0, 0])
-    used = annotate(RoleBaseline(RoleOptions(alpha=0.5)), scene)
+    context = games([[0.5, -1, 0.5], [1.0]], [0, 1, 0, 0])
+    used = annotate(RoleBaseline(RoleOptions(alpha=0.5)), context)
     assert used == pytest.approx([0, 0, 0, 0.5])
 
 
 def test_the_baseline_moves_when_it_is_fitted_and_no_sooner() -> None:
-    signal, scene = RoleBaseline(RoleOptions()), games([[1], [1]], [0, 1])
+    signal, context = RoleBaseline(RoleOptions()), games([[1], [1]], [0, 1])
     for _ in range(2):
-        assert annotate(signal, scene).tolist() == [0, 0]
-    told = fit(signal, scene)
+        assert annotate(signal, context).tolist() == [0, 0]
+    told = fit(signal, context)
     assert told["loss"] == 1
     assert told["grad_norm"] == pytest.approx(np.sqrt(2))
     assert told["bias"] == -1
     assert (told["baseline_0"], told["baseline_1"]) == pytest.approx((0.05, 0.05))
-    assert annotate(signal, scene) == pytest.approx([0.05, 0.05])
+    assert annotate(signal, context) == pytest.approx([0.05, 0.05])
     losses = []
     for _ in range(20):
-        annotate(signal, scene)
-        losses.append(fit(signal, scene)["loss"])
+        annotate(signal, context)
+        losses.append(fit(signal, context)["loss"])
     assert losses == sorted(losses, reverse=True)
 
 
 def test_state_goes_on_where_it_was() -> None:
     signal, again = RoleBaseline(RoleOptions()), RoleBaseline(RoleOptions())
-    scene = games([[1, -1], [1, -1]], [0, 1, 0, 1])
-    annotate(signal, scene)
-    fit(signal, scene)
+    context = games([[1, -1], [1, -1]], [0, 1, 0, 1])
+    annotate(signal, context)
+    fit(signal, context)
     again.load_state_dict(signal.state_dict())
-    assert (annotate(again, scene) == annotate(signal, scene)).all()
+    assert (annotate(again, context) == annotate(signal, context)).all()
     assert again.baseline == signal.baseline != {}
 
 

@@ -369,7 +369,7 @@ def test_a_gradient_that_is_not_finite_steps_nothing(played) -> None:
     torch.testing.assert_close(critic.state_dict(), before, rtol=0, atol=0)
 
 
-def scene_of(batch: Batch, rows: list[Row], step: int = 9, seed: int = 0) -> SignalContext:
+def context_of(batch: Batch, rows: list[Row], step: int = 9, seed: int = 0) -> SignalContext:
     return SignalContext(batch, rows, (), step, np.random.default_rng(seed))
 
 
@@ -382,19 +382,19 @@ def scripted(replies: Any, **options: Any) -> tuple[TwinSignal, ScriptedEngine]:
     return TwinSignal(chosen, critic, engine, sampling, wave=4), engine
 
 
-def toy_scene(step: int = 9) -> SignalContext:
+def toy_context(step: int = 9) -> SignalContext:
     batch = toy_batch([[0.5, 0.2, 1], [0.3, -0.4, 0.6]])
-    return scene_of(batch, toy_rows([(S0, SA, SC), (S0, SB, 4)], [(0, 0, 0), (1, 1, 0)]), step)
+    return context_of(batch, toy_rows([(S0, SA, SC), (S0, SB, 4)], [(0, 0, 0), (1, 1, 0)]), step)
 
 
 def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
     """At states of the buffer; q_N is read behind the stop token, as the critic is trained."""
     signal, engine = scripted([[5, 7]])
-    scene = toy_scene()
-    asyncio.run(signal.fit(scene))
+    context = toy_context()
+    asyncio.run(signal.fit(context))
     engine.calls.clear()
-    batch, rows = asyncio.run(signal.training_batch(scene))
-    known = {tuple(t.state.tolist()) for t in transitions_of(scene.batch, scene.rows, 0.95)}
+    batch, rows = asyncio.run(signal.training_batch(context))
+    known = {tuple(t.state.tolist()) for t in transitions_of(context.batch, context.rows, 0.95)}
     assert len(rows) == len(batch.group_M) == len(batch.traj_N) == 5
     for m, (row, (_, prompt, completion)) in enumerate(zip(rows, engine.calls, strict=True)):
         assert tuple(prompt) in known
@@ -414,8 +414,8 @@ def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
 def test_the_critic_is_taught_fresh_actions_unless_it_is_offline() -> None:
     for expectile, asked in ((None, 6), (0.9, 0)):
         signal, engine = scripted([[5, 7]], expectile=expectile)
-        scene = toy_scene()
-        metrics = asyncio.run(signal.fit(scene))
+        context = toy_context()
+        metrics = asyncio.run(signal.fit(context))
         assert engine.opened == engine.closed == len(engine.calls) == asked
         assert metrics["replay"] == 6
         assert {"loss", "grad_norm", "q_loss", "v_loss", "td_error", "calibration"} <= metrics.keys()
@@ -425,23 +425,23 @@ def test_the_critic_is_taught_fresh_actions_unless_it_is_offline() -> None:
 def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:
     signal, engine = scripted([[5, 7]], warmup=3)
     for step, warm in ((0, False), (2, False), (3, True)):
-        scene = toy_scene(step)
-        asyncio.run(signal.fit(scene))
+        context = toy_context(step)
+        asyncio.run(signal.fit(context))
         asked = len(engine.calls)
-        batch, rows = asyncio.run(signal.training_batch(scene))
-        columns = asyncio.run(signal.annotate(scene))
+        batch, rows = asyncio.run(signal.training_batch(context))
+        columns = asyncio.run(signal.annotate(context))
         assert (np.abs(columns["q_N"]).max() > 0) == warm
         assert (np.abs(Q_MINUS_V(batch).advantage_A).max() > 0) == warm
         assert (len(engine.calls) > asked) == warm
         if not warm:
-            assert batch.turn_A is scene.batch.turn_A
-            assert rows == scene.rows
+            assert batch.turn_A is context.batch.turn_A
+            assert rows == context.rows
     signal, engine = scripted([[5, 7]], actor="rollout")
-    scene = toy_scene()
-    asyncio.run(signal.fit(scene))
-    batch, _ = asyncio.run(signal.training_batch(scene))
-    assert batch.turn_A is scene.batch.turn_A
-    np.testing.assert_array_equal(batch.x["q_N"], asyncio.run(signal.annotate(scene))["q_N"])
+    context = toy_context()
+    asyncio.run(signal.fit(context))
+    batch, _ = asyncio.run(signal.training_batch(context))
+    assert batch.turn_A is context.batch.turn_A
+    np.testing.assert_array_equal(batch.x["q_N"], asyncio.run(signal.annotate(context))["q_N"])
 
 
 def test_only_resampled_actions_move_the_actor(kit, played) -> None:
@@ -457,7 +457,7 @@ def test_only_resampled_actions_move_the_actor(kit, played) -> None:
         engine = InProcessEngine(actor, max_sequences=8, max_length=640)
         signal = TwinSignal(TwinOptions(warmup=0, actor_states=12), critic, engine, Sampling(1.0, 4), wave=8)
         signal.replay.add(buffer)
-        batch, rows = asyncio.run(signal.training_batch(scene_of(toy_batch([[0]]), [])))
+        batch, rows = asyncio.run(signal.training_batch(context_of(toy_batch([[0]]), [])))
         engine.shutdown()
         fresh_steps.append(step_of(copy.deepcopy(model), batch, rows))
         drawn = signal.replay.sample(12, np.random.default_rng(0))

@@ -104,9 +104,9 @@ class Trainer:
     async def learn(self, groups: list[Group]) -> TrainStepResult:
         """The training step: from trajectories to new weights of the policy, the critic and the signals."""
         config, prox = self.config, "prox_logprob_A" in self.config.all_needs
-        scene = self.make_context(groups)
-        scene, metrics = await annotate(scene, self.learner, self.signals, prox=prox)
-        chosen = self.selection.apply(scene, config) if self.selection is not None else scene
+        context = self.make_context(groups)
+        context, metrics = await annotate(context, self.learner, self.signals, prox=prox)
+        chosen = self.selection.apply(context, config) if self.selection is not None else context
         trained = await resample_actions(chosen, self.learner, self.signals, prox=prox)
         batch = shape_rewards(trained.batch, config.shaping)
         credit = assign_credit(batch, config.credit)
@@ -116,7 +116,7 @@ class Trainer:
         if config.replay is not None and self.buffer is not None and trained.trajectories:
             episodes = trained.batch, credit, trained.trajectories
             metrics |= replay_update(self.learner, self.buffer, config.replay, *episodes, self.step, config.run.seed)
-        metrics |= await fit_signals(scene, self.signals, first=False)
+        metrics |= await fit_signals(context, self.signals, first=False)
         if not trained.trajectories:  # nobody played what the policy learned from: shown is what was played
             batch = shape_rewards(chosen.batch, config.shaping)
             return TrainStepResult(batch, assign_credit(batch, config.credit), chosen.trajectories, metrics)

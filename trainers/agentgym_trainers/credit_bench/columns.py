@@ -38,7 +38,7 @@ class Columns:
 
     trainer: Trainer
     parts: SignalDependencies
-    scenes: Sequence[SignalContext]
+    contexts: Sequence[SignalContext]
     """To train on."""
     passes: int
     on_step: Callable[[str], None] = lambda what: None
@@ -47,14 +47,14 @@ class Columns:
     _given: dict[str, tuple[list[Batch], Batch]] = field(default_factory=dict)
     _critics: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
-    async def of(self, contestant: Contestant, scene: SignalContext, branched: BranchedValues) -> Batch:
+    async def of(self, contestant: Contestant, context: SignalContext, branched: BranchedValues) -> Batch:
         """The measured batch with what the contestant needs. Raises AgentGymError where a signal cannot say."""
-        batch = scene.batch.with_columns(**columns_of(branched, scene.batch.reward_N))
-        trained = [s.batch for s in self.scenes]
+        batch = context.batch.with_columns(**columns_of(branched, context.batch.reward_N))
+        trained = [s.batch for s in self.contexts]
         for kind, options in contestant.signals.items():
             key = f"{kind} {json.dumps(options.model_dump(), sort_keys=True, default=str)}"
             if key not in self._given:
-                self._given[key] = await self._signal(kind, options, scene, f"{kind} of {contestant.name}")
+                self._given[key] = await self._signal(kind, options, context, f"{kind} of {contestant.name}")
             before, here = self._given[key]
             trained = [b.with_columns(**own.x) for b, own in zip(trained, before, strict=True)]
             batch = batch.with_columns(**{name: here.x[name] for name in SIGNALS[kind].provides if name in here.x})
@@ -64,12 +64,12 @@ class Columns:
             key = json.dumps([contestant.shaping, [*contestant.signals] if contestant.shaping else []], default=str)
             if key not in self._critics:
                 name = f"value of {contestant.name}" if contestant.shaping else "value"
-                self._critics[key] = self._critic([contestant.shaped(b) for b in trained], scene, name)
+                self._critics[key] = self._critic([contestant.shaped(b) for b in trained], context, name)
                 self.told[name]["explained_variance"] = explained(self._critics[key], branched.value_N)
             batch = batch.with_columns(**self._critics[key])
         return batch
 
-    async def _signal(self, kind: str, options: Any, scene: SignalContext, name: str) -> tuple[list[Batch], Batch]:
+    async def _signal(self, kind: str, options: Any, context: SignalContext, name: str) -> tuple[list[Batch], Batch]:
         """Train a signal; the training batches and the measured one with its columns."""
         began = process_time()
         if "pool" in type(options).model_fields:
@@ -79,19 +79,19 @@ class Columns:
         often = BUFFERED if "updates" in known else options.epochs if "epochs" in known else 1  # steps of one `fit`
         passes = max(1, self.passes // often)
         for number in range(passes):
-            for step, training in enumerate(self.scenes):
+            for step, training in enumerate(self.contexts):
                 self.on_step(f"training {kind}")
-                here = replace(training, step=number * len(self.scenes) + step)
+                here = replace(training, step=number * len(self.contexts) + step)
                 here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
                 self.told[name] = await signal.fit(here)
         trained = [
-            s.batch.with_columns(**await signal.annotate(replace(s, step=AFTER_WARMUP_STEP))) for s in self.scenes
+            s.batch.with_columns(**await signal.annotate(replace(s, step=AFTER_WARMUP_STEP))) for s in self.contexts
         ]
-        measured = scene.batch.with_columns(**await signal.annotate(replace(scene, step=AFTER_WARMUP_STEP)))
+        measured = context.batch.with_columns(**await signal.annotate(replace(context, step=AFTER_WARMUP_STEP)))
         self.told[name]["seconds"] = process_time() - began
         return trained, measured
 
-    def _critic(self, batches: Sequence[Batch], scene: SignalContext, name: str) -> dict[str, np.ndarray]:
+    def _critic(self, batches: Sequence[Batch], context: SignalContext, name: str) -> dict[str, np.ndarray]:
         """A value head on a trunk of its own, fitted before every token to what was still to come."""
         began, rng = process_time(), np.random.default_rng([self.parts.seed, 5])
         with torch.random.fork_rng(devices=[]):
@@ -105,13 +105,13 @@ class Columns:
         for _ in range(self.passes):
             for number in rng.permutation(len(batches)).tolist():
                 self.on_step("training the critic")
-                batch, rows = batches[number], self.scenes[number].rows
+                batch, rows = batches[number], self.contexts[number].rows
                 credit = Credit(reverse_scan(batch.reward_N, batch.traj_N, 1.0)[batch.turn_A])
                 for keep_M in np.array_split(rng.permutation(len(batch.group_M)), 2):
                     _, kept, targets = select(batch, rows, credit, keep_M)
                     errors.append(self._fit(value, optimiser, kept, targets.advantage_A))
         self.told[name] = {"loss": float(np.mean(errors[-2 * len(batches) :])), "seconds": process_time() - began}
-        seen = learner.annotate(scene.batch, scene.rows)
+        seen = learner.annotate(context.batch, context.rows)
         return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
 
     def _fit(self, value: Critic, optimiser: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:

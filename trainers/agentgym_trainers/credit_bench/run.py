@@ -152,13 +152,13 @@ async def _measure(
     progress: Progress,
     clock: Clock,
 ) -> Result:
-    scene = await play(trainer, options.groups, options.group_size, options.seed, salt=0)
+    context = await play(trainer, options.groups, options.group_size, options.seed, salt=0)
     truth = await _branch(
-        trainer, scene, options.continuations, options.seed, progress, "true advantages", actions=True
+        trainer, context, options.continuations, options.seed, progress, "true advantages", actions=True
     )
     clock.lap("truth")
     if not (np.abs(np.nan_to_num(truth.advantage_N)) > WITHIN * np.nan_to_num(truth.advantage_se_N)).any():
-        won = success_rate(list(scene.trajectories))
+        won = success_rate(list(context.trajectories))
         raise ConfigError(
             f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations "
             "could "
@@ -167,25 +167,25 @@ async def _measure(
         )
     needs_second = any(c.measured or any(n.startswith("mc_") for n in c.needs) for c in entered)
     second = (
-        await _branch(trainer, scene, options.second, options.seed + 1, progress, "measured values", actions=False)
+        await _branch(trainer, context, options.second, options.seed + 1, progress, "measured values", actions=False)
         if needs_second
         else truth
     )
     clock.lap("measured values")
-    policy, batch = str(trainer.config.model.path or "after the warm-up"), scene.batch
+    policy, batch = str(trainer.config.model.path or "after the warm-up"), context.batch
     result = Result(
-        trainer.spec.id, policy, options, list(scene.trajectories), batch.group_M[batch.traj_N], batch.traj_N,
+        trainer.spec.id, policy, options, list(context.trajectories), batch.group_M[batch.traj_N], batch.traj_N,
         Truth(truth.advantage_N, truth.advantage_se_N), truth,
     )  # fmt: skip
     columns = await _columns(trainer, options, progress)
-    scene = with_policy(trainer, scene)
+    context = with_policy(trainer, context)
     weights_BU = resamples(int(result.group_N.max()) + 1, options.draws, np.random.default_rng([options.seed, 7]))
     given: list[tuple[Contestant, Any]] = []
     for contestant in entered:
-        reason = unfit(contestant, scene.batch)
+        reason = unfit(contestant, context.batch)
         try:
             if not reason:
-                credit = contestant.credit(await columns.of(contestant, scene, second))
+                credit = contestant.credit(await columns.of(contestant, context, second))
                 given.append((contestant, credit))
                 if not np.any(np.abs(credit.advantage_A) > 1e-12):
                     reason = "it gives no turn of these any credit"
@@ -196,11 +196,11 @@ async def _measure(
             result.refused[contestant.name] = reason
     result.signals = columns.told
     clock.lap("signals")
-    sketch_AK = _sketch(trainer, scene, options, progress)
+    sketch_AK = _sketch(trainer, context, options, progress)
     clock.lap("gradients")
     for contestant, credit in given:
-        figures = _figures(scene, credit, result, sketch_AK, weights_BU)
-        result.scored.append(Scored(contestant, figures, credit_of_turns(scene.batch, credit)))
+        figures = _figures(context, credit, result, sketch_AK, weights_BU)
+        result.scored.append(Scored(contestant, figures, credit_of_turns(context.batch, credit)))
     result.scored.sort(key=lambda s: -np.nan_to_num(s.figures["pearson"].value, nan=-2.0))
     clock.lap("figures")
     result.seconds, result.processor = clock.seconds, clock.processor
@@ -208,7 +208,7 @@ async def _measure(
 
 
 async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> SignalContext:
-    """A scene of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
+    """A context of `groups` tasks that no other call proposes, so that what is learned from is not what is measured."""
     env, split = trainer.spec.id, trainer.config.env.split
     tasks = trainer.curriculum.propose(groups)
     episodes = [EpisodeSpec(env, split, task, env_seed, k) for task, env_seed in tasks for k in range(size)]
@@ -220,15 +220,15 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
     return SignalContext(whole, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
 
 
-def with_policy(trainer: Trainer, scene: SignalContext) -> SignalContext:
+def with_policy(trainer: Trainer, context: SignalContext) -> SignalContext:
     """With what the policy itself says of its tokens; it is its own reference, for it has not moved."""
-    batch = trainer.learner.annotate(scene.batch, scene.rows, prox=True)
-    return replace(scene, batch=batch.with_columns(**{"ref_logprob_A": batch.x["prox_logprob_A"]} | batch.x))
+    batch = trainer.learner.annotate(context.batch, context.rows, prox=True)
+    return replace(context, batch=batch.with_columns(**{"ref_logprob_A": batch.x["prox_logprob_A"]} | batch.x))
 
 
 async def _branch(
     trainer: Trainer,
-    scene: SignalContext,
+    context: SignalContext,
     continuations: int,
     seed: int,
     progress: Progress,
@@ -236,21 +236,21 @@ async def _branch(
     *,
     actions: bool,
 ) -> BranchedValues:
-    bar = progress.add_task(f"{what}: {continuations} continuations of every state", total=len(scene.trajectories))
+    bar = progress.add_task(f"{what}: {continuations} continuations of every state", total=len(context.trajectories))
     return await branch(
-        trainer.runner, trainer.policy(seed, 17), scene.trajectories, continuations=continuations, seed=seed,
+        trainer.runner, trainer.policy(seed, 17), context.trajectories, continuations=continuations, seed=seed,
         action_values=actions, on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
     )  # fmt: skip
 
 
 async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) -> Columns:
     """What trains signals, with the episodes for it."""
-    scenes = []
+    contexts = []
     bar = progress.add_task("episodes to learn from", total=options.learn_groups)
     for number in range(0, options.learn_groups, 2):
         many = min(2, options.learn_groups - number)
         played = await play(trainer, many, options.group_size, options.seed, salt=1 + number)
-        scenes.append(with_policy(trainer, played))
+        contexts.append(with_policy(trainer, played))
         progress.update(bar, completed=number + many)
     policy = trainer.policy(options.seed, 19)
     parts = SignalDependencies(
@@ -261,26 +261,26 @@ async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) 
     bar = progress.add_task("training critics and signals", total=None)
     steps = iter(range(10**9))
     return Columns(
-        trainer, parts, scenes, options.passes,
+        trainer, parts, contexts, options.passes,
         lambda what: progress.update(bar, description=what, completed=next(steps)),
     )  # fmt: skip
 
 
-def _sketch(trainer: Trainer, scene: SignalContext, options: BenchOptions, progress: Progress) -> np.ndarray | None:
+def _sketch(trainer: Trainer, context: SignalContext, options: BenchOptions, progress: Progress) -> np.ndarray | None:
     if not options.width:
         return None
-    bar = progress.add_task("gradients of every token", total=len(scene.rows))
+    bar = progress.add_task("gradients of every token", total=len(context.rows))
     return token_scores(
-        trainer.learner.model, scene.rows, len(scene.batch.turn_A), temperature=trainer.config.rollout.temperature,
+        trainer.learner.model, context.rows, len(context.batch.turn_A), temperature=trainer.config.rollout.temperature,
         width=options.width, seed=options.seed, on_row=lambda: progress.advance(bar),
     )  # fmt: skip
 
 
 def _figures(
-    scene: SignalContext, credit: Any, result: Result, sketch_AK: np.ndarray | None, weights_BU: np.ndarray
+    context: SignalContext, credit: Any, result: Result, sketch_AK: np.ndarray | None, weights_BU: np.ndarray
 ) -> dict[str, Figure]:
     """All figures of one contestant."""
-    batch, truth = scene.batch, result.truth
+    batch, truth = context.batch, result.truth
     told = turn_figures(credit_of_turns(batch, credit), truth, result.group_N, weights_BU)
     if sketch_AK is not None:
         known_A = truth.known_N[batch.turn_A]

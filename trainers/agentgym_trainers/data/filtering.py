@@ -44,18 +44,18 @@ class Selection:
             kept.setdefault(int(batch.group_M[m]), []).append(trajectories[m])
         return [Group(tuple(members)) for members in kept.values()]
 
-    def apply(self, scene: Any, config: Any) -> Any:
-        """The scene without what the filter drops, where it waited for columns of models. With a critic, dropped
+    def apply(self, context: Any, config: Any) -> Any:
+        """The context without what the filter drops, where it waited for columns of models. With a critic, dropped
         trajectories stay in the batch, marked by `kept_M`, so that the critic still learns from them."""
         if not self.waits:
-            return scene
-        kept_M = self.keep(scene.batch, scene.trajectories, config.select)
+            return context
+        kept_M = self.keep(context.batch, context.trajectories, config.select)
         if config.value is not None:
-            return replace(scene, batch=scene.batch.with_columns(kept_M=kept_M.astype(np.float64)))
+            return replace(context, batch=context.batch.with_columns(kept_M=kept_M.astype(np.float64)))
         keep_M = np.flatnonzero(kept_M)
-        nothing = Credit(np.zeros(len(scene.batch.turn_A)))
-        batch, rows, _ = select(scene.batch, scene.rows, nothing, keep_M)
-        return replace(scene, batch=batch, rows=rows, trajectories=[scene.trajectories[m] for m in keep_M.tolist()])
+        nothing = Credit(np.zeros(len(context.batch.turn_A)))
+        batch, rows, _ = select(context.batch, context.rows, nothing, keep_M)
+        return replace(context, batch=batch, rows=rows, trajectories=[context.trajectories[m] for m in keep_M.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
         return {"past": self.past}

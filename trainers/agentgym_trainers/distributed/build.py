@@ -23,14 +23,14 @@ from agentgym_trainers.engines.build import build_engine
 
 
 class BroadcastingEngine:
-    """The controller's engine, for what is played here (evaluation); a refresh reaches the crew's, too."""
+    """The controller's engine, for what is played here (evaluation); a refresh reaches the pool's, too."""
 
-    def __init__(self, engine: Any, crew: RolloutWorkerPool, cluster: Cluster, shared: bool) -> None:
-        """`shared`: the crew samples from the servers of `engine`, and must ask nothing while their weights change."""
-        self.engine, self.crew, self.cluster = engine, crew, cluster
+    def __init__(self, engine: Any, pool: RolloutWorkerPool, cluster: Cluster, shared: bool) -> None:
+        """`shared`: the pool samples from the servers of `engine`, and must ask nothing while their weights change."""
+        self.engine, self.pool, self.cluster = engine, pool, cluster
         self.max_length, self.version = engine.max_length, engine.version
         if shared:
-            engine.others = crew
+            engine.others = pool
 
     def open(self, rng: np.random.Generator) -> Conversation:
         return self.engine.open(rng)
@@ -38,7 +38,7 @@ class BroadcastingEngine:
     async def refresh(self, weights: Mapping[str, Tensor], version: int) -> None:
         await self.engine.refresh(weights, version)
         self.version = version
-        await self.crew.publish(weights, version)
+        await self.pool.publish(weights, version)
 
     async def aclose(self) -> None:
         """And end all that was placed."""
@@ -58,12 +58,12 @@ def build_distributed(
         if config.scale.servers:
             urls = start_vllm_servers(cluster, config, folder, model, tokenizer)
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
-        crew = RolloutWorkerPool(cluster, config, model, tokenizer, key_in_use())
+        pool = RolloutWorkerPool(cluster, config, model, tokenizer, key_in_use())
         shared = ENGINES[config.engine.kind].servers
         learners = LearnerGroup(cluster, config, model, reference)
-        engine = BroadcastingEngine(build_engine(config, folder, model, tokenizer), crew, cluster, shared)
+        engine = BroadcastingEngine(build_engine(config, folder, model, tokenizer), pool, cluster, shared)
     except BaseException:
         cluster.close()
         raise
     plain = {part.name: getattr(runner, part.name) for part in fields(Runner)}
-    return engine, RemoteRunner(**plain, crew=crew), learners
+    return engine, RemoteRunner(**plain, pool=pool), learners

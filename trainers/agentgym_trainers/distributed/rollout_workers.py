@@ -272,9 +272,9 @@ class RolloutWorkerPool:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteRunner(Runner):
-    """A Runner whose episodes are played by a crew, with the token policy of the run."""
+    """A Runner whose episodes are played by a pool, with the token policy of the run."""
 
-    crew: RolloutWorkerPool
+    pool: RolloutWorkerPool
 
     async def run(
         self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
@@ -283,14 +283,14 @@ class RemoteRunner(Runner):
         policy = policy if watched is None else watched.policy
         if not isinstance(policy, TokenPolicy) or pasts is not None:
             return await Runner.run(self, watched or policy, episodes, pasts)
-        job = self.crew.job(self, policy.salt)
+        job = self.pool.job(self, policy.salt)
         if watched is None:
-            return await self.crew.play(job, episodes)
+            return await self.pool.play(job, episodes)
         names = [name_of(episode) for episode in episodes]
         try:
             for name in names:
                 watched.watch.now_for(name, WORKER)
-            played = await self.crew.play(job, episodes)
+            played = await self.pool.play(job, episodes)
         finally:
             for name in names:
                 watched.watch.now_for(name, None)

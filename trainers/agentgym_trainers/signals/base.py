@@ -54,7 +54,7 @@ class SignalDependencies:
     seed: int
     tokens_per_micro_batch: int
     processes: DataParallel = SINGLE_PROCESS
-    """Each is given the same scenes, and forwards its share of the rows."""
+    """Each is given the same contexts, and forwards its share of the rows."""
 
 
 class Signal:
@@ -63,15 +63,15 @@ class Signal:
     fit_first: bool = False
     """Whether a step's batch is learned from before it is annotated."""
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """Columns for `Batch.x`."""
         raise NotImplementedError
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Learn from the batch. Metrics by their own names ("loss", "grad_norm", how well calibrated)."""
         return {}
 
-    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]] | None:
+    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]] | None:
         """A batch that replaces what the policy is trained on, with its rows: actions resampled at present or replayed
         states. None: the policy learns from the episodes themselves."""
         return None

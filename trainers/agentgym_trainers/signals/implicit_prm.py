@@ -69,19 +69,19 @@ class ImplicitPRM(Signal):
         self.processes = parts.processes
         self.optimiser = SignalOptimizer(self.model.parameters(), options, parts.processes)
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """prm_A, and prm_ref_A, which `fit` then need not compute."""
-        reference_A = self._reference_A(scene)
-        return {"prm_A": self._logprob_A(self.model, scene) - reference_A, "prm_ref_A": reference_A}
+        reference_A = self._reference_A(context)
+        return {"prm_A": self._logprob_A(self.model, context) - reference_A, "prm_ref_A": reference_A}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Loss and accuracy are those before the first step on this batch. A group without both outcomes makes no pair;
         a batch without any changes nothing, and its loss is NaN."""
-        if not scene.trajectories:
+        if not context.trajectories:
             return {}
-        batch, success_M = scene.batch, outcomes(scene.trajectories, "success")
+        batch, success_M = context.batch, outcomes(context.trajectories, "success")
         known = batch.x.get("prm_ref_A")
-        reference_A = self._reference_A(scene) if known is None else known
+        reference_A = self._reference_A(context) if known is None else known
 
         def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, float]]:
             q_A = logprob_A - as_tensor(reference_A, logprob_A)
@@ -90,7 +90,7 @@ class ImplicitPRM(Signal):
             return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
 
         told: dict[str, float] = {}
-        mine = self.processes.share(scene.rows)
+        mine = self.processes.share(context.rows)
         for _ in range(self.options.epochs):
             loss, seen = backward_whole_batch(
                 self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes
@@ -106,16 +106,16 @@ class ImplicitPRM(Signal):
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
 
-    def _reference_A(self, scene: SignalContext) -> np.ndarray:
+    def _reference_A(self, context: SignalContext) -> np.ndarray:
         """φ's own beginning; or the policy before this step's update, or else as it acted."""
         if self.reference is not None:
-            return self._logprob_A(self.reference, scene)
-        return scene.batch.x.get("prox_logprob_A", scene.batch.logprob_A).astype(np.float64)
+            return self._logprob_A(self.reference, context)
+        return context.batch.x.get("prox_logprob_A", context.batch.logprob_A).astype(np.float64)
 
-    def _logprob_A(self, model: Any, scene: SignalContext) -> np.ndarray:
-        logprob_A = np.zeros(len(scene.batch.turn_A))
+    def _logprob_A(self, model: Any, context: SignalContext) -> np.ndarray:
+        logprob_A = np.zeros(len(context.batch.turn_A))
         with torch.inference_mode():
-            for part in self._parts(scene.rows):
+            for part in self._parts(context.rows):
                 packed = pack(part, model.device)
                 logprob_A[packed.index] = token_logprobs(model, packed, self.temperature).logprob.cpu().numpy()
         return logprob_A

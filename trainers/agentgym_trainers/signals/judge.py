@@ -163,28 +163,28 @@ class Judge(Signal):
             count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         )
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
-        """judge_N and judge_M of the scene's trajectories."""
-        cases = [case for trajectory in scene.trajectories for case in self.cases(trajectory)]
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
+        """judge_N and judge_M of the context's trajectories."""
+        cases = [case for trajectory in context.trajectories for case in self.cases(trajectory)]
         asked = [case for case in cases if not case.by_rule]
         tally = Tally()
         ballots = iter(await self.ballots([self.prompt(case) for case in asked], tally))
         votes = [[-1] if case.by_rule else next(ballots) for case in cases]
         verdicts = np.array([majority(ballot) for ballot in votes], np.float64)
-        sizes = [len(t.turns) if self.options.level == "turn" else 1 for t in scene.trajectories]
-        success = np.repeat([t.success for t in scene.trajectories], sizes).astype(bool)
+        sizes = [len(t.turns) if self.options.level == "turn" else 1 for t in context.trajectories]
+        success = np.repeat([t.success for t in context.trajectories], sizes).astype(bool)
         self._metrics = {
             "by_rule": float(len(cases) - len(asked)),
             **{f"{name}": float(tally.counts[name]) for name in ("calls", "cached", "unread", "failed")},
             **calibration(verdicts, success),
             "votes_agree": agreement([v for case, v in zip(cases, votes) if not case.by_rule]),
         }
-        traj_N, last_N = scene.batch.traj_N, scene.batch.last_N
+        traj_N, last_N = context.batch.traj_N, context.batch.last_N
         if self.options.level == "trajectory":
             return {"judge_M": verdicts, "judge_N": np.where(last_N, verdicts[traj_N], 0.0)}
         return {"judge_N": verdicts, "judge_M": np.bincount(traj_N, verdicts) / np.bincount(traj_N)}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Nothing is fitted. What the last `annotate` counted, how the verdicts agree with the outcomes, and the votes
         among themselves."""
         return self._metrics

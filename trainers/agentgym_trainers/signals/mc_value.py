@@ -40,16 +40,16 @@ class BranchedValue(Signal):
         self.options, self.parts = options, parts
         self._told: dict[str, float] = {}
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """mc_value_N, mc_after_N and mc_se_N, the standard error of mc_after_N − mc_value_N."""
         parts, options = self.parts, self.options
-        policy = TokenPolicy(parts.engine, parts.template, parts.sampling, (parts.seed, scene.step, 3))
+        policy = TokenPolicy(parts.engine, parts.template, parts.sampling, (parts.seed, context.step, 3))
         found = await branch(
-            parts.runner, policy, scene.trajectories, continuations=options.continuations, gamma=options.gamma,
-            seed=int(scene.rng.integers(2**31)), action_values=False,
+            parts.runner, policy, context.trajectories, continuations=options.continuations, gamma=options.gamma,
+            seed=int(context.rng.integers(2**31)), action_values=False,
         )  # fmt: skip
-        columns = columns_of(found, scene.batch.reward_N, options.gamma)
-        to_go_N = reverse_scan(scene.batch.reward_N, scene.batch.traj_N, options.gamma)
+        columns = columns_of(found, context.batch.reward_N, options.gamma)
+        to_go_N = reverse_scan(context.batch.reward_N, context.batch.traj_N, options.gamma)
         known = ~np.isnan(found.value_N)
         self._told = {
             "continuations": float(found.played),
@@ -60,7 +60,7 @@ class BranchedValue(Signal):
         }
         return columns
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """`bias` is the mean of V less what was collected from the turn on: near 0, or something is wrong."""
         return self._told
 

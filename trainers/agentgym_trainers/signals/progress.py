@@ -64,30 +64,30 @@ class ProgressHead(Signal):
         self.optimiser = SignalOptimizer(trained, options, parts.processes)
         self.started = False
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """progress_c_N."""
-        self._start(scene)
-        contribution_N = np.zeros(len(scene.batch.traj_N))
+        self._start(context)
+        contribution_N = np.zeros(len(context.batch.traj_N))
         with torch.inference_mode():
-            for part in self._parts(scene.rows):
-                index, contribution = self.contributions(part, scene.batch)
+            for part in self._parts(context.rows):
+                index, contribution = self.contributions(part, context.batch)
                 contribution_N[index] = contribution.cpu().numpy()
         return {"progress_c_N": contribution_N}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Loss, correlation and mean error are those before the first step on these attempts."""
-        done = self.options.fit_steps is not None and scene.step >= self.options.fit_steps
-        if not scene.trajectories or done:
+        done = self.options.fit_steps is not None and context.step >= self.options.fit_steps
+        if not context.trajectories or done:
             return {}
-        self._start(scene)
-        batch, outcome_M = scene.batch, outcomes(scene.trajectories, self.options.target)
+        self._start(context)
+        batch, outcome_M = context.batch, outcomes(context.trajectories, self.options.target)
 
         def loss_of(contribution_N: Tensor) -> tuple[Tensor, np.ndarray]:
             total_M = segment_sum(contribution_N, batch.traj_N, len(batch.group_M))
             return progress_loss(total_M, as_tensor(outcome_M, total_M)), total_M.detach().cpu().numpy()
 
         told: dict[str, float] = {}
-        mine = self.processes.share(scene.rows)
+        mine = self.processes.share(context.rows)
         for _ in range(self.options.epochs):
             loss, total_M = backward_whole_batch(
                 lambda part: self.contributions(part, batch),
@@ -127,14 +127,14 @@ class ProgressHead(Signal):
         self.optimiser.load_state_dict(state["optimiser"])
         self.started = state["started"]
 
-    def _start(self, scene: SignalContext) -> None:
+    def _start(self, context: SignalContext) -> None:
         """Before anything is learned every turn contributes alike, and the mean attempt sums to the mean outcome."""
         if self.started:
             return
         self.started = True
-        turns = 1.0 if self.options.divide else len(scene.batch.traj_N) / len(scene.batch.group_M)
+        turns = 1.0 if self.options.divide else len(context.batch.traj_N) / len(context.batch.group_M)
         with torch.no_grad():
-            self.head.bias.fill_(float(outcomes(scene.trajectories, self.options.target).mean()) / turns)
+            self.head.bias.fill_(float(outcomes(context.trajectories, self.options.target).mean()) / turns)
 
     def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
         return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))

@@ -42,13 +42,13 @@ class RoleBaseline(Signal):
         self.baseline: dict[Key, float] = {}
         self._next: tuple[dict[Key, float], dict[Key, np.ndarray]] = {}, {}
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """role_baseline_N: what to subtract from the turn's role's return, the sum of that role's rewards."""
-        baseline_N, after, gaps = self._run(scene.batch, scene.trajectories)
+        baseline_N, after, gaps = self._run(context.batch, context.trajectories)
         self._next = after, gaps
         return {"role_baseline_N": baseline_N}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Take over the baselines as they stand after the annotated batch.
 
         `loss` is the mean of (R_p − b)² over attempts and roles, `grad_norm` that of half of it in the b's, `bias` the

@@ -45,16 +45,16 @@ class InstructionValue(Signal):
         self.head = Readout(self.trunk.config.hidden_size, options).to(self.trunk.device)
         self.optimiser = SignalOptimizer(self.head.parameters(), options)
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """inst_value_M: the same for every attempt at one task."""
         with torch.inference_mode():
-            return {"inst_value_M": self.head.read(self.head(self._features_MH(scene))).cpu().numpy().astype(float)}
+            return {"inst_value_M": self.head.read(self.head(self._features_MH(context))).cpu().numpy().astype(float)}
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Loss and calibration are those before the first step on this batch. `bias`: mean V less the mean outcome."""
-        if not scene.trajectories:
+        if not context.trajectories:
             return {}
-        features_MH, outcome_M = self._features_MH(scene), outcomes(scene.trajectories, self.options.target)
+        features_MH, outcome_M = self._features_MH(context), outcomes(context.trajectories, self.options.target)
         told: dict[str, float] = {}
         for _ in range(self.options.epochs):
             out = self.head(features_MH)
@@ -72,9 +72,9 @@ class InstructionValue(Signal):
         self.head.load_state_dict(state["head"])
         self.optimiser.load_state_dict(state["optimiser"])
 
-    def _features_MH(self, scene: SignalContext) -> Tensor:
+    def _features_MH(self, context: SignalContext) -> Tensor:
         """The trunk's state after each trajectory's first prompt; every distinct prompt is computed once."""
-        prompts = first_prompts(scene)
+        prompts = first_prompts(context)
         places = {prompt.tobytes(): i for i, prompt in enumerate(prompts)}
         none = np.zeros(0, np.int64)
         rows = [Row(prompts[i], none, none, i, False) for i in sorted(places.values())]
@@ -88,12 +88,12 @@ class InstructionValue(Signal):
         return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()
 
 
-def first_prompts(scene: SignalContext) -> list[np.ndarray]:
+def first_prompts(context: SignalContext) -> list[np.ndarray]:
     """Of each trajectory the tokens before its first sampled one."""
-    batch = scene.batch
+    batch = context.batch
     firsts = np.flatnonzero(np.append(True, np.diff(batch.traj_A) != 0))
     found = {}
-    for row in scene.rows:
+    for row in context.rows:
         for at in row.action_at[row.action_index == firsts[row.trajectory]]:
             found[row.trajectory] = row.ids[:at]
     return [found[m] for m in range(len(batch.group_M))]

@@ -49,31 +49,31 @@ class CriticSignal(Signal):
         self.engine, self.sampling, self.wave = engine, sampling, wave
         self.replay = Replay(options.capacity)
 
-    async def fit(self, scene: SignalContext) -> dict[str, float]:
+    async def fit(self, context: SignalContext) -> dict[str, float]:
         """Remember the step's turns; then take the critic's steps."""
         options = self.options
-        self.replay.add(transitions_of(scene.batch, scene.rows, options.gamma))
-        turns = self.replay.sample(options.pool, scene.rng)
+        self.replay.add(transitions_of(context.batch, context.rows, options.gamma))
+        turns = self.replay.sample(options.pool, context.rng)
         acted = turns
         if options.expectile is None:
-            replies = await self.reply(turns, 1, scene.rng)
+            replies = await self.reply(turns, 1, context.rng)
             acted = [fresh(t, said) for t, (said,) in zip(turns, replies, strict=True)]
-        metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), scene.rng)
+        metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), context.rng)
         return metrics | {"replay": float(len(self.replay))}
 
-    async def annotate(self, scene: SignalContext) -> dict[str, np.ndarray]:
+    async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """q_N and v_N of the turns as they were played; 0 during the warm-up, when they would say nothing."""
-        if scene.step < self.options.warmup:
-            return {"q_N": np.zeros(len(scene.batch.traj_N)), "v_N": np.zeros(len(scene.batch.traj_N))}
-        q_N, v_N = self.judge(transitions_of(scene.batch, scene.rows, self.options.gamma))
+        if context.step < self.options.warmup:
+            return {"q_N": np.zeros(len(context.batch.traj_N)), "v_N": np.zeros(len(context.batch.traj_N))}
+        q_N, v_N = self.judge(transitions_of(context.batch, context.rows, self.options.gamma))
         return {"q_N": q_N, "v_N": v_N}
 
-    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]]:
         """The actions that the policy is trained on, every one a trajectory of one turn; in the warm-up the step's own,
         without advantage."""
-        if scene.step < self.options.warmup:
-            return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
-        turns = await self.choose(self.replay.sample(self.options.actor_states, scene.rng), scene.rng)
+        if context.step < self.options.warmup:
+            return context.batch.with_columns(**await self.annotate(context)), list(context.rows)
+        turns = await self.choose(self.replay.sample(self.options.actor_states, context.rng), context.rng)
         batch, rows = turns_batch(turns)
         q_N, v_N = self.judge(turns)
         return batch.with_columns(q_N=q_N, v_N=v_N), rows
@@ -119,10 +119,10 @@ class TwinSignal(CriticSignal):
     def build(cls, options: TwinOptions, parts: SignalDependencies) -> TwinSignal:
         return cls(options, build_critic(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
 
-    async def training_batch(self, scene: SignalContext) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]]:
         if self.options.actor == "rollout":
-            return scene.batch.with_columns(**await self.annotate(scene)), list(scene.rows)
-        return await super().training_batch(scene)
+            return context.batch.with_columns(**await self.annotate(context)), list(context.rows)
+        return await super().training_batch(context)
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
         """One action that the present policy samples."""
