@@ -86,7 +86,7 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
     ("old", "new", "told"),
     [
         ("attempts = 2", "atempts = 2", r"mine\.toml is not a suite: atempts: there is no such key"),
-        ("max_turns", "max_turn", r"\[\[environment\]\] number 2, max_turn: there is no such key"),
+        ("max_turns", "max_turn", r"\[\[env\]\] number 2, max_turn: there is no such key"),
         ('name = "mine"', "", "name: it is missing"),
         ("attempts = 2", "attempts = 0", "attempts: should be greater than 0"),
         ("attempts = 2", "attempts = ", "is not TOML"),
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
         ("tasks = [3, 1]", "tasks = 0", "greater than 0"),
         ("window = 2", "windw = 2", "windw"),
         ('split = "train"', "", "is listed twice"),
-        ("tasks = 1\n", "", r"a suite: \[\[environment\]\] number 2, tasks: it is missing$"),
+        ("tasks = 1\n", "", r"a suite: \[\[env\]\] number 2, tasks: it is missing$"),
         (
             '"agentgym.testing:EchoEnv"\nsplit',
             '"http://h/"\nsplit',

@@ -47,7 +47,7 @@ def test_the_page_counts_what_happened(play):
         assert counted["agentgym_queue_length", "echo"] == 1
         assert counted["agentgym_sessions", "echo"] == 1
         assert counted["agentgym_step_seconds_count", "echo"] == 3
-        assert counted["agentgym_step_seconds_bucket", "+Inf", "echo"] == 3
+        assert counted["agentgym_step_seconds_bucket", "echo", "+Inf"] == 3
         assert counted["agentgym_step_seconds_sum", "echo"] > 0
         assert counted["agentgym_reset_seconds_count", "echo"] == 1
         assert counted["agentgym_errors_total", "OUT_OF_ORDER", "echo"] == 1
@@ -60,8 +60,8 @@ def test_the_page_counts_what_happened(play):
         now[0] = 1000.0
         app.state.sessions.sweep()
         counted = await page(api)
-        assert counted["agentgym_sessions_ended_total", "closed", "echo"] == 1
-        assert counted["agentgym_sessions_ended_total", "lease", "echo"] == 1
+        assert counted["agentgym_sessions_ended_total", "echo", "closed"] == 1
+        assert counted["agentgym_sessions_ended_total", "echo", "lease"] == 1
         assert counted["agentgym_sessions", "echo"] == counted["agentgym_queue_length", "echo"] == 0
 
     app = create_app([ECHO], max_sessions=1, clock=lambda: now[0])
