@@ -1,4 +1,4 @@
-"""Fakes that are part of the product: environments whose behaviour, good or bad, is known in advance.
+"""Fakes that are part of the product: environments whose behavior, good or bad, is known in advance.
 
 agentgym serve agentgym.testing:EchoEnv
 environment = EchoEnv(crash_at=2)

@@ -1,6 +1,6 @@
 """Trajectories a second of whole multi-turn training, sampling and learning: ours against TRL's GRPOTrainer.
 
-Both train the same checkpoint with GRPO on the same `keydoor` tasks: 8 groups of 8 attempts and one optimiser step an
+Both train the same checkpoint with GRPO on the same `keydoor` tasks: 8 groups of 8 attempts and one optimizer step an
 update, at temperature 1, on one thread. The conversations are the same to the token (TRL's own Qwen3 template, one tool
 `act`, observations as the tool's answers); TRL's side says what its prompt is, and this side checks that it is its own.
 The tiny model was taught on the expert's episodes before, so that it calls the tool. TRL (environment_factory) is tuned

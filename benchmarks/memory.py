@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py
 
-A Qwen3 of 15 million parameters takes optimiser steps on four sequences of 256 tokens. Bytes are counted, not sampled:
+A Qwen3 of 15 million parameters takes optimizer steps on four sequences of 256 tokens. Bytes are counted, not sampled:
 weights; gradients and Adam's moments; what a forward keeps for its backward pass. With activation checkpointing the
 backward pass adds one layer's share at a time. Seconds are processor time of one thread, the least of five.
 """

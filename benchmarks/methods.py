@@ -3,7 +3,7 @@
     python benchmarks/methods.py --out runs/methods --workers 2
 
 Each method is its shipped recipe (sources, signals, shaping, credit, objective and their options) and what `own`
-adds. On an environment the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimiser batches and
+adds. On an environment the tiny model, its warm-up checkpoint of a seed, the episodes a step, the optimizer batches and
 the budget of episodes are the same for all, and a reply that is no action costs all of them the same. The policy's
 learning rate is tuned for each method and environment: the one of LEARNING_RATES with the best mean of success over
 half the budget on a seed that the race does not use. GRPO is raced at all of them, so that nobody wins against a rate
@@ -98,7 +98,7 @@ def own(method: str, factor: int) -> tuple[str, ...]:
             f"signals.twin.updates={25 // factor}",
             "signals.twin.batch=64",
             f"signals.twin.actor_states={256 // factor}",
-            "credit.normalise=none",
+            "credit.normalize=none",
             "loss.kl=0.1",
             "optim.minibatches=1",
         ),

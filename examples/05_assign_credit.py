@@ -24,10 +24,10 @@ batch = Batch(
 
 def last_turns(batch: Batch, *, decay: float = 0.5) -> Credit:
     """The return less the group's mean, halved for every turn before the last. (Biased: for illustration.)"""
-    centred_M = batch.return_M - np.bincount(batch.group_M, batch.return_M)[batch.group_M] / len(batch.return_M)
+    centered_M = batch.return_M - np.bincount(batch.group_M, batch.return_M)[batch.group_M] / len(batch.return_M)
     end_M = np.flatnonzero(batch.last_N)
     turns_left_N = end_M[batch.traj_N] - np.arange(len(batch.traj_N))
-    return Credit((centred_M[batch.traj_N] * decay**turns_left_N)[batch.turn_A])
+    return Credit((centered_M[batch.traj_N] * decay**turns_left_N)[batch.turn_A])
 
 
 def show(name: str, credit: Credit) -> None:

@@ -17,6 +17,9 @@ NAMES = re.compile(
     r"|world's airports|knows the world guesses|about the world which"  # the Earth
 )
 
+STEMS = "normal|optim|regular|token|general|standard|initial|serial|recogn|organ|summar|minim|maxim|penal|character"
+BRITISH = re.compile(rf"(?i)(?<![a-z])((re|un|de)?({STEMS})is(e|ed|es|er|ers|ing|ation)|behaviour|centred?)(?![a-z])")
+
 
 def files() -> list[Path]:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -32,5 +35,17 @@ def test_an_environment_is_not_called_a_world():
         for path in files()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if WORLD.search(NAMES.sub("", line))
+    ]
+    assert offenders == []
+
+
+def test_spelling_is_american():
+    """As the field writes: normalize, optimizer, behavior. What agents read in environments stays as it was."""
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number}: {found[0]}"
+        for path in files()
+        if "environments" not in path.relative_to(ROOT).parts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if (found := BRITISH.search(line))
     ]
     assert offenders == []

@@ -110,9 +110,9 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
 def _wilson(p: float, n: int, confidence: float) -> tuple[float, float]:
     z = -NormalDist().inv_cdf(_tail(confidence))
     scale = 1 + z * z / n
-    centre = (p + z * z / (2 * n)) / scale
+    center = (p + z * z / (2 * n)) / scale
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / scale
-    return 0.0 if p == 0 else centre - half, 1.0 if p == 1 else centre + half  # exactly, where rounding would not be
+    return 0.0 if p == 0 else center - half, 1.0 if p == 1 else center + half  # exactly, where rounding would not be
 
 
 def cluster_bootstrap(

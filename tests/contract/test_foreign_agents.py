@@ -246,7 +246,7 @@ def edited(message: dict[str, Any], arguments: str) -> dict[str, Any]:
     return message
 
 
-def test_a_reply_is_never_tokenised_anew(scripted, tokenizer):
+def test_a_reply_is_never_tokenized_anew(scripted, tokenizer):
     """The reply is spelled letter by letter; whoever encodes its text gets other tokens."""
     letters = [*(token for letter in "go north" for token in tokenizer(letter)["input_ids"]), tokenizer.eos_token_id]
     assert tokenizer.decode(letters[:-1]) == "go north"
@@ -282,7 +282,7 @@ def test_training_data_is_what_crossed_the_boundary(scripted, tokenizer):
     assert kinds == {"clean", "realign", "fork"}
 
 
-def test_the_check_finds_a_reply_that_is_tokenised_anew(scripted, tokenizer):
+def test_the_check_finds_a_reply_that_is_tokenized_anew(scripted, tokenizer):
     """What a proxy that keeps texts would train on: the check above does not let it pass."""
     letters = [token for letter in "go north" for token in tokenizer(letter)["input_ids"]] + [tokenizer.eos_token_id]
     with scripted([letters]) as (url, engine):
@@ -298,7 +298,7 @@ def test_the_check_finds_a_reply_that_is_tokenised_anew(scripted, tokenizer):
 
 
 def test_token_prompts(scripted, tokenizer):
-    """An agent that keeps tokens itself; one that tokenises its text anew has its recorded tokens put back."""
+    """An agent that keeps tokens itself; one that tokenizes its text anew has its recorded tokens put back."""
     letters = [token for letter in "go north" for token in tokenizer(letter)["input_ids"]] + [tokenizer.eos_token_id]
     prompt = tokenizer("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")["input_ids"]
     more = tokenizer("\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n")["input_ids"]

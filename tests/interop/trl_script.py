@@ -94,12 +94,12 @@ def make_tokenizer(corpus: str) -> Any:
 
 def learn_by_heart(model: Any, ids: torch.Tensor) -> float:
     """The last loss, in nats a token."""
-    optimiser, loss = torch.optim.AdamW(model.parameters(), lr=3e-3), torch.tensor(9.0)
+    optimizer, loss = torch.optim.AdamW(model.parameters(), lr=3e-3), torch.tensor(9.0)
     for _ in range(400):
         loss = model(input_ids=ids, labels=ids).loss
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if loss < 0.01:
             break
     return float(loss.detach())

@@ -20,7 +20,7 @@ ORACLE = [
     "rollout.groups=8", "rollout.max_new_tokens=6", "rollout.max_length=256", "rollout.concurrency=64",
     "rollout.lockstep=true", "signals.twin.encoder=trained", "signals.twin.capacity=1000", "signals.twin.pool=256",
     "signals.twin.updates=25", "signals.twin.batch=64", "signals.twin.actor_states=256", "optim.lr=3e-3",
-    "loss.kl=0.1", "credit.normalise=none",
+    "loss.kl=0.1", "credit.normalize=none",
     "sft.demonstrations=128", "sft.noise=0.9", "sft.lr=5e-3", "sft.batch=16", "sft.max_steps=60",
     "sft.stop_at_success=1.0", "sft.check_every=60", "eval.split=train", "eval.tasks=1", "eval.attempts=128",
     "model.tiny.hidden_size=32", "model.tiny.layers=1", "model.tiny.heads=1", "model.tiny.intermediate_size=64",

@@ -74,8 +74,8 @@ def warm(seed: int) -> tuple[Any, Any]:
     model = tiny.make_model(SHAPE, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
     learner = Learner(model, config("reinforce", seed).optim.model_copy(update={"lr": WARM_UP.lr}))
-    tokenised = [tokenize(t, SPEC, harness, template) for t in demonstrations]
-    for _ in sft.imitate(learner, tokenised, WARM_UP, seed):
+    tokenized = [tokenize(t, SPEC, harness, template) for t in demonstrations]
+    for _ in sft.imitate(learner, tokenized, WARM_UP, seed):
         pass
     return model, tokenizer
 

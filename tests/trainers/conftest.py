@@ -139,8 +139,8 @@ def told(
     episodes = [EpisodeSpec(env, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
     runner = Runner(open_session, PromptFormat(), Limits(None), groups * size)
     played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
-    tokenised = [tokenize(t, spec, PromptFormat(), template) for t in played]
-    batch, rows, trajectories = collate([Group(tuple(tokenised[i : i + size])) for i in range(0, len(episodes), size)])
+    tokenized = [tokenize(t, spec, PromptFormat(), template) for t in played]
+    batch, rows, trajectories = collate([Group(tuple(tokenized[i : i + size])) for i in range(0, len(episodes), size)])
     if model is not None:
         logprobs = Learner(model, OptimOptions()).logprobs(batch, rows)
         batch = replace(batch, logprob_A=logprobs.astype(np.float32))

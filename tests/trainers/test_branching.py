@@ -258,7 +258,7 @@ def test_an_env_without_snapshots_is_refused_in_a_sentence():
 
 @pytest.mark.parametrize("window", [None, 1])
 def test_a_continuation_sees_the_tokens_of_the_trajectory(tokenizer, window):
-    """Whatever the engine is asked after a branch begins with the tokens sampled up to there, never re-tokenised."""
+    """Whatever the engine is asked after a branch begins with the tokens sampled up to there, never re-tokenized."""
     template = ChatTemplate(tokenizer)
     words = [tokenizer("go north")["input_ids"], tokenizer("pick up")["input_ids"], [*range(65, 70)]]
 

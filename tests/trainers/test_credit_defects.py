@@ -17,7 +17,7 @@ from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.self_play import rae
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.reward_shaping import SHAPERS
-from agentgym_trainers.data.segments import reverse_scan, segment_mean, standardise
+from agentgym_trainers.data.segments import reverse_scan, segment_mean, standardize
 from agentgym_trainers.testing import (
     ORACLE_GRADIENT,
     SD,
@@ -74,7 +74,7 @@ def test_observation_tokens_cannot_enter_credit() -> None:
 def row_weighted(batch: Batch, *, scale: bool = False) -> Credit:
     """The group's mean and std over step rows, so a trajectory counts as often as it has turns."""
     group_N, return_N = batch.group_M[batch.traj_N], batch.return_M[batch.traj_N]
-    return Credit(standardise(return_N, group_N, scale=scale)[batch.turn_A])
+    return Credit(standardize(return_N, group_N, scale=scale)[batch.turn_A])
 
 
 def test_row_weighting_differs_from_gigpo_on_unequal_lengths() -> None:
@@ -137,7 +137,7 @@ def test_gradient_of_a_turn_that_only_some_reach(assign, gradient: float) -> Non
 # What iStar's and PRIME's code compares with
 
 
-def test_istar_against_first_turns_alone_favours_later_turns() -> None:
+def test_istar_against_first_turns_alone_favors_later_turns() -> None:
     """With q the true progress, the mean gradient is the outcome's exact one plus the steps': 1 x exact at the first
     turn, whose own share is in the baseline, and K/(K−1) x at every other."""
     for size in (2, 4):
@@ -147,7 +147,7 @@ def test_istar_against_first_turns_alone_favours_later_turns() -> None:
         assert mean == pytest.approx(np.array([2, later, later, later, 0]) * ORACLE_GRADIENT, abs=1e-12)
 
 
-def test_istar_as_published_is_centred_and_released_is_not() -> None:
+def test_istar_as_published_is_centered_and_released_is_not() -> None:
     """A reward that grows with the turn index: steps against all steps have mean 0, against first steps they do not."""
     batch = toy_batch([[0, 0, 0], [0, 0, 0]], prm_A=(0, 1, 2, 0, 1, 2))
     assert istar(batch).advantage_A.mean() == pytest.approx(0, abs=1e-12)
@@ -155,7 +155,7 @@ def test_istar_as_published_is_centred_and_released_is_not() -> None:
 
 
 def test_prime_released_compares_with_itself() -> None:
-    """Its centring contains the trajectory's own tokens: the mean gradient is no multiple of the exact one."""
+    """Its centering contains the trajectory's own tokens: the mean gradient is no multiple of the exact one."""
     batch, weight_M = oracle_groups(2)
     paper = weight_M @ oracle_gradient_M(batch, prime(batch, variant="paper", beta=1))
     assert paper == pytest.approx(2 * ORACLE_GRADIENT, abs=1e-12)
@@ -167,7 +167,7 @@ def test_prime_released_compares_with_itself() -> None:
 
 
 def overwritten(batch: Batch) -> np.ndarray:
-    """Every turn gets the leave-one-out centred outcome, as the released data script leaves it."""
+    """Every turn gets the leave-one-out centered outcome, as the released data script leaves it."""
     return rloo(batch).advantage_A[batch.first_A]
 
 
@@ -226,7 +226,7 @@ WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome"
 
 
 def last_reward_only(batch: Batch) -> Batch:
-    """What is left where the normalised outcome is written over a trajectory's rewards."""
+    """What is left where the normalized outcome is written over a trajectory's rewards."""
     return replace(batch, reward_N=np.where(batch.last_N, batch.reward_N, 0.0))
 
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalize
 from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import turn_gae
 from agentgym_trainers.credit.group_baselines import dr_grpo, reinforce, rloo
@@ -164,7 +164,7 @@ def test_assigner_learns_the_oracle_mdp(name: str) -> None:
 
 
 def whitened(batch: Batch) -> Credit:
-    return normalise(dr_grpo(batch), batch, population="token")
+    return normalize(dr_grpo(batch), batch, population="token")
 
 
 @pytest.mark.learning

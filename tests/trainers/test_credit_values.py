@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agentgym_trainers.credit import normalise
+from agentgym_trainers.credit import normalize
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
 from agentgym_trainers.credit.group_baselines import dr_grpo, grpo, reinforce, rloo
@@ -114,29 +114,29 @@ def test_turn_gae_limits() -> None:
 
 def test_reinforce_plus_plus_baseline() -> None:
     batch = toy_batch([[r] for r in (1, 0, 1, 0, 1, 1, 1, 0)], groups=[0] * 4 + [1] * 4)
-    whitened = normalise(dr_grpo(batch), batch, population="token")
+    whitened = normalize(dr_grpo(batch), batch, population="token")
     assert whitened.advantage_A == pytest.approx((1, -1, 1, -1, 0.5, 0.5, 0.5, -1.5), abs=1e-6)
 
 
-def test_normalise_populations() -> None:
+def test_normalize_populations() -> None:
     """Lengths (3, 1): the mean over tokens leans to the long trajectory, the mean over trajectories does not."""
     batch = toy_batch([[0, 0], [4]], tokens=[1, 2, 1], groups=[0, 0])
     credit = Credit(np.array([0, 0, 0, 4.0]), {"value_N": np.ones(3)})
     means = {"token": 1, "turn": 4 / 3, "trajectory": 2}
     for population, mean in means.items():
-        result = normalise(credit, batch, population=population, scale=False)
+        result = normalize(credit, batch, population=population, scale=False)
         assert result.advantage_A == pytest.approx(credit.advantage_A - mean)
         assert result.targets is credit.targets
-    scaled = normalise(credit, batch, population="trajectory", center=False, ddof=0, eps=0)
+    scaled = normalize(credit, batch, population="trajectory", center=False, ddof=0, eps=0)
     assert scaled.advantage_A == pytest.approx((0, 0, 0, 2))
 
 
-def test_normalise_within_group_and_without_spread() -> None:
+def test_normalize_within_group_and_without_spread() -> None:
     batch = toy_batch([[0], [0], [0], [0]], groups=[0, 0, 1, 2])
     credit = Credit(np.array([1.0, 3.0, 5.0, -2.0]))
-    grouped = normalise(credit, batch, population="token", within="group", eps=0)
+    grouped = normalize(credit, batch, population="token", within="group", eps=0)
     assert grouped.advantage_A == pytest.approx((-(0.5**0.5), 0.5**0.5, 0, 0))
-    equal = normalise(Credit(np.full(4, 0.1)), batch, population="token", center=False)
+    equal = normalize(Credit(np.full(4, 0.1)), batch, population="token", center=False)
     assert equal.advantage_A.tolist() == [0.1] * 4
 
 

@@ -108,7 +108,7 @@ def test_a_recipe_learns_in_a_trainer(recipe, chatty, tokenizer, tmp_path) -> No
     ids=["archer frozen", "archer trained", "digiq"],
 )
 def test_a_resumed_run_goes_on_to_the_bit(recipe, overrides, chatty, tokenizer, tmp_path) -> None:
-    """Buffer, heads, slow targets and the critic's optimiser are in the checkpoint."""
+    """Buffer, heads, slow targets and the critic's optimizer are in the checkpoint."""
     config, start = small(recipe, *overrides), chatty()
     # Both models are read from files: how weights lie in memory decides the last bits of a sum.
     checkpoint.save(tmp_path / "start", start, tokenizer, {})

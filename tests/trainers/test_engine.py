@@ -253,8 +253,8 @@ def test_more_conversations_than_slots(kit) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("optimise", [True, False])
-def test_new_weights_are_sampled_from_at_once(kit, lockstep, optimise) -> None:
+@pytest.mark.parametrize("optimize", [True, False])
+def test_new_weights_are_sampled_from_at_once(kit, lockstep, optimize) -> None:
     """Also in a conversation that was open before, and where a prefix was kept."""
     model = kit.build()
     engine = engine_of(model, lockstep=lockstep)
@@ -265,7 +265,7 @@ def test_new_weights_are_sampled_from_at_once(kit, lockstep, optimise) -> None:
         old = engine.open(np.random.default_rng(0))
         before = await old.generate(prompt, Sampling(1.0, 4))
         assert before.version == 0
-        if optimise:
+        if optimize:
             row = Row(np.array(prompt), np.arange(1, 20), np.arange(19), 0, False)
             learner.imitate([row], np.full(19, 1 / 19))
         else:

@@ -109,7 +109,7 @@ def test_a_step_with_nothing_to_learn_from_is_no_defect(metrics) -> None:
 
 @pytest.mark.parametrize(("max_kl", "lr", "updates"), [(None, 0.1, 12), (1e9, 0.1, 12), (0.5, 0.1, 2), (0.5, 1e-7, 12)])
 def test_a_step_ends_early_when_the_policy_has_run_away(kit, chatty, tokenizer, tmp_path, max_kl, lr, updates) -> None:
-    """Four epochs of three optimiser batches: with a wild learning rate the first batch already moves it too far, which
+    """Four epochs of three optimizer batches: with a wild learning rate the first batch already moves it too far, which
     the second one sees."""
     config = Config.model_validate(
         {

@@ -181,7 +181,7 @@ def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
     batch, rows = kit.episodes()
     credit = kit.credit_of(batch)
     learner = Learner(model, OptimOptions(lr=0.1), value=value_head(model, "own"))
-    learner.update(batch, rows, credit, LOSS)  # so that the optimiser has a state
+    learner.update(batch, rows, credit, LOSS)  # so that the optimizer has a state
     before = copy.deepcopy([learner.model.state_dict(), learner.value.state_dict(), learner.optimizer.state_dict()])
     good = copy.deepcopy(model.lm_head.weight.detach())
     if poison == "advantage":
@@ -203,7 +203,7 @@ def test_a_gradient_that_is_not_finite_steps_nothing(kit, poison) -> None:
 
 
 class StepsAnyway(Learner):
-    """What the usual loop does: the optimiser is stepped whatever the gradient."""
+    """What the usual loop does: the optimizer is stepped whatever the gradient."""
 
     def _step(self, finite: bool = True) -> dict[str, float]:
         self.optimizer.step()

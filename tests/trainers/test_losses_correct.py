@@ -16,8 +16,8 @@ LOG_RATIOS = np.array([0.1, 0.8, -0.3])
 
 def weigh(log_ratios=LOG_RATIOS, batch=None, **options):
     batch = batch or toy_batch([[0, 0]], tokens=[2, 1])
-    behaviour = np.full(len(log_ratios), -1.0)
-    return correct(behaviour + log_ratios, behaviour, batch, **options)
+    behavior = np.full(len(log_ratios), -1.0)
+    return correct(behavior + log_ratios, behavior, batch, **options)
 
 
 def test_tis_numbers() -> None:
@@ -51,11 +51,11 @@ def test_weights(kind, level, options, expected) -> None:
     assert weigh(kind=kind, level=level, **options)[0] == pytest.approx(np.array(expected))
 
 
-def test_decoupled_ppo_is_the_ratio_to_the_behaviour() -> None:
+def test_decoupled_ppo_is_the_ratio_to_the_behavior() -> None:
     """ℓ_θ = −1, ℓ_prox = −1.1, ℓ_beh = −1.5, A = 1: ρ = 1.105171, w = 1.491825, the product e^.5 = π_θ / π_beh."""
     new = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
-    prox, behaviour = np.array([-1.1]), np.array([-1.5])
-    weight, _ = correct(prox, behaviour, toy_batch([[1]]), kind="tis", cap=5.0)
+    prox, behavior = np.array([-1.1]), np.array([-1.5])
+    weight, _ = correct(prox, behavior, toy_batch([[1]]), kind="tis", cap=5.0)
     loss_A, metrics = ppo_clip(new, torch.from_numpy(prox), torch.ones(1, dtype=torch.float64))
     (torch.from_numpy(weight) * loss_A).sum().backward()
     assert metrics["ratio_mean"].item() == pytest.approx(1.105171, abs=1e-6)
@@ -114,16 +114,16 @@ def test_dropping_tokens_never_changes_what_others_weigh() -> None:
 def test_weights_permute_and_stay_in_their_own_unit(kind, level) -> None:
     rng = np.random.default_rng(3)
     batch = random_batch(rng, group_size=3)
-    prox, behaviour = rng.normal(-2, 0.3, (2, len(batch.turn_A)))
-    weight, _ = correct(prox, behaviour, batch, kind=kind, level=level, low=0.7, high=1.6)
+    prox, behavior = rng.normal(-2, 0.3, (2, len(batch.turn_A)))
+    weight, _ = correct(prox, behavior, batch, kind=kind, level=level, low=0.7, high=1.6)
     moved, _, old_A = reorder(batch, rng.permutation(len(batch.group_M)))
-    assert correct(prox[old_A], behaviour[old_A], moved, kind=kind, level=level, low=0.7, high=1.6)[0] == pytest.approx(
+    assert correct(prox[old_A], behavior[old_A], moved, kind=kind, level=level, low=0.7, high=1.6)[0] == pytest.approx(
         weight[old_A]
     )
     poisoned = prox.copy()
     poisoned[batch.traj_A == 0] = np.nan
     others = batch.traj_A != 0
-    after, _ = correct(poisoned, behaviour, batch, kind=kind, level=level, low=0.7, high=1.6)
+    after, _ = correct(poisoned, behavior, batch, kind=kind, level=level, low=0.7, high=1.6)
     assert np.array_equal(after[others], weight[others])
 
 
@@ -152,6 +152,6 @@ def test_options_say_what_does_not_fit() -> None:
 
 def test_apply_reads_the_options() -> None:
     batch = toy_batch([[0, 0]], tokens=[2, 1])
-    behaviour = np.full(3, -1.0)
-    weight, _ = apply(CorrectOptions(kind="mis", level="turn", high=2.5), behaviour + LOG_RATIOS, behaviour, batch)
+    behavior = np.full(3, -1.0)
+    weight, _ = apply(CorrectOptions(kind="mis", level="turn", high=2.5), behavior + LOG_RATIOS, behavior, batch)
     assert weight == pytest.approx(np.exp([0.9, 0.9, -0.3]))

@@ -157,12 +157,12 @@ def decoupled_gradient(weight_A: np.ndarray) -> float:
 
 
 def test_areal_a_weight_that_is_not_applied_is_caught() -> None:
-    """π_θ / π_behaviour = e^.5: with the released default the gradient is of another ratio, π_θ / π_prox."""
-    prox, behaviour, batch = np.array([-1.1]), np.array([-1.5]), toy_batch([[1]])
-    weight_A, _ = apply(CorrectOptions(kind="tis", cap=5.0), prox, behaviour, batch)
+    """π_θ / π_behavior = e^.5: with the released default the gradient is of another ratio, π_θ / π_prox."""
+    prox, behavior, batch = np.array([-1.1]), np.array([-1.5]), toy_batch([[1]])
+    weight_A, _ = apply(CorrectOptions(kind="tis", cap=5.0), prox, behavior, batch)
     assert decoupled_gradient(weight_A) == pytest.approx(-np.exp(0.5))
     assert decoupled_gradient(np.ones(1)) != pytest.approx(-np.exp(0.5), rel=0.3)
-    assert (apply(CorrectOptions(), prox, behaviour, batch)[0] != 1).all()  # a [correct] table without more corrects
+    assert (apply(CorrectOptions(), prox, behavior, batch)[0] != 1).all()  # a [correct] table without more corrects
 
 
 # ---- others -------------------------------------------------------------------------------------------------------

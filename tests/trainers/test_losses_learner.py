@@ -141,18 +141,18 @@ def test_a_corrector_s_weight_reaches_the_gradient(kit, name) -> None:
 
 
 def test_decoupled_ppo_is_reinforce_with_behavior_ratio(kit) -> None:
-    """At the old weights the gradient is Σ w · π_prox / π_behaviour · −A ∇ℓ."""
+    """At the old weights the gradient is Σ w · π_prox / π_behavior · −A ∇ℓ."""
     model = kit.build("qwen2-gqa").double()
     batch, rows = episodes(kit, model)
     credit = kit.credit_of(batch)
-    behaviour = batch.logprob_A.astype(np.float64)
+    behavior = batch.logprob_A.astype(np.float64)
     learner = Gradients(model, OptimOptions())
     batch = learner.annotate(batch, rows, prox=True)
     prox = batch.x["prox_logprob_A"]
-    weight_A, _ = correct(prox, behaviour, batch, kind="tis", cap=100.0)
+    weight_A, _ = correct(prox, behavior, batch, kind="tis", cap=100.0)
     learner.update(batch, rows, replace(credit, weight_A=weight_A), LossOptions())
     plain = Gradients(model, OptimOptions())
-    advantage_A = credit.advantage_A * np.exp(prox - behaviour)
+    advantage_A = credit.advantage_A * np.exp(prox - behavior)
     plain.update(batch, rows, Credit(advantage_A), LossOptions(objective="policy_gradient"))
     assert abs(weight_A - 1).max() > 0.1
     for name, g in plain.gradient.items():

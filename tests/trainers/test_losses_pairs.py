@@ -221,7 +221,7 @@ def test_pacs_numbers() -> None:
     assert metrics["label_accuracy"] == 1
 
 
-def test_pacs_on_policy_is_centred_like_leave_one_out() -> None:
+def test_pacs_on_policy_is_centered_like_leave_one_out() -> None:
     """ψ = 0: loss log 2, and gradients (½ − label) less the others' mean of it: the direction of RLOO."""
     labels = np.array([1.0, 0.0, 0.0, 1.0])
     batch = toy_batch([[1], [0], [0], [1]], success_M=labels)

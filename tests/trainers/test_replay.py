@@ -164,7 +164,7 @@ def test_state_goes_through_a_checkpoint(chatty, tokenizer, tmp_path, kit) -> No
         assert (ours.total, ours.step) == (theirs.total, theirs.step)
         assert ours.trajectory.turns == theirs.trajectory.turns
         for a, b in zip(ours.trajectory.branches, theirs.trajectory.branches, strict=True):
-            assert a.logprobs.tobytes() == b.logprobs.tobytes()  # the behaviour's, to the bit
+            assert a.logprobs.tobytes() == b.logprobs.tobytes()  # the behavior's, to the bit
             assert np.array_equal(a.ids, b.ids)
 
 
@@ -234,7 +234,7 @@ def test_an_update_of_its_own(chatty, tokenizer, tmp_path) -> None:
 
 
 def test_replayed_tokens_have_the_ratio_to_their_sampler(chatty, tokenizer, tmp_path) -> None:
-    """Behaviour log-probabilities are stored, so what was sampled by older weights has another ratio than 1."""
+    """Behavior log-probabilities are stored, so what was sampled by older weights has another ratio than 1."""
     slow = {"size": 8, "trigger": 2.0, "max_age": 9}
     _, lines = mixed(chatty(), tokenizer, tmp_path, replay=slow, optim={"lr": 1e-2}, run={**BASE["run"], "steps": 4})
     gaps = [line["replay/policy/logprob_gap"] for line in lines if "replay/drawn" in line]

@@ -23,7 +23,7 @@ from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.environment import check_environment
-from agentgym_trainers.rollout.queries import action_probabilities, normalised
+from agentgym_trainers.rollout.queries import action_probabilities, normalized
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.run import run
 from agentgym_trainers.train import Trainer
@@ -146,7 +146,7 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
         said = action_probabilities(learner, ChatTemplate(tokenizer), spec, PromptFormat(), views(tree).values())
         assert set(said) == set(views(tree))
         assert all(0 < sum(chances.values()) <= 1 for chances in said.values())
-        found.append(exploitability(tree, normalised(said)))
+        found.append(exploitability(tree, normalized(said)))
     assert all(0 < x < 2 for x in found)
     assert found[0] != found[1]
 

@@ -179,9 +179,9 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, loss,
     def sharded(rows: list, tokens: int) -> tuple[list[Tensor], float]:
         prm = ImplicitPRM(options, kit.parts(model, tokens=tokens, temperature=TEMPERATURE))
         perturb(prm.model)
-        prm.optimiser = Keeps(prm.model.parameters(), options)
+        prm.optimizer = Keeps(prm.model.parameters(), options)
         told = fit(prm, replace(context, rows=rows))
-        return prm.optimiser.gradient, told["loss"]
+        return prm.optimizer.gradient, told["loss"]
 
     plain = copy.deepcopy(model)
     use_packed_attention(plain)
@@ -218,7 +218,7 @@ def test_pairs_within_shards_are_not_all_pairs(kit, chatty, context) -> None:
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty()))
 
     def gradient(shards: list[list[int]]) -> Tensor:
-        prm.optimiser.adamw.zero_grad()
+        prm.optimizer.adamw.zero_grad()
         for kept in shards:
             batch, _, kept_A = context.batch.select(np.array(kept))
             index, logprob = prm._forward([context.rows[m] for m in kept])

@@ -169,15 +169,15 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, divid
     index, c = whole.contributions(list(context.rows), context.batch)
     loss = progress_loss(segment_sum(c, context.batch.traj_N[index], 8), outcome_M)
     loss.backward()
-    one_pass = [p.grad for p in whole.optimiser.parameters]
+    one_pass = [p.grad for p in whole.optimizer.parameters]
     assert max(g.abs().max() for g in one_pass) > 1e-3
     shuffled = [context.rows[i] for i in np.random.default_rng(0).permutation(len(context.rows))]
     for rows, tokens in ((context.rows, 10**6), (context.rows, 1), (shuffled, 900)):
         head = head_of(tokens)
-        head.optimiser = Keeps(head.optimiser.parameters, options)
+        head.optimizer = Keeps(head.optimizer.parameters, options)
         told = fit(head, replace(context, rows=rows))
         assert told["loss"] == pytest.approx(loss.item(), abs=1e-5)
-        torch.testing.assert_close(head.optimiser.gradient, one_pass, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(head.optimizer.gradient, one_pass, atol=1e-5, rtol=1e-4)
 
 
 def test_an_attempt_over_several_rows_is_one_sum(kit, chatty, context) -> None:

@@ -66,7 +66,7 @@ def test_roles_and_envs_are_independent_and_swap() -> None:
     assert swapped.baseline == pytest.approx({(w, 1 - role): b for (w, role), b in expected.items()})
 
 
-def test_one_baseline_for_all_roles_favours_the_first_mover() -> None:
+def test_one_baseline_for_all_roles_favors_the_first_mover() -> None:
     """Role 0 always wins: with baselines of their own neither role is told anything in the end; with a shared one the
     advantage stays at ±1."""
     own = RoleBaseline(RoleOptions())

@@ -58,7 +58,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoil
         assert now.grad is None
     sentence = dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
     assert sentence.startswith(
-        "step 7: loss or gradient is not finite, so nothing was learned from an optimiser batch of "
+        "step 7: loss or gradient is not finite, so nothing was learned from an optimizer batch of "
     )
     assert re.search(said, sentence), sentence
     (path,) = (tmp_path / "skipped").iterdir()

@@ -325,7 +325,7 @@ def test_a_file_of_episodes(chatty, tokenizer, tmp_path, kit) -> None:
         one.engine.shutdown()
 
 
-def test_a_file_without_tokens_is_tokenised_and_scored(chatty, tokenizer, tmp_path, kit) -> None:
+def test_a_file_without_tokens_is_tokenized_and_scored(chatty, tokenizer, tmp_path, kit) -> None:
     path = tmp_path / "text.jsonl"
     write_jsonl(path, [replace(t, branches=()) for t in kit.play(chatty(), tokenizer, episodes=4)], tokens=False)
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
@@ -390,7 +390,7 @@ def test_an_env_without_an_expert_is_refused_at_the_start() -> None:
 
 
 def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
-    """One a group, on its task and seed, tokenised as a warm-up's are, and at first of ratio 1."""
+    """One a group, on its task and seed, tokenized as a warm-up's are, and at first of ratio 1."""
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 3, "expert": 1})
     groups = collect(trainer)
     for group in groups:

@@ -48,7 +48,7 @@ def trainer_of(chosen: Config, model: Any, tokenizer: Any, folder: Any, open_ses
 
 @dataclass
 class Spy(TrainStep):
-    """A learner that writes down its optimiser batches."""
+    """A learner that writes down its optimizer batches."""
 
     batches: list[tuple[Batch, list, Credit]] = field(default_factory=list)
 

@@ -20,7 +20,7 @@ from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.signals import SIGNALS
 
 AXES = (
-    "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularisers", "reducer", "replay",
+    "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularizers", "reducer", "replay",
     "schedules", "guards",
 )  # fmt: skip
 """In the order in which a step meets them; docs/credit.md."""
@@ -71,21 +71,21 @@ def _before_credit(config: Config) -> Iterator[RecipeComponent]:
 def _from_credit(config: Config) -> Iterator[RecipeComponent]:
     credit, loss = config.credit, config.loss
     yield RecipeComponent("credit", credit.assigner, ASSIGNERS[credit.assigner].description, credit.options)
-    if credit.normalise != "none":
-        rows = "trajectories" if credit.normalise == "trajectory" else f"{credit.normalise}s"
+    if credit.normalize != "none":
+        rows = "trajectories" if credit.normalize == "trajectory" else f"{credit.normalize}s"
         yield RecipeComponent(
-            "credit", f"normalise {credit.normalise}", f"Advantages centred and scaled over the batch's {rows}."
+            "credit", f"normalize {credit.normalize}", f"Advantages centered and scaled over the batch's {rows}."
         )
     if (correct := config.correct) is not None:
         yield RecipeComponent("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
     yield RecipeComponent("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)
     if loss.entropy:
-        yield RecipeComponent("regularisers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
+        yield RecipeComponent("regularizers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
     if loss.kl:
         told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
-        yield RecipeComponent("regularisers", "kl", "Keeps the policy near the one with which RL began.", told)
+        yield RecipeComponent("regularizers", "kl", "Keeps the policy near the one with which RL began.", told)
     if (band := loss.band) is not None:
-        yield RecipeComponent("regularisers", "entropy_band", _first_line(band), _own(band))
+        yield RecipeComponent("regularizers", "entropy_band", _first_line(band), _own(band))
     length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
     yield RecipeComponent("reducer", loss.reducer, REDUCERS[loss.reducer], length)
     if config.replay is not None:

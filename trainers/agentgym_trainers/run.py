@@ -211,9 +211,9 @@ async def imitate(
     template = ChatTemplate(tokenizer)
     prepare(config, model)
     learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
-    tokenised = [tokenize(t, env.spec, config.harness, template) for t in demonstrations]
+    tokenized = [tokenize(t, env.spec, config.harness, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
-    for step, metrics in sft.imitate(learner, tokenised, options, config.run.seed):
+    for step, metrics in sft.imitate(learner, tokenized, options, config.run.seed):
         if options.stop_at_success is not None and step % options.check_every == 0:
             metrics["sft/success"] = await sampled_success(config, env, model, template)
         log.write("sft", step, metrics)

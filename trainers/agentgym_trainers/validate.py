@@ -58,7 +58,7 @@ def _validate_step(config: Config) -> None:
         raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
     if OBJECTIVES[config.loss.objective].whole_groups and config.optim.minibatches > config.rollout.groups:
         raise ValueError(
-            f"loss.objective = {config.loss.objective!r} compares attempts at one task, so optimiser batches "
+            f"loss.objective = {config.loss.objective!r} compares attempts at one task, so optimizer batches "
             "are cut "
             f"between groups: optim.minibatches must be at most rollout.groups, {config.rollout.groups}"
         )

@@ -103,7 +103,7 @@ def create_inference_app(
         app.add_api_route(f"{root}/v1/models", server.models, methods=["GET"], response_model=None)
         app.add_api_route(f"{root}/v1/models/{{name:path}}", server.show, methods=["GET"], response_model=None)
     if recorder is not None:
-        add_episodes(app, Episodes(recorder, server.authorise))
+        add_episodes(app, Episodes(recorder, server.authorize))
     app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
     app.add_exception_handler(EpisodeRefused, _refused)
     app.add_exception_handler(ApiError, _api_error)
@@ -160,11 +160,11 @@ class InferenceServer:
         return await self._answer(request, answer, asked, most, recording)
 
     async def models(self, request: Request) -> Response:
-        self.authorise(request)
+        self.authorize(request)
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def show(self, request: Request, name: str) -> Response:
-        self.authorise(request)
+        self.authorize(request)
         self._named(name)
         return JSONResponse(self._card())
 
@@ -183,14 +183,14 @@ class InferenceServer:
             told = f"the model {name!r} is not served here; {self.model.name!r} is"
             raise ApiError(404, told, code="model_not_found", param="model")
 
-    def authorise(self, request: Request) -> None:
+    def authorize(self, request: Request) -> None:
         given = request.headers.get("authorization", "").encode()
         if self._key is not None and not hmac.compare_digest(given, self._key):
             raise ApiError(401, "this server wants its key: Authorization: Bearer KEY", code="invalid_api_key")
 
     async def _read(self, request: Request, kind: type[CompletionT]) -> CompletionT:
         """The request, refused before it is read whole when no prompt of its length could fit."""
-        self.authorise(request)
+        self.authorize(request)
         told = f"this model's maximum context length is {self.model.max_length} tokens"
         asked = await read_body(request, kind, 2**16 + BYTES_A_TOKEN * self.model.max_length, told)
         self._named(asked.model)

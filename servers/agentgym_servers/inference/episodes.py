@@ -135,28 +135,28 @@ class EpisodeResult(BaseModel):
 class Episodes:
     """The handlers."""
 
-    def __init__(self, recorder: EpisodeRecorder, authorise: Callable[[Request], None]) -> None:
-        self.recorder, self._authorise = recorder, authorise
+    def __init__(self, recorder: EpisodeRecorder, authorize: Callable[[Request], None]) -> None:
+        self.recorder, self._authorize = recorder, authorize
 
     async def list(self, request: Request) -> Response:
-        self._authorise(request)
+        self._authorize(request)
         return JSONResponse({"object": "list", "data": self.recorder.list(), "counts": self.recorder.summary()})
 
     async def show(self, request: Request, episode: str) -> Response:
-        self._authorise(request)
+        self._authorize(request)
         found = self.recorder.get(episode_name(episode))
         if found.trajectory is None:
             raise EpisodeRefused(f"the episode {episode!r} is not finished: POST /episodes/{episode}/finish ends it")
         return JSONResponse(found.trajectory.to_json())
 
     async def turn(self, request: Request, episode: str) -> Response:
-        self._authorise(request)
+        self._authorize(request)
         told = await read_body(request, TurnReport, MAX_BYTES, "what is told of a turn is short")
         at = self.recorder.get(episode_name(episode)).tell(**told.model_dump())
         return JSONResponse({"episode": episode, "turn": at})
 
     async def finish(self, request: Request, episode: str) -> Response:
-        self._authorise(request)
+        self._authorize(request)
         ending = await read_body(request, EpisodeResult, MAX_BYTES, "an ending is short")
         done = self.recorder.finish(episode_name(episode), **ending.model_dump())
         counts = {"turns": len(done.turns), "branches": len(done.branches), "score": done.score}

@@ -61,7 +61,7 @@ class ModelOptions(Section):
     device: DeviceName = "auto"
     """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
     dtype: Dtype = "float32"
-    """What policy, critic and reference compute in. Their weights, and what the optimiser keeps, are float32; of a
+    """What policy, critic and reference compute in. Their weights, and what the optimizer keeps, are float32; of a
     policy with adapters only those."""
     lora: LoraOptions | None = None
     """Train adapters of low rank; None trains all weights."""
@@ -128,8 +128,8 @@ class CreditOptions(ComponentOptions):
 
     assigner: str
     """A name of ours, or "package.module:function"."""
-    normalise: Literal["none", "token", "turn", "trajectory"] = "none"
-    """Centre and scale the finished advantages over these rows of the batch."""
+    normalize: Literal["none", "token", "turn", "trajectory"] = "none"
+    """Center and scale the finished advantages over these rows of the batch."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> CreditOptions:
@@ -180,7 +180,7 @@ class ReplayOptions(BufferOptions):
 
 
 class OptimOptions(Section):
-    """AdamW, and how a step's episodes become optimiser batches."""
+    """AdamW, and how a step's episodes become optimizer batches."""
 
     lr: float = Field(default=1e-5, gt=0)
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
@@ -188,7 +188,7 @@ class OptimOptions(Section):
     max_grad_norm: float = Field(default=1.0, gt=0)
     epochs: int = Field(default=1, gt=0)
     minibatches: int = Field(default=2, gt=0)
-    """Optimiser batches an epoch, cut between trajectories."""
+    """Optimizer batches an epoch, cut between trajectories."""
     tokens_per_micro_batch: int = Field(default=16384, gt=0)
 
 

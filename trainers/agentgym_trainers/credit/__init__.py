@@ -14,14 +14,14 @@ from agentgym_trainers.credit.group_baselines import dr_grpo, grpo, loop, reinfo
 from agentgym_trainers.credit.hgpo import hgpo
 from agentgym_trainers.credit.implicit import istar, prime
 from agentgym_trainers.credit.monte_carlo import mc_branch
-from agentgym_trainers.credit.normalize import normalise
+from agentgym_trainers.credit.normalize import normalize
 from agentgym_trainers.credit.oreo import oreo
 from agentgym_trainers.credit.outcome import a_lol, filtered, outcome
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.self_play import rae
 
-__all__ = ["ASSIGNERS", "Assigner", "needs", "normalise"]
+__all__ = ["ASSIGNERS", "Assigner", "needs", "normalize"]
 
 
 class Assigner(FunctionPart):

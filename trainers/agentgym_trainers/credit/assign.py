@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from agentgym_trainers.config.sections import Config, CreditOptions
-from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalize
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.losses import importance
 
@@ -15,8 +15,8 @@ from agentgym_trainers.losses import importance
 def assign_credit(batch: Batch, options: CreditOptions) -> Credit:
     """The assigner's credit, normalized if the options say so."""
     credit = ASSIGNERS[options.assigner].function(batch, **options.options)
-    if options.normalise != "none":
-        credit = normalise(credit, batch, population=options.normalise)
+    if options.normalize != "none":
+        credit = normalize(credit, batch, population=options.normalize)
     return credit
 
 

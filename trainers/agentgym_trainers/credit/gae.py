@@ -1,4 +1,4 @@
-"""Credit from a critic: generalised advantage estimation (Schulman et al. 2016, 1506.02438, eq. 16).
+"""Credit from a critic: generalized advantage estimation (Schulman et al. 2016, 1506.02438, eq. 16).
 
 A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V_{t+1} − V_t,  and the critic's target is A_t + V_t.
 

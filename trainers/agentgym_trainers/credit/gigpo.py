@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from agentgym_trainers.data.batch import Batch, Credit
-from agentgym_trainers.data.segments import named, reverse_scan, standardise
+from agentgym_trainers.data.segments import named, reverse_scan, standardize
 
 
 def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Literal["mean", "std"] = "mean") -> Credit:
@@ -19,6 +19,6 @@ def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Litera
     """
     visited_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     return_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
-    episode_M = standardise(batch.return_M, batch.group_M, scale=norm == "std")
-    step_N = standardise(return_N, visited_N, scale=norm == "std")
+    episode_M = standardize(batch.return_M, batch.group_M, scale=norm == "std")
+    step_N = standardize(return_N, visited_N, scale=norm == "std")
     return Credit((episode_M[batch.traj_N] + omega * step_N)[batch.turn_A])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_trainers.data.batch import Batch, Credit
-from agentgym_trainers.data.segments import leave_one_out, reverse_scan, standardise
+from agentgym_trainers.data.segments import leave_one_out, reverse_scan, standardize
 
 
 def reinforce(batch: Batch, *, reward_to_go: bool = False) -> Credit:
@@ -50,7 +50,7 @@ def grpo(batch: Batch, *, eps: float = 1e-6) -> Credit:
     what was collected counts. All-equal rewards: exactly 0.
     """
     alone_M = np.bincount(batch.group_M)[batch.group_M] == 1
-    standard_M = standardise(batch.return_M, batch.group_M, eps=eps)
+    standard_M = standardize(batch.return_M, batch.group_M, eps=eps)
     return Credit(np.where(alone_M, batch.return_M / (1 + eps), standard_M)[batch.traj_A])
 
 
@@ -61,4 +61,4 @@ def dr_grpo(batch: Batch) -> Credit:
     Liu et al. 2025 (Dr. GRPO, 2503.20783) §3.2, to be reduced by "constant". Population: the group's trajectories, each
     once whatever its length. K = 1: 0. Truncated: what was collected counts. All-equal rewards: exactly 0.
     """
-    return Credit(standardise(batch.return_M, batch.group_M, scale=False)[batch.traj_A])
+    return Credit(standardize(batch.return_M, batch.group_M, scale=False)[batch.traj_A])

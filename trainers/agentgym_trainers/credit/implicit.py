@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_trainers.data.batch import Batch, Credit
-from agentgym_trainers.data.segments import leave_one_out, position, reverse_scan, segment_mean, standardise
+from agentgym_trainers.data.segments import leave_one_out, position, reverse_scan, segment_mean, standardize
 
 
 def prime(
@@ -27,7 +27,7 @@ def prime(
     "paper"     x = beta · q;                                       b_i = 1/(K−1) Σ_{k≠i} x̄_k
     "released"  x = coefficient · q / max over the batch of |Σ_{s≥j} q_s|;  x − b = K/(K−1) x − 1/(K−1) Σ_k x̄_k
     Cui et al. 2025 (PRIME, 2502.01456) and released code, which whitens the sum over all tokens afterwards
-    (credit.normalise = "token") and whose scale does not depend on β. Its x − b differs by (x_{i,s} − x̄_i)/(K−1).
+    (credit.normalize = "token") and whose scale does not depend on β. Its x − b differs by (x_{i,s} − x̄_i)/(K−1).
     Population: the group's trajectories but this one, each once, by the mean over its tokens; the released scale is the
     whole batch's. K = 1: 0. Truncated: what was collected counts. All-equal rewards: the outcome's part is exactly 0.
     """
@@ -42,10 +42,10 @@ def prime(
     mean_M = segment_mean(reward_A, traj_A)
     sum_M = np.bincount(group_M, mean_M)[group_M]
     if variant == "released":
-        centred_A = (size_M / others_M)[traj_A] * reward_A - (sum_M / others_M)[traj_A]
+        centered_A = (size_M / others_M)[traj_A] * reward_A - (sum_M / others_M)[traj_A]
     else:
-        centred_A = reward_A - ((sum_M - mean_M) / others_M)[traj_A]
-    process_A = np.where(size_M[traj_A] > 1, reverse_scan(centred_A, traj_A, gamma), 0.0)
+        centered_A = reward_A - ((sum_M - mean_M) / others_M)[traj_A]
+    process_A = np.where(size_M[traj_A] > 1, reverse_scan(centered_A, traj_A, gamma), 0.0)
     return Credit(process_A + leave_one_out(batch.return_M, group_M)[traj_A])
 
 
@@ -67,7 +67,7 @@ def istar(batch: Batch, *, alpha: float = 1.0, beta: float = 0.05, eps: float = 
         first_N = position(batch.traj_N) == 0
         size_M = np.bincount(batch.group_M)[batch.group_M]
         factor_N = np.where(size_M > 1, size_M / np.maximum(size_M - 1, 1), 0.0)[batch.traj_N]
-        centred_N = factor_N * (step_N - segment_mean(step_N[first_N], batch.group_M)[group_N])
-        return Credit((leave_one_out(batch.return_M, batch.group_M)[batch.traj_N] + alpha * centred_N)[batch.turn_A])
-    episode_M = standardise(batch.return_M, batch.group_M, eps=eps)
-    return Credit((episode_M[batch.traj_N] + alpha * standardise(step_N, group_N, eps=eps))[batch.turn_A])
+        centered_N = factor_N * (step_N - segment_mean(step_N[first_N], batch.group_M)[group_N])
+        return Credit((leave_one_out(batch.return_M, batch.group_M)[batch.traj_N] + alpha * centered_N)[batch.turn_A])
+    episode_M = standardize(batch.return_M, batch.group_M, eps=eps)
+    return Credit((episode_M[batch.traj_N] + alpha * standardize(step_N, group_N, eps=eps))[batch.turn_A])

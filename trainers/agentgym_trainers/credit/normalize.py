@@ -1,4 +1,4 @@
-"""Normalisation of finished credit, as a step of its own: no assigner whitens by itself."""
+"""Normalization of finished credit, as a step of its own: no assigner whitens by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import segment_mean, segment_std
 
 
-def normalise(
+def normalize(
     credit: Credit,
     batch: Batch,
     *,

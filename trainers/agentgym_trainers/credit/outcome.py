@@ -25,7 +25,7 @@ def filtered(
     threshold: float = 0.5,
     quantile: float = 0.9,
 ) -> Credit:
-    """Imitate what went well: 1 for every token of a good trajectory, else 0. Filtered behaviour cloning.
+    """Imitate what went well: 1 for every token of a good trajectory, else 0. Filtered behavior cloning.
 
     A_i = 1[success_i], 1[R_i ≥ threshold], or 1[R_i ≥ the batch's quantile of R].
     RFT, ReST^EM (2312.06585); ArCHer's baseline keeps the best tenth. With the objective policy_gradient the loss is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_trainers.data.batch import Batch, Credit
-from agentgym_trainers.data.segments import joined, position, reverse_scan, segment_mean, standardise
+from agentgym_trainers.data.segments import joined, position, reverse_scan, segment_mean, standardize
 
 
 def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
@@ -29,7 +29,7 @@ def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
 
 
 def mt_grpo(batch: Batch, *, gamma: float = 1.0, eps: float = 1e-6) -> Credit:
-    """Each turn's reward standardised among the group's turns of the same index, then summed from the turn on: BIASED.
+    """Each turn's reward standardized among the group's turns of the same index, then summed from the turn on: BIASED.
 
     r̂_{i,t} = (r_{i,t} − mean_t r) / (std_t r + eps);  A_{i,t} = Σ_{k≥t} γ^{k−t} r̂_{i,k}.
     Zeng et al. 2025 (MT-GRPO, 2505.11821), for any number of turns. A turn is compared only with those that got as
@@ -41,4 +41,4 @@ def mt_grpo(batch: Batch, *, gamma: float = 1.0, eps: float = 1e-6) -> Credit:
     index must be equal within.
     """
     at_N = joined(batch.group_M[batch.traj_N], position(batch.traj_N))
-    return Credit(reverse_scan(standardise(batch.reward_N, at_N, eps=eps), batch.traj_N, gamma)[batch.turn_A])
+    return Credit(reverse_scan(standardize(batch.reward_N, at_N, eps=eps), batch.traj_N, gamma)[batch.turn_A])

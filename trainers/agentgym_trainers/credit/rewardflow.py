@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_trainers.data.batch import Batch, Credit
-from agentgym_trainers.data.segments import named, standardise
+from agentgym_trainers.data.segments import named, standardize
 
 ITERATIONS = 500
 """Enough for any path that an episode has; only a cycle of negative values and γ < 1 would go on for ever."""
@@ -32,8 +32,8 @@ def rewardflow(
     scale = norm == "std"
     node_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     flow_N = np.where(batch.last_N, batch.reward_N, np.roll(_flow(batch, node_N, gamma)[node_N], -1))
-    episode_M = standardise(batch.return_M, batch.group_M, scale=scale)
-    step_N = standardise(flow_N, node_N, scale=scale)
+    episode_M = standardize(batch.return_M, batch.group_M, scale=scale)
+    step_N = standardize(flow_N, node_N, scale=scale)
     return Credit((episode_M[batch.traj_N] + omega * step_N)[batch.turn_A])
 
 

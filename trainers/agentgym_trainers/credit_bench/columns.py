@@ -100,7 +100,7 @@ class Columns:
         learner = Learner(
             self.parts.model, self.trainer.config.optim, temperature=self.parts.sampling.temperature, value=value
         )
-        optimiser = torch.optim.AdamW(value.parameters(), lr=value.options.lr, betas=(0.9, 0.99), weight_decay=0.0)
+        optimizer = torch.optim.AdamW(value.parameters(), lr=value.options.lr, betas=(0.9, 0.99), weight_decay=0.0)
         errors = []
         for _ in range(self.passes):
             for number in rng.permutation(len(batches)).tolist():
@@ -109,12 +109,12 @@ class Columns:
                 credit = Credit(reverse_scan(batch.reward_N, batch.traj_N, 1.0)[batch.turn_A])
                 for keep_M in np.array_split(rng.permutation(len(batch.group_M)), 2):
                     _, kept, targets = select(batch, rows, credit, keep_M)
-                    errors.append(self._fit(value, optimiser, kept, targets.advantage_A))
+                    errors.append(self._fit(value, optimizer, kept, targets.advantage_A))
         self.told[name] = {"loss": float(np.mean(errors[-2 * len(batches) :])), "seconds": process_time() - began}
         seen = learner.annotate(context.batch, context.rows)
         return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
 
-    def _fit(self, value: Critic, optimiser: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
+    def _fit(self, value: Critic, optimizer: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
         """One step on some trajectories; the mean loss of a token."""
         total = 0.0
         for part in micro_batches(rows, self.parts.tokens_per_micro_batch):
@@ -124,8 +124,8 @@ class Columns:
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(value.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return total
 
 

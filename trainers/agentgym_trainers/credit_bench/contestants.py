@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.option_errors import sentence
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import ASSIGNERS, normalise
+from agentgym_trainers.credit import ASSIGNERS, normalize
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.recipe import recipe_names, resolve
@@ -24,7 +24,7 @@ from agentgym_trainers.validate import ALWAYS, VALUES
 
 MEASURED = frozenset({"mc_value_N", "mc_after_N", "mc_se_N"})
 """Columns that branching gives."""
-FAVOURITES = {"q_minus_v": "twin"}
+FAVORITES = {"q_minus_v": "twin"}
 """The kind of signal, where several would do and none has the assigner's name."""
 
 
@@ -35,7 +35,7 @@ class Contestant:
     name: str
     assigner: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    normalise: str = "none"
+    normalize: str = "none"
     signals: Mapping[str, BaseModel] = field(default_factory=dict)
     """Options by kind."""
     shaping: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -62,8 +62,8 @@ class Contestant:
         """Its credit on a batch that has every column it needs."""
         batch = self.shaped(batch)
         credit = ASSIGNERS[self.assigner].function(batch, **self.options)
-        if self.normalise != "none":
-            credit = normalise(credit, batch, population=self.normalise)  # type: ignore[arg-type]
+        if self.normalize != "none":
+            credit = normalize(credit, batch, population=self.normalize)  # type: ignore[arg-type]
         return credit
 
 
@@ -90,7 +90,7 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
     for name, config in shaped.items():
         credit = config.credit
         found.append(
-            Contestant(name, credit.assigner, credit.options, credit.normalise, config.signals, config.shaping)
+            Contestant(name, credit.assigner, credit.options, credit.normalize, config.signals, config.shaping)
         )
     return [c for c in found if not only or c.name.removesuffix(", measured V") in only]
 
@@ -127,7 +127,7 @@ def _signals_of(name: str, shipped: Mapping[str, Config]) -> tuple[dict[str, Bas
         if told is not None:
             kind = next(kind for c in uses for kind in givers if c.signals.get(kind) is told)
         elif givers:
-            kind = next((k for k in givers if k in (name, FAVOURITES.get(name))), givers[0])
+            kind = next((k for k in givers if k in (name, FAVORITES.get(name))), givers[0])
             try:
                 told = SIGNALS[kind].options()
             except ValidationError as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Batch:
-    """Flat arrays of one optimiser batch. Index columns point one level up: `turn_A` into N, `traj_N` into M, `group_M`
+    """Flat arrays of one optimizer batch. Index columns point one level up: `turn_A` into N, `traj_N` into M, `group_M`
     into G."""
 
     group_M: np.ndarray

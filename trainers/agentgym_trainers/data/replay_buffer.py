@@ -5,7 +5,7 @@
     draw       once attempts with R > P50 outnumber trigger · size: those with Ã = R − P50 ≥ 0, a power of two of them
                drawn at random, and the buffer is empty again
 
-What is drawn is one optimiser batch of its own. Returns are the environment's, before shaping: a bonus that fades would
+What is drawn is one optimizer batch of its own. Returns are the environment's, before shaping: a bonus that fades would
 drag the median behind it.
 """
 

@@ -32,7 +32,7 @@ def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
 
     r_t = alpha c_t + beta g_t, g_t = 1 where the environment executed the action.
     Wang et al. 2025 (SPA-RL, 2505.20732). The head was fitted to Σ_t c_t = R, so adding R again would count it twice;
-    only the sum of c over a trajectory is fitted, how it is spread comes from the head's generalisation. The last turn
+    only the sum of c over a trajectory is fitted, how it is spread comes from the head's generalization. The last turn
     is a turn like any other (the released code weighs turn t of T by T − t − 1).
     """
     return alpha * batch.x["progress_c_N"] + beta * batch.x["valid_N"]

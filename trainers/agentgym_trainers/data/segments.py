@@ -21,12 +21,12 @@ def segment_std(x: np.ndarray, index: np.ndarray, ddof: int) -> np.ndarray:
     return np.sqrt(np.bincount(index, square) / np.maximum(np.bincount(index) - ddof, 1))
 
 
-def standardise(
+def standardize(
     x: np.ndarray, index: np.ndarray, *, scale: bool = True, ddof: int = 1, eps: float = 1e-6
 ) -> np.ndarray:
     """(x − mean) / (std + eps) within each segment, or x − mean without `scale`. Equal numbers give 0."""
-    centred = x - segment_mean(x, index)[index]
-    return centred / (segment_std(x, index, ddof)[index] + eps) if scale else centred
+    centered = x - segment_mean(x, index)[index]
+    return centered / (segment_std(x, index, ddof)[index] + eps) if scale else centered
 
 
 def reverse_scan(x: np.ndarray, index: np.ndarray, decay: float) -> np.ndarray:
@@ -62,4 +62,4 @@ def named(index: np.ndarray, names: np.ndarray) -> np.ndarray:
 def leave_one_out(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """x − the mean of the others of its segment; 0 where there are no others, and where all are equal."""
     size = np.bincount(index)[index]
-    return size / np.maximum(size - 1, 1) * standardise(x, index, scale=False)
+    return size / np.maximum(size - 1, 1) * standardize(x, index, scale=False)

@@ -117,7 +117,7 @@ def rows_of(trajectory: Trajectory, index: int, first_token: int) -> list[Row]:
 
 
 def select(batch: Batch, rows: Sequence[Row], credit: Credit, keep_M: np.ndarray) -> tuple[Batch, list[Row], Credit]:
-    """The same three for the trajectories in `keep_M`, as an optimiser batch of its own."""
+    """The same three for the trajectories in `keep_M`, as an optimizer batch of its own."""
     keep_M = np.sort(keep_M)
     part, kept_N, kept_A = batch.select(keep_M)
     kept = {"_N": kept_N, "_A": kept_A}

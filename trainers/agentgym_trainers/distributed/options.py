@@ -18,7 +18,7 @@ class RayOptions(BaseModel):
 
     kind: Literal["ray"]
     learners: int = Field(default=1, gt=0)
-    """Processes that learn; each keeps a slice of every weight, gradient and optimiser state (FSDP2)."""
+    """Processes that learn; each keeps a slice of every weight, gradient and optimizer state (FSDP2)."""
     learner_cpus: float = Field(default=1.0, gt=0)
     learner_gpus: int = Field(default=0, ge=0, le=1)
     workers: int = Field(default=1, gt=0)

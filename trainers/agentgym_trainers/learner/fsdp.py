@@ -1,4 +1,4 @@
-"""FSDP2: every process keeps a slice of each weight, gradient and optimiser state; a layer is whole while it computes.
+"""FSDP2: every process keeps a slice of each weight, gradient and optimizer state; a layer is whole while it computes.
 
 Gradients are sums over all rows, as with whole weights, and not means over processes. All processes must forward
 equally often, since each forward gathers slices from all: who has fewer micro-batches forwards idle ones.
@@ -56,7 +56,7 @@ def shard(
 
 def _shard(module: Any, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
     # Also what is outside all layers is sliced again after a forward: one without a backward pass, as of a reference,
-    # would else leave whole weights behind, which a step of the optimiser makes stale.
+    # would else leave whole weights behind, which a step of the optimizer makes stale.
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)  # a factor of its own is NCCL's alone
@@ -90,7 +90,7 @@ def shard_state_dict(state: Mapping[str, Any], like: Mapping[str, Tensor]) -> di
 
 
 def shard_optimizer_state_dict(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The same of an optimiser's state: what has a parameter's shape is sliced like it."""
+    """The same of an optimizer's state: what has a parameter's shape is sliced like it."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     kept = {
         i: {name: _sliced(entry, parameters[i]) for name, entry in entries.items()}

@@ -1,4 +1,4 @@
-"""The learner: forwards rows, adds up losses, takes optimiser steps. It does not know the names of methods.
+"""The learner: forwards rows, adds up losses, takes optimizer steps. It does not know the names of methods.
 
 Shapes: A action tokens, N turns, M trajectories of the batch; a leading lower-case name says "of these rows".
 """
@@ -46,7 +46,7 @@ class ForwardOutput:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """One optimiser batch, and what of it is the same for all its micro-batches."""
+    """One optimizer batch, and what of it is the same for all its micro-batches."""
 
     batch: Batch
     credit: Credit
@@ -54,7 +54,7 @@ class LossInputs:
     weights_A: np.ndarray
     """Of the objective: the reducer's, times the corrector's."""
     plain_A: np.ndarray
-    """Of the regularisers: the reducer's. A token too old to learn from is still held by the KL."""
+    """Of the regularizers: the reducer's. A token too old to learn from is still held by the KL."""
     value_parts: tuple[np.ndarray, np.ndarray] | None
     gradient_A: Tensor | None
     """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
@@ -70,7 +70,7 @@ class LossInputs:
 
 
 class Learner(TrainStep):
-    """A policy, perhaps a critic, perhaps a frozen reference, and their optimiser."""
+    """A policy, perhaps a critic, perhaps a frozen reference, and their optimizer."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Learner(TrainStep):
         return logprob_A
 
     def imitate(self, rows: Sequence[Row], weights_A: np.ndarray) -> dict[str, float]:
-        """One optimiser step of cross-entropy on the rows' action tokens; `weights_A` as from `token_weights`."""
+        """One optimizer step of cross-entropy on the rows' action tokens; `weights_A` as from `token_weights`."""
         total = 0.0
         for part in self._mine(rows):
             outputs = self._forward(part, critic=False)
@@ -183,7 +183,7 @@ class Learner(TrainStep):
         return self._stepped(self.processes.add({"loss/cross_entropy": total}))
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
-        """One optimiser step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
+        """One optimizer step on this whole batch, however many micro-batches it takes. Returns mean metrics."""
         parts = self._mine(rows)
         task, sums = self._task(batch, credit, options, parts)
         largest = set()
@@ -201,7 +201,7 @@ class Learner(TrainStep):
         return self._stepped(self.processes.add(sums, sorted(largest)))
 
     def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
-        """One optimiser step of the critic alone, whose trunk is its own, on this whole batch."""
+        """One optimizer step of the critic alone, whose trunk is its own, on this whole batch."""
         value_parts = _targets(batch, credit)
         assert self.value is not None
         assert value_parts is not None
@@ -218,7 +218,7 @@ class Learner(TrainStep):
     def _task(
         self, batch: Batch, credit: Credit, options: LossOptions, parts: list[list[Row]]
     ) -> tuple[LossInputs, dict[str, float]]:
-        """The optimiser batch, and the metrics of an objective that sees it whole."""
+        """The optimizer batch, and the metrics of an objective that sees it whole."""
         plain_A = losses.token_weights(batch, options.reducer, options.reducer_length)
         weights_A = plain_A if credit.weight_A is None else plain_A * credit.weight_A
         value_parts = _targets(batch, credit) if self.value is not None else None
@@ -292,7 +292,7 @@ class Learner(TrainStep):
         """How far learner and engine are apart at tokens of the newest weights, and entropy by turn.
 
         "prob_error" is the mean of exp|ℓ − ℓ_engine|, "mismatch_kl" k3 of KL(engine ‖ learner): 1 and 0 where both
-        compute the same distribution. They say so of the engine only before the first optimiser step of an update.
+        compute the same distribution. They say so of the engine only before the first optimizer step of an update.
         """
         index, batch = outputs.index, task.batch
         change = outputs.logprob.detach().cpu().double().numpy() - batch.logprob_A[index]
@@ -313,7 +313,7 @@ class Learner(TrainStep):
         }
 
     def _stepped(self, told: dict[str, float]) -> dict[str, float]:
-        """The metrics of an optimiser batch, with those of its step."""
+        """The metrics of an optimizer batch, with those of its step."""
         return {**told, **self._step(all(math.isfinite(x) for name, x in told.items() if name.startswith("loss/")))}
 
     def _step(self, finite: bool = True) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""An optimiser batch whose loss or gradient is not finite: nothing is learned, it is kept, and it says where from."""
+"""An optimizer batch whose loss or gradient is not finite: nothing is learned, it is kept, and it says where from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dump_nonfinite_batch(
     given = {"batch": asdict(batch), "credit": asdict(credit), "rows": [asdict(row) for row in rows]}
     torch.save({**_tensors(given), "metrics": dict(told), "parameters": list(parameters)}, path)
     return (
-        f"step {step}: loss or gradient is not finite, so nothing was learned from an optimiser batch of "
+        f"step {step}: loss or gradient is not finite, so nothing was learned from an optimizer batch of "
         f"{len(batch.group_M)} attempts: {first_nonfinite(batch, credit, told, parameters)}. The batch is in {path}"
     )
 

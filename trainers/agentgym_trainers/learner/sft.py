@@ -46,7 +46,7 @@ def read_demonstrations(path: Path, count: int) -> list[Trajectory]:
 def imitate(
     learner: Learner, demonstrations: Sequence[Trajectory], options: SFTOptions, seed: int
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Minimise the cross-entropy of the demonstrations' replies; yields (step, metrics) after each step."""
+    """Minimize the cross-entropy of the demonstrations' replies; yields (step, metrics) after each step."""
     batch, rows, _ = collate([Group((trajectory,)) for trajectory in demonstrations])
     by_trajectory: dict[int, list[Row]] = {}
     for row in rows:

@@ -1,9 +1,9 @@
 """Losses: pure torch functions, and the weights that sum them.
 
-    loss = Σ_A w_A · loss_A,   w = token_weights(whole optimiser batch, mode)
+    loss = Σ_A w_A · loss_A,   w = token_weights(whole optimizer batch, mode)
 
 The weights hold every denominator, so micro-batches simply add up. An objective whose unit is larger than a token sees
-the whole optimiser batch at once; the learner takes its exact gradient in two passes (`learner.whole_batch_gradient`).
+the whole optimizer batch at once; the learner takes its exact gradient in two passes (`learner.whole_batch_gradient`).
 
 An objective's options are the keyword-only parameters of its function. To add one, write the function and add it here.
 """
@@ -45,10 +45,10 @@ __all__ = [
 class Objective(FunctionPart):
     """Unit "token": (logprob_A, old_logprob_A, advantage_A, *, options) -> (loss_A, metrics), of any tokens. Larger
     units: (logprob_A, old_logprob_A, batch, advantage_A, weights_A, *, options) -> (scalar, metrics), of a whole
-    optimiser batch. Metrics are detached scalars: maxima where the name ends in "max", else means."""
+    optimizer batch. Metrics are detached scalars: maxima where the name ends in "max", else means."""
 
     unit: Literal["token", "turn", "trajectory", "pair", "group"] = "token"
-    """What a single term of the loss is of. Optimiser batches of pairs and groups are cut between groups."""
+    """What a single term of the loss is of. Optimizer batches of pairs and groups are cut between groups."""
     option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
     """Further needs, which depend on the options."""
 

@@ -1,6 +1,6 @@
 """Correctors: what each token's loss weighs for having been sampled by other weights, or by another precision.
 
-ratio = π_prox / π_behaviour: the policy as the trainer computes it when an update begins, over the one that sampled.
+ratio = π_prox / π_behavior: the policy as the trainer computes it when an update begins, over the one that sampled.
 The objective's ratio is then π_θ / π_prox ("decoupled" PPO, AReaL 2505.24298), and the weight multiplies its loss.
 Weights are numbers without gradient. They never change a denominator: a token of weight 0 counts as one all the same.
 """
@@ -54,7 +54,7 @@ class CorrectOptions(BaseModel):
 
 def correct(
     prox_A: np.ndarray,
-    behaviour_A: np.ndarray,
+    behavior_A: np.ndarray,
     batch: Batch,
     *,
     kind: Kind = "tis",
@@ -67,13 +67,13 @@ def correct(
 ) -> tuple[np.ndarray, dict[str, float]]:
     """float64[A], what each token's loss is multiplied by, and metrics.
 
-    `prox_A`, `behaviour_A`: log-probabilities. Population: the tokens of the turn or trajectory where `level` says so.
+    `prox_A`, `behavior_A`: log-probabilities. Population: the tokens of the turn or trajectory where `level` says so.
     TIS: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". MIS:
     Liu, Li et al. 2025, "When speed kills stability". IcePop: Ring-1T's report, 2025. AReaL's default as released
     applies no weight at all; this one is applied whenever a recipe names it.
     `max_staleness` reads `version_A` and `version`, that of the present weights (default: the newest in the batch).
     """
-    log_ratio_A = np.asarray(prox_A, np.float64) - np.asarray(behaviour_A, np.float64)
+    log_ratio_A = np.asarray(prox_A, np.float64) - np.asarray(behavior_A, np.float64)
     index_A = {"token": np.arange(len(log_ratio_A)), "turn": batch.turn_A, "trajectory": batch.traj_A}[level]
     count = np.maximum(np.bincount(index_A), 1)
     log_U = np.bincount(index_A, log_ratio_A, minlength=len(count))
@@ -96,18 +96,18 @@ def correct(
 
 
 def apply(
-    options: CorrectOptions, prox_A: np.ndarray, behaviour_A: np.ndarray, batch: Batch, version: int | None = None
+    options: CorrectOptions, prox_A: np.ndarray, behavior_A: np.ndarray, batch: Batch, version: int | None = None
 ) -> tuple[np.ndarray, dict[str, float]]:
     """`correct` with a recipe's options."""
     low, high = options.band
     return correct(
-        prox_A, behaviour_A, batch, kind=options.kind, level=options.level, cap=options.cap, low=low, high=high,
+        prox_A, behavior_A, batch, kind=options.kind, level=options.level, cap=options.cap, low=low, high=high,
         max_staleness=options.max_staleness, version=version,
     )  # fmt: skip
 
 
 def _metrics(weight_A: np.ndarray, log_ratio_A: np.ndarray, capped_A: np.ndarray | None) -> dict[str, float]:
-    """`k1`, `k3`: KL(behaviour ‖ prox) by two estimators; the tokens are behaviour's. `effective`: (Σw)² / (A Σw²)."""
+    """`k1`, `k3`: KL(behavior ‖ prox) by two estimators; the tokens are behavior's. `effective`: (Σw)² / (A Σw²)."""
     square = float((weight_A**2).sum())
     bounded = np.clip(log_ratio_A, -MAX_LOG_RATIO, MAX_LOG_RATIO)
     return {

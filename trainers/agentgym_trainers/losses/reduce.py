@@ -1,4 +1,4 @@
-"""Reducers: what each token's loss weighs in the sum. Computed once on the WHOLE optimiser batch.
+"""Reducers: what each token's loss weighs in the sum. Computed once on the WHOLE optimizer batch.
 
 Every mode is a mean over something, so the denominators are counts of the whole batch, and the gradient does not depend
 on how the batch is cut into micro-batches.

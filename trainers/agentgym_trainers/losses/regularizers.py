@@ -1,4 +1,4 @@
-"""Regularisers: a penalty for each action token, to be scaled, added to the objective and reduced like it."""
+"""Regularizers: a penalty for each action token, to be scaled, added to the objective and reduced like it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kl(logprob_A: Tensor, ref_logprob_A: Tensor, estimator: Literal["k1", "k2", 
 
 
 def entropy(entropy_A: Tensor) -> Tensor:
-    """−H: minimising it keeps the policy spread. H is each token's entropy over the vocabulary, with gradient."""
+    """−H: minimizing it keeps the policy spread. H is each token's entropy over the vocabulary, with gradient."""
     return -entropy_A
 
 

@@ -1,4 +1,4 @@
-"""Objectives whose ratio is a turn's or a trajectory's: they read the whole optimiser batch."""
+"""Objectives whose ratio is a turn's or a trajectory's: they read the whole optimizer batch."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def clip_cov(
 
     cov_j = (A_j − mean A)(ℓ_j − mean ℓ); of the tokens with cov_low < cov < cov_high that PPO's clip leaves alone,
     ⌊fraction · A⌋ lose their loss. Cui et al. 2025 (Clip-Cov, 2505.22617); on replay in SPEAR (2509.22601).
-    Population of both means: all tokens of the optimiser batch. On policy with fraction = 0: the policy gradient.
+    Population of both means: all tokens of the optimizer batch. On policy with fraction = 0: the policy gradient.
 
     Which of them is a rule, not a draw: those whose recorded log-probability, hashed with `seed`, is smallest. It is as
     good as random, needs no generator to carry and to restore, and picks the same tokens in whatever order they come.
@@ -149,7 +149,7 @@ def clip_cov(
 
 
 def hashed(logprob: np.ndarray, seed: int) -> np.ndarray:
-    """uint64: the bits of each float32, mixed with the seed (splitmix64's finaliser: every bit decides every bit)."""
+    """uint64: the bits of each float32, mixed with the seed (splitmix64's finalizer: every bit decides every bit)."""
     x = np.asarray(logprob, np.float32).view(np.uint32).astype(np.uint64)
     x += np.array([seed * 0x9E3779B97F4A7C15 % 2**64], np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

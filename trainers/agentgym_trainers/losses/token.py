@@ -53,7 +53,7 @@ def awr(
 
     Advantage-weighted regression; Baheti et al. 2024 (A-LoL, 2305.14718) without a reference ("none") or with token
     ratios to the policy that the tokens are from. `a_lol` has its sequence ratios. With advantages of 0 and 1 it is
-    filtered behaviour cloning. Population: none. On policy: the policy gradient of the positive part of A.
+    filtered behavior cloning. Population: none. On policy: the policy gradient of the positive part of A.
     """
     weight, seen = torch.ones_like(logprob_A), {}
     if ratio == "token":

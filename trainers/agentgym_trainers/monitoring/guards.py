@@ -50,7 +50,7 @@ class GuardOptions(BaseModel):
 
     max_kl: float | None = Field(default=None, gt=0)
     """Ends a step's epochs once the log-probabilities of a trajectory's tokens, summed, have moved by more than this
-    (|KL(sampling policy ‖ present one)|, mean over the optimiser batch). LOOP has 20."""
+    (|KL(sampling policy ‖ present one)|, mean over the optimizer batch). LOOP has 20."""
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class Guards:
         return metrics if due else {}
 
     def after_batch(self, metrics: Mapping[str, float], batch: Batch) -> bool:
-        """True once the step's epochs should end. "policy/log_ratio" is the mean over the optimiser batch's action
+        """True once the step's epochs should end. "policy/log_ratio" is the mean over the optimizer batch's action
         tokens of ℓ − ℓ_old; summed over a trajectory and negated it is the k1 estimate of the KL."""
         if self.options.max_kl is None:
             return False

@@ -1,4 +1,4 @@
-"""bfloat16: weights and their optimiser's state are float32, what they compute is rounded to eight bits.
+"""bfloat16: weights and their optimizer's state are float32, what they compute is rounded to eight bits.
 
 The learner's forwards run under autocast. The in-process engine has a copy whose weights are bfloat16, as any engine
 would; how far the two are apart is the metric policy/engine_gap.

@@ -28,7 +28,7 @@ class DataParallel:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None = None) -> DataParallel:
-        """Of an initialised group (None: the default one)."""
+        """Of an initialized group (None: the default one)."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     def share(self, rows: Sequence[T]) -> list[T]:

@@ -4,7 +4,7 @@ With `agentgym_environments.games.exploitability` it tells how much a trained po
 
     tree = kuhn_poker()
     told = action_probabilities(learner, ChatTemplate(tokenizer), spec, harness, views(tree).values())
-    exploitability(tree, normalised(told))
+    exploitability(tree, normalized(told))
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def action_probabilities(
     return found
 
 
-def normalised(told: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def normalized(told: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """The probabilities given that the reply is one of the legal actions."""
     sums = {place: sum(chances.values()) for place, chances in told.items()}
     return {place: {action: p / sums[place] for action, p in chances.items()} for place, chances in told.items()}

@@ -1,4 +1,4 @@
-"""Prompt tokens: append-only, and never re-tokenised once sampled.
+"""Prompt tokens: append-only, and never re-tokenized once sampled.
 
 The next prompt is the last prompt, the sampled tokens, and whatever the chat template writes after them:
 
@@ -63,7 +63,7 @@ class ChatTemplate:
             raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error
 
     def encode(self, text: str, after: int | None = None) -> tuple[int, ...]:
-        """Token ids of rendered text: special tokens are recognised, none are added.
+        """Token ids of rendered text: special tokens are recognized, none are added.
 
         `after` is the token before: where a text begins, or follows a special token, some tokenizers write or swallow
         a space.

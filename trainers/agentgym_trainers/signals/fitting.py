@@ -1,4 +1,4 @@
-"""What learned signals share: their optimiser, what a trajectory came to, and figures of calibration."""
+"""What learned signals share: their optimizer, what a trajectory came to, and figures of calibration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FitOptions(BaseModel):
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
     epochs: int = Field(default=1, gt=0)
-    """Optimiser steps on each batch."""
+    """Optimizer steps on each batch."""
     fit_first: bool = False
     """Fit before the batch is annotated. Unset, credit is what the signal said before it had seen these outcomes."""
 

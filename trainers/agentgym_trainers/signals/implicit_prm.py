@@ -54,7 +54,7 @@ class PRMOptions(FitOptions):
 
 
 class ImplicitPRM(Signal):
-    """φ, what it is compared with, and φ's optimiser."""
+    """φ, what it is compared with, and φ's optimizer."""
 
     def __init__(self, options: PRMOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
@@ -67,7 +67,7 @@ class ImplicitPRM(Signal):
             if model is not None:
                 use_packed_attention(model)
         self.processes = parts.processes
-        self.optimiser = SignalOptimizer(self.model.parameters(), options, parts.processes)
+        self.optimizer = SignalOptimizer(self.model.parameters(), options, parts.processes)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """prm_A, and prm_ref_A, which `fit` then need not compute."""
@@ -95,16 +95,16 @@ class ImplicitPRM(Signal):
             loss, seen = backward_whole_batch(
                 self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes
             )
-            norm = self.optimiser.step()
+            norm = self.optimizer.step()
             told = told or {"loss": loss, "grad_norm": norm, **seen}
         return told
 
     def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def _reference_A(self, context: SignalContext) -> np.ndarray:
         """φ's own beginning; or the policy before this step's update, or else as it acted."""

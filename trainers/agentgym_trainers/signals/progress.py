@@ -49,7 +49,7 @@ class ProgressOptions(FitOptions):
 
 
 class ProgressHead(Signal):
-    """f, the optimiser that trains it online, and the constant that it starts from."""
+    """f, the optimizer that trains it online, and the constant that it starts from."""
 
     def __init__(self, options: ProgressOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
@@ -61,7 +61,7 @@ class ProgressHead(Signal):
         nn.init.zeros_(self.head.bias)
         trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
         self.processes = parts.processes
-        self.optimiser = SignalOptimizer(trained, options, parts.processes)
+        self.optimizer = SignalOptimizer(trained, options, parts.processes)
         self.started = False
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
@@ -96,7 +96,7 @@ class ProgressHead(Signal):
                 loss_of,
                 self.processes,
             )
-            norm = self.optimiser.step()
+            norm = self.optimizer.step()
             told = told or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
         return told
 
@@ -117,14 +117,14 @@ class ProgressHead(Signal):
         trunk = self.trunk.state_dict() if self.options.trunk == "own" else None
         return {
             "head": self.head.state_dict(), "trunk": trunk,
-            "optimiser": self.optimiser.state_dict(), "started": self.started,
+            "optimizer": self.optimizer.state_dict(), "started": self.started,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head.load_state_dict(state["head"])
         if state["trunk"] is not None:
             self.trunk.load_state_dict(state["trunk"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.started = state["started"]
 
     def _start(self, context: SignalContext) -> None:

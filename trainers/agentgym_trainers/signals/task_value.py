@@ -35,7 +35,7 @@ class InstructionOptions(ReadoutOptions, FitOptions):
 
 
 class InstructionValue(Signal):
-    """The head, its frozen trunk, and its optimiser."""
+    """The head, its frozen trunk, and its optimizer."""
 
     def __init__(self, options: InstructionOptions, parts: SignalDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
@@ -43,7 +43,7 @@ class InstructionValue(Signal):
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(False)
         use_packed_attention(self.trunk)
         self.head = Readout(self.trunk.config.hidden_size, options).to(self.trunk.device)
-        self.optimiser = SignalOptimizer(self.head.parameters(), options)
+        self.optimizer = SignalOptimizer(self.head.parameters(), options)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """inst_value_M: the same for every attempt at one task."""
@@ -60,17 +60,17 @@ class InstructionValue(Signal):
             out = self.head(features_MH)
             loss = self.head.loss(out, as_tensor(outcome_M, out)).mean()
             loss.backward()
-            norm = self.optimiser.step()
+            norm = self.optimizer.step()
             said_M = self.head.read(out.detach()).cpu().numpy()
             told = told or {"loss": loss.item(), "grad_norm": norm, **calibration(said_M, outcome_M)}
         return told
 
     def state_dict(self) -> dict[str, Any]:
-        return {"head": self.head.state_dict(), "optimiser": self.optimiser.state_dict()}
+        return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head.load_state_dict(state["head"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def _features_MH(self, context: SignalContext) -> Tensor:
         """The trunk's state after each trajectory's first prompt; every distinct prompt is computed once."""

@@ -113,7 +113,7 @@ def reconcile(asked: PromptRequest, nodes: Sequence[CallNode], end: str) -> Plac
 
 
 def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], told: Place) -> Place:
-    """`told` is where the text alone would go on; deeper than what the tokens continue, it is only tokenised anew."""
+    """`told` is where the text alone would go on; deeper than what the tokens continue, it is only tokenized anew."""
     for alike in _deepest_first(nodes):
         if told.node is not None and alike[0].depth < told.node.depth:
             break

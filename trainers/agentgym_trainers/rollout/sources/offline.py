@@ -35,7 +35,7 @@ class OfflineOptions(KindOptions):
     kind: Literal["offline"] = "offline"
     path: str | None = None
     """JSON lines of trajectories, as a run or an evaluation leaves them; None plays them with the policy as RL began.
-    Episodes of one task and seed are a group. Replies without tokens are tokenised, and scored by that policy."""
+    Episodes of one task and seed are a group. Replies without tokens are tokenized, and scored by that policy."""
     groups: int = Field(default=64, gt=0)
     """Tasks of a set that is played; each has rollout.group_size attempts."""
     refresh_every: int | None = Field(default=None, gt=0)
@@ -161,7 +161,7 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
 
 
 def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
-    """The episode with tokens. Those that nobody sampled here are tokenised as a warm-up's are, and have the present
+    """The episode with tokens. Those that nobody sampled here are tokenized as a warm-up's are, and have the present
     policy's log-probabilities, so that its ratio to them begins at 1."""
     if trajectory.branches:
         return trajectory

@@ -9,7 +9,7 @@ actor is trained on fresh actions at replayed states with A = min_i Q_i − min_
 of differences). The paper's offline variant regresses V on the buffer's actions by IQL's expectile instead:
 |κ − 1[u < 0]| u², u = Q̄_i(s, a) − V_i(s).
 
-As released: one optimiser step a critic "epoch", on fresh draws from the buffer, then Polyak. Different on purpose: the
+As released: one optimizer step a critic "epoch", on fresh draws from the buffer, then Polyak. Different on purpose: the
 fresh actions of an iteration are sampled once, for a pool of replayed states that all its steps draw from; the stop
 token belongs to the action; a cut episode bootstraps.
 
@@ -55,7 +55,7 @@ class CriticOptions(BaseModel):
     pool: int = Field(default=1024, gt=0)
     """Turns drawn from the buffer an iteration, a fresh action sampled at each."""
     updates: int = Field(default=50, gt=0)
-    """Optimiser steps an iteration, each on `batch` draws from the pool."""
+    """Optimizer steps an iteration, each on `batch` draws from the pool."""
     batch: int = Field(default=256, gt=0)
     warmup: int = Field(default=10, ge=0)
     """RL steps at the start in which only the critic learns: until then q_N and v_N are 0."""
@@ -158,7 +158,7 @@ class Features(NamedTuple):
 
 
 class TwinCritic:
-    """Encoder, heads, their slow copies and the optimiser. A frozen encoder has no copy: it is its own."""
+    """Encoder, heads, their slow copies and the optimizer. A frozen encoder has no copy: it is its own."""
 
     def __init__(self, encoder: Any, options: CriticOptions, budget: int, optimizer: Any = None) -> None:
         """`encoder` maps reads to [.., encoder.width]; `budget`: tokens a forward; `optimizer` makes one of parameters
@@ -190,7 +190,7 @@ class TwinCritic:
         return metrics | {"calibration": steps[-1]["calibration"], "skipped": sum(step["skipped"] for step in steps)}
 
     def update(self, examples: CriticExamples, seen: Features | None = None) -> dict[str, float]:
-        """One optimiser step on the mean over these turns, then Polyak. `seen`: their features, where fixed."""
+        """One optimizer step on the mean over these turns, then Polyak. `seen`: their features, where fixed."""
         turns, size = examples.turns, len(examples.turns)
         fixed = seen if seen is not None else self.see(examples)
         done = torch.tensor([t.done for t in turns], device=fixed.state.device)
