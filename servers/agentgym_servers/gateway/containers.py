@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentgym_servers.gateway.errors import BadImage, NoEngine
+from agentgym_servers.gateway.errors import BadImage, NoEngine, NotStarted
 from agentgym_servers.gateway.schemas import ContainerLimits, Registration
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Image:
         try:
             container, url = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            with contextlib.suppress(BadImage, NoEngine):
+            with contextlib.suppress(BadImage, NotStarted, NoEngine):
                 container, _ = await starting
                 await self.engine.run(lambda _: _remove(container))
             raise
@@ -228,6 +228,7 @@ def _fetch(client: Any, image: str) -> None:
 
 
 def _url(container: Any, port: int, *, published: bool) -> str:
+    """Address of the container's server. Raises NotStarted for a container that has ended already, and so has none."""
     container.reload()
     settings = container.attrs["NetworkSettings"]
     if published:
@@ -238,7 +239,7 @@ def _url(container: Any, port: int, *, published: bool) -> str:
         for network in settings["Networks"].values():
             if network["IPAddress"]:
                 return f"http://{network['IPAddress']}:{port}"
-    raise BadImage(f"the container ended at once. {_how_ended(container) or ''}")
+    raise NotStarted(f"the container has no address: {_how_ended(container) or 'it runs, and is on no network'}")
 
 
 def _how_ended(container: Any) -> str | None:

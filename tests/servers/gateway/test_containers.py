@@ -17,8 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from agentgym_servers.gateway.containers import GATEWAY_LABEL
+from agentgym_servers.gateway.containers import GATEWAY_LABEL, _url
 from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.errors import NotStarted
 
 from .conftest import Api, eventually, gateway_in_thread, gateway_process
 
@@ -173,6 +174,18 @@ def test_a_container_that_does_not_serve_says_why_and_is_removed(mine, tmp_path,
         assert message in reply.json()["message"]
         assert mine() == []
         assert gateway.registry.envs() == []
+
+
+def test_an_ended_container_has_no_address_and_says_how_it_ended(engine):
+    """A container may end before its address is read, and after: the error is the same."""
+    container = engine.containers.run("python:3.11-slim-bookworm", detach=True)
+    try:
+        container.wait()
+        for published in (True, False):
+            with pytest.raises(NotStarted, match="ended with status 0"):
+                _url(container, 8000, published=published)
+    finally:
+        container.remove(force=True)
 
 
 def test_a_gateway_killed_during_a_check_removes_the_container(mine, tmp_path):
