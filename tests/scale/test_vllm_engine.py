@@ -407,14 +407,15 @@ def processes_naming(text: str) -> list[int]:
     return found
 
 
-def kill_vllm(in_process: bool, folder: Path) -> None:
-    """The engine's own: its server with all that belongs to it, or what runs the model."""
+def signal_vllm(number: signal.Signals, in_process: bool, folder: Path) -> None:
+    """To the engine's own: its server with all that belongs to it, or what runs the model."""
     if in_process:
         (core,) = multiprocessing.active_children()
-        core.kill()
+        assert core.pid is not None
+        os.kill(core.pid, number)
     else:
         (server,) = processes_naming(f"vllm.entrypoints.openai.api_server\0--model\0{folder}")[-1:]
-        os.killpg(os.getpgid(server), signal.SIGKILL)
+        os.killpg(os.getpgid(server), number)
 
 
 @pytest.mark.parametrize("in_process", [False, True], ids=["server", "in process"])
@@ -429,20 +430,21 @@ def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, in_process, m
             talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
             asked = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
             await asyncio.sleep(0.5)
-            kill_vllm(in_process, folder)
+            signal_vllm(signal.SIGKILL, in_process, folder)
             for got in await asyncio.gather(*asked):
                 assert got.versions == [0] * 600
                 np.testing.assert_allclose(got.logprobs, said_by(models[0], prompt, got.ids), atol=SLACK)
             with monkeypatch.context() as patch:
                 patch.setattr(vllm, "REVIVED_S", 0.0)
-                kill_vllm(in_process, folder)
+                signal_vllm(signal.SIGKILL, in_process, folder)
                 await engine.refresh(models[1].state_dict(), 1)
             got = await talks[0].generate(prompt, Sampling(1.0, 9))
             np.testing.assert_allclose(got.logprobs, said_by(models[1], prompt, got.ids), atol=SLACK)
             monkeypatch.setattr(vllm, "REVIVED_S", 600.0)  # "at once", on however slow a machine
+            signal_vllm(signal.SIGSTOP, in_process, folder)  # so that no reply ends before it dies
             asked = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
-            await asyncio.sleep(0.1)
-            kill_vllm(in_process, folder)
+            await asyncio.sleep(0.5)
+            signal_vllm(signal.SIGKILL, in_process, folder)
             for failed in await asyncio.gather(*asked, return_exceptions=True):
                 assert isinstance(failed, PolicyFailure)
                 assert re.search("cannot be reached|vLLM (failed|has died) at a reply", str(failed))
