@@ -54,7 +54,6 @@ READS_ENVIRONMENT = {
     "agentgym/cli/train.py",  # a tokenizer's switch
     "environments/agentgym_environments/backends/desktop/desktop.py",  # tells the X library of a session's key
     "trainers/agentgym_trainers/engines/vllm/server.py",  # hands its own on to the server, likewise
-    "trainers/agentgym_trainers/engines/vllm/local.py",  # tells vLLM, which reads nothing else
     "agentgym/clients/server_process.py",  # hands its own environment on to the server it starts; reads nothing from it
     "trainers/agentgym_trainers/rollout/sources/external_agent.py",  # as launch.py does, to the agents' programs
 }

@@ -24,7 +24,6 @@ from agentgym_trainers.recipe import resolve
         ("gigpo", ["scale.servers=1"], "scale.servers are vLLM's"),
         ("gigpo", ["engine.kind=vllm"], "either placed .* or named"),
         ("gigpo", ["engine.kind=vllm", "engine.urls=['http://a']", "scale.servers=1"], "either placed .* or named"),
-        ("gigpo", ["engine.kind=vllm", "engine.in_process=true", "scale.servers=1"], "leave out engine.in_process"),
     ],
 )
 def test_what_cannot_be_spread_is_refused(recipe: str, overrides: list[str], why: str) -> None:

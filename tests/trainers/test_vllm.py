@@ -281,8 +281,3 @@ def test_a_held_worker_waits_until_released_at_any_weights(answering, tmp_path) 
         await engine.aclose()
 
     asyncio.run(main())
-
-
-def test_in_process_and_servers_exclude_each_other() -> None:
-    with pytest.raises(ConfigError, match="asks for none: leave one of them out"):
-        resolve("grpo", ["env.name=keydoor", "engine.kind=vllm", "engine.urls=['http://a']", "engine.in_process=true"])

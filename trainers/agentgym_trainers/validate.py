@@ -174,7 +174,6 @@ def check_scale(config: Config) -> None:
             vllm and bool(options.servers) == bool(getattr(config.engine, "urls", ())),
             "vLLM's servers are either placed (scale.servers above 0) or named (engine.urls)",
         ),
-        (getattr(config.engine, "in_process", False), "vLLM runs in servers: leave out engine.in_process"),
     ):
         if wrong:
             raise ValueError(f"with [scale], {why}")

@@ -6,7 +6,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym_trainers.config.registry import KindOptions
@@ -25,13 +25,11 @@ class InProcess(KindOptions):
 
 
 class Vllm(KindOptions):
-    """vLLM, for models that need a GPU or more than one: its OpenAI server, one or several, or in process."""
+    """vLLM, for models that need a GPU or more than one: its OpenAI server, one or several."""
 
     kind: Literal["vllm"]
     urls: tuple[str, ...] = ()
     """Running servers, started as docs/engines.md says; none: one is started, and ends with the run."""
-    in_process: bool = False
-    """No server: vLLM within the trainer's own process, which spares HTTP and lets nobody else in."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """What the servers compute in. The learner's is float32; with another, `policy/engine_gap` is no longer near 0."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
@@ -40,12 +38,6 @@ class Vllm(KindOptions):
     """The folder through which weights are handed over, which every server can read; None is one in the run's."""
     deadline_s: float = Field(default=600.0, gt=0)
     """For each reply, and for each part of a refresh."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Vllm:
-        if self.in_process and self.urls:
-            raise ValueError("engine.urls names servers, and engine.in_process asks for none: leave one of them out")
-        return self
 
 
 def check_engine(options: Vllm, head_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The vLLM engine: replies of vLLM, of servers or within this process, and new weights for it while it runs.
+"""The vLLM engine: replies of vLLM servers, and new weights for them while they run.
 
     refresh:  save the weights -> pause, which ends replies under way where they are -> every server reads the weights
               and forgets its cache -> resume -> a probe tells whether they sample from what they were given
@@ -27,7 +27,6 @@ from agentgym.rollouts.policy import ContextFull
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build, weights_folder
 from agentgym_trainers.engines.vllm.client import PartialCompletion, ServerUnavailable, VllmClient
-from agentgym_trainers.engines.vllm.local import VllmLocal
 from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
 from agentgym_trainers.nn import checkpoint
 
@@ -56,9 +55,6 @@ class WeightSyncListener(Protocol):
         ...
 
 
-Client = VllmClient | VllmLocal
-
-
 class VllmEngine:
     """Samples from vLLM. Use it within one event loop; its first `refresh` starts it."""
 
@@ -77,13 +73,13 @@ class VllmEngine:
         probe's answer must be. `folder` is where they are saved, and the log of a server that is started."""
         self.options, self.model, self.tokenizer, self.folder = options, model, tokenizer, folder
         self.max_length, self.version = max_length, 0
-        self.clients: list[Client] = []
+        self.clients: list[VllmClient] = []
         self.conversations = [0] * max(len(options.urls), 1)
         """Open ones, of each server."""
         self.others: WeightSyncListener | None = None
         """Who are told to wait while weights change; who sets it tells them when to go on."""
         self._max_sequences, self._seed = max_sequences, seed
-        self._own: VllmServer | VllmLocal | None = None
+        self._own: VllmServer | None = None
         self._revived = -math.inf
         """When it was started again."""
         self._given = folder
@@ -192,10 +188,6 @@ class VllmEngine:
         options, urls = self.options, self.options.urls
         if not urls:
             flags = server_flags(options, folder, self.model.config, self._max_sequences, self.max_length, self._seed)
-            if options.in_process:
-                self._own = VllmLocal(flags, options.deadline_s)
-                self.clients = [self._own]
-                return
             self._own = VllmServer(flags, self.folder / "server.log")
             urls = (await self._own.start(),)
         await self._connect(urls)
@@ -276,7 +268,7 @@ class VllmEngine:
         logprobs = torch.log_softmax(logits.float() / PROBE.temperature, dim=-1)
         return logprobs.gather(1, torch.tensor(ids, device=logprobs.device)[:, None])[:, 0].cpu().numpy()
 
-    async def _each(self, call: Callable[[Client], Awaitable[T]]) -> list[T]:
+    async def _each(self, call: Callable[[VllmClient], Awaitable[T]]) -> list[T]:
         """Of every server at once. All have answered, or failed, before the first failure is raised."""
         answers = await asyncio.gather(*(call(client) for client in self.clients), return_exceptions=True)
         for answer in answers:
