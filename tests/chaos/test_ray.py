@@ -49,7 +49,7 @@ RECIPE: dict[str, Any] = {
     "env": {"name": "oracle"},
     "rollout": {"groups": 4, "group_size": 8, "max_new_tokens": 6, "max_length": 400, "concurrency": 32},
     "credit": {"assigner": "turn_gae"},
-    "value": {"trunk": "own"},
+    "value": {},
     "loss": {"entropy": 0.1},
     "optim": {"lr": 1e-3},
     "eval": {"split": "train", "tasks": 0},

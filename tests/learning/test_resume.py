@@ -26,7 +26,7 @@ CONFIG = {
     "env": {"name": "keydoor", "serve": False, "max_turns": 3},
     "rollout": {"groups": 4, "group_size": 4, "max_new_tokens": 6, "concurrency": 16, "lockstep": True},
     "credit": {"assigner": "turn_gae"},
-    "value": {"trunk": "own"},
+    "value": {},
     "loss": {"kl": 0.01, "entropy": 0.001},
     "optim": {"lr": 1e-3, "epochs": 2, "minibatches": 2, "tokens_per_micro_batch": 2000},
     "sft": {"demonstrations": 48, "noise": 0.3, "batch": 8, "max_steps": 12, "stop_at_success": 1.0, "check_every": 6},

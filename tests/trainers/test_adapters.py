@@ -79,13 +79,13 @@ def test_the_model_without_its_adapters_is_the_reference(kit) -> None:
     assert np.abs(learner.logprobs(batch, rows) - base).max() > 0.01  # and they are on again
 
 
-@pytest.mark.parametrize("trunk", [None, "own", "shared"])
-def test_the_gradient_does_not_depend_on_micro_batches(kit, trunk) -> None:
+@pytest.mark.parametrize("critic", [False, True], ids=["", "critic"])
+def test_the_gradient_does_not_depend_on_micro_batches(kit, critic) -> None:
     """With adapters and layers computed again, in float64: the weights after three steps."""
     found = []
     for tokens in (10**6, 60, 1):
         model = kit.build("qwen3").double()
-        value = Critic(model, ValueOptions(trunk=trunk)).double() if trunk else None
+        value = Critic(model, ValueOptions()).double() if critic else None
         lora.add_lora(model, SMALL, seed=0)
         use_recompute(model)
         batch, rows = kit.episodes()
@@ -130,7 +130,7 @@ def test_a_run_with_adapters_goes_on_to_the_bit(kit, warm_oracle, tmp_path, dtyp
     config = resolve("ppo-turn", [
         *kit.small, f"model.path={model}", f"env.name={env}", "run.steps=4", "run.checkpoint_every=2",
         "rollout.lockstep=true", "model.lora.rank=4", f"model.dtype={dtype}", "loss.kl=0.1", "optim.lr=1e-2",
-        "sft.demonstrations=16", "sft.max_steps=3", "sft.stop_at_success=", "sft.lr=1e-2", "value.trunk=shared",
+        "sft.demonstrations=16", "sft.max_steps=3", "sft.stop_at_success=", "sft.lr=1e-2",
     ])  # fmt: skip
     asyncio.run(run(config, folder))
     told, last = lines(folder), folder / "checkpoints" / "step-000004"

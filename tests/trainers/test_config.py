@@ -123,8 +123,8 @@ def test_text_of_any_kind_survives_toml(mine):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (["credit.assigner=turn_gae"], "reads a critic's values: add a [value] table (value.trunk=own adds one)"),
-        (["value.trunk=own"], "reads no values, so nothing would use [value]: remove it (value= removes it)"),
+        (["credit.assigner=turn_gae"], "reads a critic's values: add a [value] table (value.lr=1e-3 adds one)"),
+        (["value.lr=1e-3"], "reads no values, so nothing would use [value]: remove it (value= removes it)"),
         (["credit.assigner=grpo", "rollout.group_size=1"], "rollout.group_size must be at least 2, not 1"),
         (["loss.reducer=constant"], 'reducer = "constant" and reducer_length go together'),
         (["loss.reducer_length=8"], 'reducer = "constant" and reducer_length go together'),
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
         ("model.tiny.hiden_size=3", "unknown option 'model.tiny.hiden_size' (did you mean 'hidden_size'?)"),
         ("harness.gramar=x", "unknown option 'harness.gramar' (did you mean 'grammar'?)"),
         ("sft.nois=1", "unknown option 'sft.nois' (did you mean 'noise'?)"),
-        ("value.trunks=own", "unknown option 'value.trunks' (did you mean 'trunk'?)"),
+        ("value.heads=scalar", "unknown option 'value.heads' (did you mean 'head'?)"),
         ("credit.reward_togo=true", "credit: unknown option 'reward_togo' (did you mean 'reward_to_go'?)"),
         ("credit.xyz=true", "credit: unknown option 'xyz'; known: assigner, normalize, reward_to_go"),
     ],

@@ -49,7 +49,7 @@ CRITIC = ["warmup=0", "pool=24", "updates=3", "batch=16", "actor_states=10", "hi
 RECIPES = {
     "quickstart": ["loss.kl=0.1", "loss.entropy=0.01"],
     "ppo-turn": ["optim.epochs=2"],
-    "ppo-token": ["value.trunk=shared", "correct.kind=tis"],
+    "ppo-token": ["correct.kind=tis"],
     "archer": [f"signals.twin.{option}" for option in [*CRITIC, "encoder=trained"]],
     "digiq": [f"signals.digiq.{option}" for option in [*CRITIC, "candidates=4"]] + ["source.groups=4"],
     "digirl": ["value.warmup=0"],

@@ -19,7 +19,7 @@ from agentgym_trainers.losses import kl, ppo_clip, token_weights
 
 TEMPERATURE = 1.3
 LOSS = LossOptions(entropy=0.03, kl=0.2, reducer="turn_mean", dual_clip=3.0)
-TRUNKS = pytest.mark.parametrize("trunk", [None, "own", "detached", "shared"])
+CRITIC = pytest.mark.parametrize("critic", [False, True], ids=["", "critic"])
 
 
 def a_turn_a_row(batch: Batch, rows: list[Row]) -> list[Row]:
@@ -46,10 +46,10 @@ def alike(rows: list[Row]) -> list[Row]:
     ]
 
 
-def value_head(model: Any, trunk: str | None, seed: int = 3) -> Critic | None:
-    if trunk is None:
+def value_head(model: Any, critic: bool, seed: int = 3) -> Critic | None:
+    if not critic:
         return None
-    head = Critic(model, ValueOptions(trunk=trunk, coefficient=0.7)).to(model.dtype)
+    head = Critic(model, ValueOptions()).to(model.dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         torch.nn.init.normal_(head.head.weight)
@@ -68,11 +68,11 @@ class Gradients(Learner):
 
 
 def gradient(
-    model: Any, rows: list[Row], batch: Batch, credit: Credit, *, trunk: str | None = None, tokens: int = 10**6,
+    model: Any, rows: list[Row], batch: Batch, credit: Credit, *, critic: bool = False, tokens: int = 10**6,
     loss: LossOptions = LOSS,
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:  # fmt: skip
     optim = OptimOptions(tokens_per_micro_batch=tokens)
-    learner = Gradients(model, optim, temperature=TEMPERATURE, value=value_head(model, trunk))
+    learner = Gradients(model, optim, temperature=TEMPERATURE, value=value_head(model, critic))
     metrics = learner.update(batch, rows, credit, loss)
     return learner.gradient, metrics
 
@@ -84,17 +84,17 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], 
         torch.testing.assert_close(ours[name], g, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@TRUNKS
+@CRITIC
 @pytest.mark.parametrize("column", ["value_A", "value_N"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-4)], ids=["f64", "f32"])
-def test_gradient_does_not_depend_on_the_layout(kit, trunk, column, dtype, tolerance) -> None:
+def test_gradient_does_not_depend_on_the_layout(kit, critic, column, dtype, tolerance) -> None:
     """Micro-batches, order of rows, one row a turn instead of one a trajectory; packed as one by one."""
     model = kit.build("qwen2-gqa")
     model = kit.exact(model) if dtype == torch.float64 else model
     batch, rows = kit.episodes()
     rows = alike(rows)
     credit = kit.credit_of(batch, column)
-    reference, metrics = gradient(model, rows, batch, credit, trunk=trunk)
+    reference, metrics = gradient(model, rows, batch, credit, critic=critic)
     turns = a_turn_a_row(batch, rows)
     layouts = {
         "two micro-batches": (rows, 60),
@@ -104,7 +104,7 @@ def test_gradient_does_not_depend_on_the_layout(kit, trunk, column, dtype, toler
         "a turn a row, shuffled": ([turns[i] for i in np.random.default_rng(0).permutation(len(turns))], 50),
     }
     for layout, tokens in layouts.values():
-        ours, other = gradient(model, layout, batch, credit, trunk=trunk, tokens=tokens)
+        ours, other = gradient(model, layout, batch, credit, critic=critic, tokens=tokens)
         assert_same(ours, reference, tolerance)
         assert other == pytest.approx(metrics, abs=tolerance)
 

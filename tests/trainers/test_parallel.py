@@ -61,13 +61,13 @@ def worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("objective", "trunk"), [("ppo_clip", "own"), ("spread", "shared"), ("spread", "own")])
+@pytest.mark.parametrize("objective", ["ppo_clip", "spread"])
 @pytest.mark.parametrize("trajectories", [5, 1], ids=["five", "one process without rows"])
-def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trunk: Any, trajectories: int) -> None:
+def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trajectories: int) -> None:
     batch, rows = kit.episodes(trajectories=trajectories)
     credit = kit.credit_of(batch)
     model = kit.build("qwen2-gqa").double()
-    value = Critic(model, ValueOptions(trunk=trunk, lr=1e-2)).double()
+    value = Critic(model, ValueOptions(lr=1e-2)).double()
     setting = dict(model=model, value=value, batch=batch, rows=rows, credit=credit, objective=objective)
     torch.save(setting, tmp_path / "setting.pt")
     mp.start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="fork")

@@ -54,19 +54,17 @@ def direction(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
-@pytest.mark.parametrize("trunk", ["own", "shared"])
-def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute, trunk) -> None:
+def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute) -> None:
     batch, rows = kit.episodes(trajectories=12)
     found: dict[tuple[Any, int], Any] = {}
     dtype: Any
     for dtype, tokens in (("float32", 10**6), ("bfloat16", 10**6), ("bfloat16", 60)):
-        value = Critic(kit.build("qwen3", initializer_range=0.05), ValueOptions(trunk=trunk))
+        value = Critic(kit.build("qwen3", initializer_range=0.05), ValueOptions())
         torch.manual_seed(0)
         torch.nn.init.normal_(value.head.weight, std=0.1)
         model = model_of(kit, lora=lora)
         for part in (model, value.trunk) if recompute else ():
-            if part is not None:
-                use_recompute(part)
+            use_recompute(part)
         learner = Gradients(model, OptimOptions(tokens_per_micro_batch=tokens), value=value, dtype=dtype)
         metrics = learner.update(batch, rows, kit.credit_of(batch), LOSS)
         found[dtype, tokens] = [direction(group) for group in learner.gradient], metrics
@@ -80,7 +78,7 @@ def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute, tr
 
 def test_what_is_kept_is_float32(kit) -> None:
     model, batch_rows = kit.build("qwen3"), kit.episodes()
-    value = Critic(model, ValueOptions(trunk="own"))
+    value = Critic(model, ValueOptions())
     learner = Learner(model, OptimOptions(lr=1e-4), value=value, reference=copy.deepcopy(model), dtype="bfloat16")
     batch = learner.annotate(*batch_rows, prox=True)
     # What the two say differs by nothing, though both are rounded.

@@ -36,24 +36,24 @@ def forwards_of(layer: Any) -> list[int]:
 
 
 def learned(
-    kit: Any, model: Any, *, trunk: Any = None, tokens: int = 10**6
+    kit: Any, model: Any, *, critic: bool = False, tokens: int = 10**6
 ) -> tuple[list[torch.Tensor], dict[str, float]]:
     batch, rows = kit.episodes()
-    value = Critic(model, ValueOptions(trunk=trunk)).double() if trunk else None
+    value = Critic(model, ValueOptions()).double() if critic else None
     learner = Gradients(model, OptimOptions(tokens_per_micro_batch=tokens), value=value)
     metrics = learner.update(batch, rows, kit.credit_of(batch), LOSS)
     return learner.gradient, metrics
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen2-gqa", "llama-gqa"])
-@pytest.mark.parametrize("trunk", [None, "own", "shared"])
+@pytest.mark.parametrize("critic", [False, True], ids=["", "critic"])
 @pytest.mark.parametrize("tokens", [10**6, 40], ids=["one micro-batch", "several"])
-def test_the_gradient_is_the_same(kit, name, trunk, tokens) -> None:
+def test_the_gradient_is_the_same(kit, name, critic, tokens) -> None:
     model = kit.build(name, attention_dropout=0.5).double()  # dropout that must stay off
-    plain, told = learned(kit, copy.deepcopy(model), trunk=trunk, tokens=tokens)
+    plain, told = learned(kit, copy.deepcopy(model), critic=critic, tokens=tokens)
     use_recompute(model)
     ran = forwards_of(model.model.layers[1])
-    again, metrics = learned(kit, model, trunk=trunk, tokens=tokens)
+    again, metrics = learned(kit, model, critic=critic, tokens=tokens)
     assert metrics == told
     assert len(ran) % 2 == 0  # each forward once more, in the backward pass
     assert len(again) == len(plain)

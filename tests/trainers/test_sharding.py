@@ -81,7 +81,7 @@ def taught(learner: Learner, setting: dict[str, Any], steps: int = 3) -> list[di
         names = ("value_N", "bootstrap_M", "ref_logprob_A", "prox_logprob_A")
         seen.append({name: float(np.abs(batch.x[name]).sum()) for name in names})
         seen.append(learner.update(batch, rows, credit, options))
-        if learner.value is not None and learner.value.trunk is not None:
+        if learner.value is not None:
             seen.append(learner.fit_value(batch, rows, credit))
     seen.append(learner.imitate(rows, np.full(len(setting["batch"].turn_A), 0.01)))
     return seen
@@ -101,13 +101,14 @@ def over_two(folder: Path, work: Callable[[DataParallel], Any]) -> list[Any]:
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
-def setting_of(kit: Any, *, objective: str = "ppo_clip", trunk: str = "own", trajectories: int = 5, **more: Any) -> Any:
+def setting_of(
+    kit: Any, *, objective: str = "ppo_clip", head: str = "scalar", trajectories: int = 5, **more: Any
+) -> Any:
     batch, rows = kit.episodes(trajectories=trajectories)
     models = [kit.build("qwen3", seed=seed) for seed in (0, 1)]
     if "dtype" not in more:
         models = [exact(model) for model in models]
-    options: Any = {"trunk": trunk, "head": "hl_gauss" if trunk == "shared" else "scalar"}
-    value = Critic(models[0], ValueOptions(lr=1e-2, **options)).to(models[0].dtype)
+    value = Critic(models[0], ValueOptions.model_validate({"lr": 1e-2, "head": head})).to(models[0].dtype)
     return dict(
         model=models[0], reference=models[1], value=value, batch=batch, rows=rows, credit=kit.credit_of(batch),
         objective=objective, **more,
@@ -119,23 +120,21 @@ def assert_same(ours: Any, theirs: Any, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "trunk", "trajectories", "lora", "recompute"),
+    ("objective", "head", "trajectories", "lora", "recompute"),
     [
-        ("ppo_clip", "own", 5, False, False),
-        ("ppo_clip", "detached", 1, False, False),  # one process has no rows
-        ("spread", "own", 1, False, True),
-        ("spread", "shared", 5, False, True),
-        ("ppo_clip", "own", 5, True, True),
-        ("spread", "shared", 1, True, False),
+        ("ppo_clip", "scalar", 5, False, False),
+        ("ppo_clip", "scalar", 1, False, False),  # one process has no rows
+        ("spread", "scalar", 1, False, True),
+        ("spread", "hl_gauss", 5, False, True),
+        ("ppo_clip", "scalar", 5, True, True),
+        ("spread", "hl_gauss", 1, True, False),
     ],
 )
-def test_two_halves_equal_one(kit, tmp_path: Path, objective, trunk, trajectories, lora, recompute) -> None:
+def test_two_halves_equal_one(kit, tmp_path: Path, objective, head, trajectories, lora, recompute) -> None:
     """With critic and reference. Five trajectories of unequal length: one process has more micro-batches."""
     if lora:
         pytest.importorskip("peft", reason=NO_PEFT)
-    setting = setting_of(
-        kit, objective=objective, trunk=trunk, trajectories=trajectories, lora=lora, recompute=recompute
-    )
+    setting = setting_of(kit, objective=objective, head=head, trajectories=trajectories, lora=lora, recompute=recompute)
 
     def work(processes: DataParallel) -> Any:
         learner = learner_of(setting, processes)

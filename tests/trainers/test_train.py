@@ -162,7 +162,7 @@ def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
 
 @pytest.mark.parametrize("assigner", ["loop", "hgpo", "rewardflow", "rtg_loo", "mt_grpo", "filtered", "digirl", "oreo"])
 def test_shaped_rewards_and_standard_columns_reach_credit(chatty, tokenizer, tmp_path, assigner) -> None:
-    critic = {"value": {"trunk": "detached"}} if assigner in ("digirl", "oreo") else {}
+    critic = {"value": {}} if assigner in ("digirl", "oreo") else {}
     shaping = {"potential": {"gamma": 0.9}, "overlong": {"max_length": 8, "buffer": 4}, "tool_bonus": {"scale": 0.5}}
     chosen = config(credit={"assigner": assigner}, shaping=shaping, run={"steps": 1}, **critic)
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)

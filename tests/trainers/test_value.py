@@ -22,13 +22,12 @@ from agentgym_trainers.monitoring.metrics import credit_metrics
 from agentgym_trainers.testing import toy_batch
 
 HEADS = pytest.mark.parametrize("head", ["scalar", "two_class", "hl_gauss"])
-TRUNKS = pytest.mark.parametrize("trunk", ["own", "detached", "shared"])
 
 
 class Positions(Critic):
     """Says which token it reads, and where: V = 1000 · position + token."""
 
-    def forward(self, inputs: dict[str, Any], policy_hidden_TH: torch.Tensor | None, at: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: dict[str, Any], at: torch.Tensor) -> torch.Tensor:
         return (1000 * inputs["position_ids"][0] + inputs["input_ids"][0])[at, None].float()
 
 
@@ -39,9 +38,7 @@ def test_where_values_are_read(kit, chatty, tokenizer, tokens, window) -> None:
     trajectories = kit.play(model, tokenizer, max_turns=3, harness=PromptFormat(window=window))
     assert {t.stop for t in trajectories} == {StopReason.MAX_TURNS}
     batch, rows, _ = collate(kit.in_pairs(trajectories))
-    learner = Learner(
-        model, OptimOptions(tokens_per_micro_batch=tokens), value=Positions(model, ValueOptions(trunk="own"))
-    )
+    learner = Learner(model, OptimOptions(tokens_per_micro_batch=tokens), value=Positions(model, ValueOptions()))
     batch = learner.annotate(batch, rows)
 
     def read(trajectory: Any, branch: int, position: int) -> float:
@@ -69,10 +66,9 @@ def test_an_episode_that_ended_has_no_bootstrap(kit, chatty, tokenizer) -> None:
     assert ((bootstrap != 0) == batch.truncated_M).all()
 
 
-@TRUNKS
-def test_values_are_of_the_final_hidden_state(kit, trunk) -> None:
+def test_values_are_of_the_final_hidden_state(kit) -> None:
     model = kit.build()
-    head = Critic(model, ValueOptions(trunk=trunk))
+    head = Critic(model, ValueOptions())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         torch.nn.init.normal_(head.head.weight)
@@ -92,12 +88,11 @@ def test_values_are_of_the_final_hidden_state(kit, trunk) -> None:
     np.testing.assert_allclose(annotated.x["bootstrap_M"], expected[[19]], atol=1e-5)
 
 
-@TRUNKS
 @HEADS
-def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
+def test_the_value_loss_moves_the_critic_alone(kit, chatty, tokenizer, head) -> None:
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
-    critic = Critic(model, ValueOptions(trunk=trunk, head=head, lr=0.01))
+    critic = Critic(model, ValueOptions(head=head, lr=0.01))
     with torch.no_grad():
         critic.head.weight += torch.linspace(-1, 1, critic.head.weight.numel()).view_as(critic.head.weight)
     learner = Learner(model, OptimOptions(lr=0.01), value=critic)
@@ -107,14 +102,10 @@ def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
     silent = Credit(np.zeros(len(batch.turn_A)), {"value_A": goal})
     seen = [learner.update(batch, rows, silent, LossOptions())]
     moved = {name for name, p in model.state_dict().items() if not torch.equal(p, policy[name])}
-    if trunk == "shared":
-        assert any("layers.0" in name for name in moved)
-        assert "lm_head.weight" not in moved
-    else:
-        assert not moved
+    assert not moved
     learned = {name for name, p in critic.state_dict().items() if not torch.equal(p, before[name])}
     assert {"head.weight", "head.bias"} <= learned
-    assert any("trunk" in name for name in learned) == (trunk == "own")
+    assert any("trunk" in name for name in learned)
     seen += [learner.update(batch, rows, silent, LossOptions()) for _ in range(12)]
     assert all(metrics["optim/value_grad_norm"] > 0 for metrics in seen)
     least = -(goal * np.log(goal) + (1 - goal) * np.log(1 - goal)).mean() if head == "two_class" else 0.0
@@ -122,9 +113,9 @@ def test_who_the_value_loss_moves(kit, chatty, tokenizer, trunk, head) -> None:
     assert last < 0.7 * first
 
 
-def test_an_own_trunk_is_a_copy(kit) -> None:
+def test_the_trunk_is_a_copy_of_the_policys(kit) -> None:
     model = kit.build()
-    head = Critic(model, ValueOptions(trunk="own"))
+    head = Critic(model, ValueOptions())
     ours, theirs = dict(head.trunk.named_parameters()), dict(model.base_model.named_parameters())
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(p, theirs[name]) and p is not theirs[name] for name, p in ours.items())
@@ -206,9 +197,8 @@ def test_the_best_a_head_can_say_is_the_mean(head) -> None:
         ({"head": "hl_gauss", "support": (-1, 3), "initial": -1}, -1.0),
     ],
 )
-@TRUNKS
-def test_a_new_critic_says_a_constant(kit, trunk, options, first) -> None:
-    head = Critic(kit.build(), ValueOptions(trunk=trunk, **options))
+def test_a_new_critic_says_a_constant(kit, options, first) -> None:
+    head = Critic(kit.build(), ValueOptions(**options))
     assert head.read(head.head(torch.randn(4, 32))).tolist() == pytest.approx([first] * 4, abs=1e-5)
 
 
@@ -245,12 +235,10 @@ def test_explained_variance_by_turn() -> None:
 def test_the_critic_learns_alone_in_its_extra_epochs(kit, chatty, tokenizer) -> None:
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
-    head = Critic(model, ValueOptions(trunk="own", lr=0.01, extra_epochs=1))
+    head = Critic(model, ValueOptions(lr=0.01, extra_epochs=1))
     learner = Learner(model, OptimOptions(lr=0.01, weight_decay=0.1), value=head)
     policy = copy.deepcopy(model.state_dict())
     credit = Credit(np.ones(len(batch.turn_A)), {"value_N": np.ones(len(batch.traj_N))})
     losses = [learner.fit_value(batch, rows, credit)["loss/value"] for _ in range(20)]
     assert losses[-1] < 0.5 * losses[0]
     torch.testing.assert_close(model.state_dict(), policy, rtol=0, atol=0)
-    with pytest.raises(ValueError, match='needs trunk = "own"'):
-        ValueOptions(trunk="shared", extra_epochs=1)

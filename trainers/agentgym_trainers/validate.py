@@ -132,7 +132,7 @@ def _check_provided(who: str, need: str, config: Config) -> None:
         return
     if need in VALUES:
         if config.value is None:
-            raise ValueError(f"{who} reads a critic's values: add a [value] table (value.trunk=own adds one)")
+            raise ValueError(f"{who} reads a critic's values: add a [value] table (value.lr=1e-3 adds one)")
     elif need == "groups":
         if config.rollout.group_size < 2:
             raise ValueError(

@@ -41,7 +41,7 @@ def build_learner(config: Config, model: Any, reference: Any, processes: DataPar
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
             value = Critic(reference, config.value)
-        if value.trunk is not None and config.model.gradient_checkpointing:
+        if config.model.gradient_checkpointing:
             use_recompute(value.trunk)
     kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)
     frozen = None

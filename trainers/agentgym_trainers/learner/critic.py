@@ -96,42 +96,25 @@ class Readout(nn.Linear):
 class ValueOptions(ReadoutOptions):
     """A critic."""
 
-    trunk: Literal["own", "detached", "shared"] = "own"
-    """"own": a copy of the policy's trunk as it was when RL began, trained by the value loss alone. "detached": reads
-    the policy's hidden states. "shared": so does it, and its loss moves the policy's trunk too."""
     lr: float = Field(default=1e-3, gt=0)
     warmup: int = Field(default=0, ge=0)
     """RL steps at the start in which the critic learns and no token has an advantage: until then V says nothing."""
     extra_epochs: int = Field(default=0, ge=0)
-    """Further passes of the critic alone over each step's episodes, after the policy's. For an own trunk only."""
-    coefficient: float = Field(default=1.0, gt=0)
-    """Weighs the value loss; with an own or detached trunk it only scales the critic's gradient."""
-
-    @model_validator(mode="after")
-    def _alone_fits(self) -> ValueOptions:
-        if self.extra_epochs and self.trunk != "own":
-            raise ValueError(f'extra_epochs train a critic alone: it needs trunk = "own", not {self.trunk!r}')
-        return self
+    """Further passes of the critic alone over each step's episodes, after the policy's."""
 
 
 class Critic(nn.Module):
-    """A readout, constant at first, on a trunk."""
+    """A readout, constant at first, on a trunk of its own: a copy of the policy's as it is when RL begins."""
 
     def __init__(self, model: Any, options: ValueOptions) -> None:
         super().__init__()
         self.options = options
-        self.trunk = copy.deepcopy(model.base_model) if options.trunk == "own" else None
+        self.trunk = copy.deepcopy(model.base_model)
         self.head = Readout(model.config.hidden_size, options).to(model.device, torch.float32)
 
-    def forward(self, inputs: dict[str, Any], policy_hidden_TH: Tensor | None, at: Tensor) -> Tensor:
-        """float32[len(at), outputs] at packed positions `at`, for `read` and `loss`; `inputs` go to the own trunk, if
-        there is one."""
-        if self.trunk is not None:
-            hidden = self.trunk(**inputs).last_hidden_state[0]
-        else:
-            assert policy_hidden_TH is not None
-            hidden = policy_hidden_TH.detach() if self.options.trunk == "detached" else policy_hidden_TH
-        return self.head(hidden[at])
+    def forward(self, inputs: dict[str, Any], at: Tensor) -> Tensor:
+        """float32[len(at), outputs] at packed positions `at` of `inputs`, for `read` and `loss`."""
+        return self.head(self.trunk(**inputs).last_hidden_state[0, at])
 
     def read(self, output: Tensor) -> Tensor:
         """float32[k]: V from what `forward` gave."""

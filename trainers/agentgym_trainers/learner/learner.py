@@ -201,7 +201,7 @@ class Learner(TrainStep):
         return self._stepped(self.processes.add(sums, sorted(largest)))
 
     def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
-        """One optimizer step of the critic alone, whose trunk is its own, on this whole batch."""
+        """One optimizer step of the critic alone, on this whole batch."""
         value_parts = _targets(batch, credit)
         assert self.value is not None
         assert value_parts is not None
@@ -211,7 +211,7 @@ class Learner(TrainStep):
             assert outputs.value is not None
             target, weight = (_tensor(column[outputs.index], outputs.value) for column in value_parts)
             loss = (weight * self.value.loss(outputs.value, target)).sum()
-            (self.value.options.coefficient * loss).backward()
+            loss.backward()
             total += loss.item()
         return self._stepped(self.processes.add({"loss/value": total}))
 
@@ -285,7 +285,7 @@ class Learner(TrainStep):
             target, weight = (_tensor(part[index], logprob) for part in task.value_parts)
             critic = (weight * self.value.loss(outputs.value, target)).sum()
             metrics["loss/value"] = (critic.item(), "sum")
-            loss = loss + self.value.options.coefficient * critic
+            loss = loss + critic
         return loss, metrics
 
     def _mismatch(self, outputs: ForwardOutput, task: LossInputs) -> dict[str, tuple[float, str]]:
@@ -368,10 +368,9 @@ class Learner(TrainStep):
         packed = pack(rows, model.device)
         value = self.value if critic else None
         logprob = entropy = torch.zeros(len(packed.at), device=model.device)
-        hidden = None
-        if logits or (value is not None and value.trunk is None):
-            scores = token_logprobs(model, packed, self.temperature, hidden=value is not None and value.trunk is None)
-            logprob, entropy, hidden = scores.logprob, scores.entropy, scores.hidden
+        if logits:
+            scores = token_logprobs(model, packed, self.temperature)
+            logprob, entropy = scores.logprob, scores.entropy
         values, bootstrap = None, []
         if value is not None:
             cut = [
@@ -380,7 +379,7 @@ class Learner(TrainStep):
                 if row.bootstrap
             ]
             final = torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)
-            both = value(packed.inputs, hidden, torch.cat([packed.at, final]))
+            both = value(packed.inputs, torch.cat([packed.at, final]))
             values = both[: len(packed.at)]
             bootstrap = [(m, both[len(packed.at) + i]) for i, (m, _) in enumerate(cut)]
         return ForwardOutput(packed.index, logprob, entropy, values, bootstrap)

@@ -47,8 +47,6 @@ class Scores:
     """float[u, V]: log-probabilities of the whole vocabulary."""
     which: Tensor
     """int64[k]: of the u, each action token's own."""
-    hidden: Tensor | None
-    """float[T, H]: the last layer's states, where they were asked for."""
 
     @property
     def entropy(self) -> Tensor:
@@ -89,10 +87,10 @@ def pack(rows: Sequence[Row], device: Any) -> Packed:
     return Packed(inputs, ids, tree.places, torch.from_numpy(at).to(device), torch.from_numpy(own).to(device), index)
 
 
-def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0, *, hidden: bool = False) -> Scores:
+def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scores:
     """Log-probabilities of the action tokens at the temperature that they were sampled with."""
     at, which = torch.unique(packed.at, return_inverse=True)
-    out = model(**packed.inputs, logits_to_keep=at, output_hidden_states=hidden)
+    out = model(**packed.inputs, logits_to_keep=at)
     distribution = torch.log_softmax(at_least_float32(out.logits[0]) / temperature, dim=-1)
     logprob = distribution[which, packed.ids[packed.own]]
-    return Scores(logprob, distribution, which, out.hidden_states[-1][0] if hidden else None)
+    return Scores(logprob, distribution, which)
