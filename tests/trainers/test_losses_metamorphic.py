@@ -13,14 +13,14 @@ from torch import Tensor
 
 from agentgym_trainers.config.sections import LossOptions
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.losses import OBJECTIVES, token_weights
 from agentgym_trainers.testing import random_batch, reorder, toy_batch
 
 NAMES = list(OBJECTIVES)
 TOKEN = [name for name in NAMES if OBJECTIVES[name].unit == "token"]
 COUPLED = [name for name in NAMES if OBJECTIVES[name].unit != "token"]
-COMPARING = [name for name in NAMES if OBJECTIVES[name].whole_groups]
+COMPARING = [name for name in NAMES if OBJECTIVES[name].needs_full_groups]
 SEEDS = pytest.mark.parametrize("seed", range(4))
 OPTIONS = {"clip_cov": {"fraction": 0.3, "cov_low": 0.1}, "awr": {"ratio": "token"}}
 """Where a default would leave a part of the objective idle on a batch this small."""
@@ -255,7 +255,7 @@ def test_two_passes_over_any_split_equal_one(name, size) -> None:
             loss_A, _ = OBJECTIVES[name].function(forward(part)[1], old[part], advantage[part], **options)
             (weights[part] * loss_A).sum().backward()
     else:
-        backward_whole_batch(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
+        backward_full_batch(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
     torch.testing.assert_close(theta.grad, whole.grad, rtol=1e-9, atol=1e-12)
 
 
