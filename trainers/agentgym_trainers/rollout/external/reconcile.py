@@ -113,18 +113,18 @@ def reconcile(request: PromptRequest, nodes: Sequence[CallNode], end: str) -> Pl
     return replace(place, ids=request.fresh) if place.node is None else place
 
 
-def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], by_text: Place) -> Place:
-    """`by_text` is where the text alone would go on; deeper than what the tokens continue, it is only tokenized anew."""
+def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], place: Place) -> Place:
+    """`place` is where the text alone would go on; deeper than what the tokens continue, it is only tokenized anew."""
     for alike in _deepest_first(nodes):
-        if by_text.node is not None and alike[0].depth < by_text.node.depth:
+        if place.node is not None and alike[0].depth < place.node.depth:
             break
         for node in alike:
             tokens = node.tokens
             if ids[: len(tokens)] == tokens:
                 return Place(_judge(text, node, nodes), node, "", ids[len(tokens) :])
-    if by_text.node is None or by_text.kind is Kind.FORK:
+    if place.node is None or place.kind is Kind.FORK:
         return Place(Kind.FORK, None, text, ids)
-    return Place(Kind.REALIGN, by_text.node, by_text.text)
+    return Place(Kind.REALIGN, place.node, place.text)
 
 
 def _of_text(text: str, nodes: Sequence[CallNode], end: str) -> Place:
