@@ -117,7 +117,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
         return
     found = pieces(resolve(recipe.path))
     for axis in AXES:
-        rows = [(axis, piece.name, piece.told_options, piece.description) for piece in found if piece.axis == axis]
+        rows = [(axis, piece.name, piece.options_text, piece.description) for piece in found if piece.axis == axis]
         yield from rows or [(axis, "–", "", "")]
 
 

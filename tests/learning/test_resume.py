@@ -109,9 +109,9 @@ def metrics(folder: Path) -> list[dict]:
 
 @pytest.mark.learning
 def test_killed_and_resumed_equals_undisturbed(runs: Runs, tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert runs.go_on(whole) == 0
-    expected = metrics(whole)
+    undisturbed, cut = tmp_path / "whole", tmp_path / "cut"
+    assert runs.go_on(undisturbed) == 0
+    expected = metrics(undisturbed)
     assert [line["phase"] for line in expected] == ["sft"] * 12 + ["rl"] * 6 + ["eval"] * 2
 
     log = cut / "metrics.jsonl"
@@ -131,13 +131,13 @@ def test_killed_and_resumed_equals_undisturbed(runs: Runs, tmp_path: Path) -> No
     for ours, theirs in zip(metrics(cut), expected, strict=True):
         assert ours == theirs
     last = "step-000006"
-    weights = [(folder / "checkpoints" / last / "model.safetensors").read_bytes() for folder in (cut, whole)]
+    weights = [(folder / "checkpoints" / last / "model.safetensors").read_bytes() for folder in (cut, undisturbed)]
     assert weights[0] == weights[1]
-    states = [checkpoint.load_state(folder / "checkpoints" / last) for folder in (cut, whole)]
+    states = [checkpoint.load_state(folder / "checkpoints" / last) for folder in (cut, undisturbed)]
     for state in states:
         state.pop("metrics_bytes")  # the seconds in the log are other digits
     torch.testing.assert_close(*states, rtol=0, atol=0)
-    for folder in (cut, whole):
+    for folder in (cut, undisturbed):
         assert sorted(p.name for p in (folder / "checkpoints").glob("*")) == ["step-000000", "step-000004", last]
-    summaries = [json.loads((folder / "eval" / "summary.json").read_text()) for folder in (cut, whole)]
+    summaries = [json.loads((folder / "eval" / "summary.json").read_text()) for folder in (cut, undisturbed)]
     assert summaries[0] == summaries[1]

@@ -156,7 +156,7 @@ def pids(actors: list[Any]) -> list[int]:
     return ray.get([actor.__ray_call__.remote(lambda self: os.getpid()) for actor in actors], timeout=60)
 
 
-def said(trajectories: list[Trajectory]) -> list[list[str]]:
+def texts(trajectories: list[Trajectory]) -> list[list[str]]:
     return [[turn.reply for turn in trajectory.turns] for trajectory in trajectories]
 
 
@@ -178,9 +178,9 @@ def test_two_learners_and_two_workers_do_what_one_process_does(nodes, tokenizer,
                 await spread.publish()
                 groups, theirs = [await trainer.collect() for trainer in (alone, spread)]
                 for ours, other in zip(groups, theirs, strict=True):
-                    assert said(list(ours.trajectories)) == said(list(other.trajectories))
-                told, seen = [(await trainer.learn(groups)).metrics for trainer in (alone, spread)]
-                assert seen == pytest.approx(told, rel=1e-3, abs=1e-5)
+                    assert texts(list(ours.trajectories)) == texts(list(other.trajectories))
+                expected, result = [(await trainer.learn(groups)).metrics for trainer in (alone, spread)]
+                assert result == pytest.approx(expected, rel=1e-3, abs=1e-5)
                 alone.step = spread.step = step + 1
             weights = spread.learner.weights()
             moved = max((weights[name] - weight).abs().max().item() for name, weight in first.items())
@@ -204,7 +204,7 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
         try:
             await trainer.publish()
             episodes = [EpisodeSpec(ENV, "train", task, 0, attempt) for task in range(4) for attempt in range(2)]
-            whole = await trainer.runner.run(trainer.policy(7), episodes)
+            undisturbed = await trainer.runner.run(trainer.policy(7), episodes)
             before = await asyncio.to_thread(pids, pool.workers)
             again = asyncio.ensure_future(trainer.runner.run(trainer.policy(7), episodes))
             while not all(pool._playing):
@@ -213,7 +213,7 @@ def test_a_killed_worker_loses_no_episode(nodes, tokenizer, tmp_path) -> None:
             played = await again
             assert pool.lost == 1
             assert [(t.task, t.attempt) for t in played] == [(e.task, e.attempt) for e in episodes]
-            assert said(played) == said(whole)
+            assert texts(played) == texts(undisturbed)
             assert not any(t.stop.is_failure for t in played)
             while pool.starting:
                 await asyncio.sleep(0.1)
@@ -265,7 +265,7 @@ def test_a_lost_learner_stops_the_run_and_it_resumes(nodes, tokenizer, tmp_path)
         torch.testing.assert_close(other, weight, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_a_cluster_without_room_is_told_in_one_sentence(nodes, tokenizer, tmp_path) -> None:
+def test_a_cluster_without_room_is_refused_in_one_sentence(nodes, tokenizer, tmp_path) -> None:
     wide = config(scale={**SCALE, "learners": 7, "deadline_s": 2.0})
     with pytest.raises(ConfigError, match=r"no room for 7 learners .* within 2 s: it has .*'CPU': 4.0"):
         trainer_of(wide, tokenizer, tmp_path)
@@ -281,7 +281,7 @@ def streamed(
     ages: list[float] = []
     learn = trainer.learn
 
-    async def seen(groups: list[Group]) -> TrainStepResult:
+    async def learn_and_record(groups: list[Group]) -> TrainStepResult:
         weights.append({name: weight.clone() for name, weight in trainer.learner.weights().items()})
         learned.extend(t for group in groups for t in group.trajectories)
         return await learn(groups)
@@ -298,7 +298,7 @@ def streamed(
             log.close()
             await trainer.engine.aclose()
 
-    trainer.learn = seen  # type: ignore[method-assign]
+    trainer.learn = learn_and_record  # type: ignore[method-assign]
     asyncio.run(steps())
     return learned, weights, ages
 
@@ -330,17 +330,19 @@ def test_workers_play_on_while_weights_change_and_every_token_names_those_that_s
     model = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, 0).eval()
     apart, mixed = [], 0
     for branch in (branch for t in learned for branch in t.branches):
-        said_by = []
+        logprobs_V = []
         for version in range(len(weights)):
             model.load_state_dict(weights[version])
             with torch.inference_mode():
                 logits = model(input_ids=torch.tensor(branch.ids)[None], use_cache=False).logits[0, :-1]
             logprobs = torch.log_softmax(logits, dim=-1)
-            said_by.append(logprobs.gather(1, torch.tensor(branch.ids)[1:, None])[:, 0].numpy())
+            logprobs_V.append(logprobs.gather(1, torch.tensor(branch.ids)[1:, None])[:, 0].numpy())
         sampled = np.flatnonzero(branch.versions[1:] >= 0)
         own = branch.versions[1:][sampled]
-        np.testing.assert_allclose(np.array(said_by)[own, sampled], branch.logprobs[1:][sampled], atol=1e-3)
-        apart.append(np.abs(np.array(said_by)[own - 1, sampled] - branch.logprobs[1:][sampled])[own > 0].max(initial=0))
+        np.testing.assert_allclose(np.array(logprobs_V)[own, sampled], branch.logprobs[1:][sampled], atol=1e-3)
+        apart.append(
+            np.abs(np.array(logprobs_V)[own - 1, sampled] - branch.logprobs[1:][sampled])[own > 0].max(initial=0)
+        )
         mixed += len(set(own.tolist())) > 1
     assert mixed >= 2  # sequences that weights changed under: those of the first group that was made to wait, at least
     assert max(apart) > 0.1  # and other weights would have been noticed

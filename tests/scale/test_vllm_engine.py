@@ -131,7 +131,7 @@ def plain(model: Any, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
     return torch.log_softmax(logits / (temperature or 1.0), dim=-1)
 
 
-def said_by(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> np.ndarray:
+def logprobs_of(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> np.ndarray:
     """What the model says of `ids` after `prompt`."""
     logprobs = plain(model, [*prompt, *ids], temperature)[len(prompt) - 1 :]
     return logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0].numpy()
@@ -189,15 +189,15 @@ def test_a_reply_under_way_goes_on_with_the_new_weights(served, make, tokenizer,
             for wait_s in (0.5, 2.0, 8.0):  # until a reply has begun and not ended, on however slow a machine
                 await engine.refresh(models[3].state_dict(), 3)
                 talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
-                asked = [
+                futures = [
                     asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 500)))
                     for talk, prompt in zip(talks, prompts, strict=True)
                 ]
                 await asyncio.sleep(wait_s)
                 await engine.refresh(models[4].state_dict(), 4)
-                said = await asyncio.gather(*asked)
-                if any(len(set(completion.versions)) == 2 for completion in said):
-                    return said
+                completions = await asyncio.gather(*futures)
+                if any(len(set(completion.versions)) == 2 for completion in completions):
+                    return completions
         raise AssertionError("no refresh met a reply")
 
     for prompt, completion in zip(prompts, asyncio.run(main()), strict=True):
@@ -205,7 +205,7 @@ def test_a_reply_under_way_goes_on_with_the_new_weights(served, make, tokenizer,
         assert completion.versions == sorted(completion.versions)
         for version, model in models.items():
             own = np.flatnonzero(np.array(completion.versions) == version)
-            truth = said_by(model, prompt, completion.ids)
+            truth = logprobs_of(model, prompt, completion.ids)
             np.testing.assert_allclose(np.array(completion.logprobs)[own], truth[own], atol=SLACK)
 
 
@@ -228,7 +228,7 @@ def test_a_server_that_kept_old_weights_is_found_out(served, make, tokenizer, tm
                 await talk.generate(prompt, Sampling(1.0, 4))
             await engine.refresh(make(5, True).state_dict(), 3)
             got = await talk.generate(prompt, Sampling(1.0, 4))
-            np.testing.assert_allclose(got.logprobs, said_by(make(5, True), prompt, got.ids), atol=SLACK)
+            np.testing.assert_allclose(got.logprobs, logprobs_of(make(5, True), prompt, got.ids), atol=SLACK)
 
     asyncio.run(main())
 
@@ -259,7 +259,7 @@ def test_limits_and_stops(served, make, tokenizer, tmp_path) -> None:
             for temperature in (0.0, 0.5, 1.0, 1.7):
                 prompt = tokens(5, 30)
                 got = await talk.generate(prompt, Sampling(temperature, 12))
-                np.testing.assert_allclose(got.logprobs, said_by(make(0), prompt, got.ids, temperature), atol=SLACK)
+                np.testing.assert_allclose(got.logprobs, logprobs_of(make(0), prompt, got.ids, temperature), atol=SLACK)
                 if not temperature:
                     assert got.ids == plain(make(0), [*prompt, *got.ids])[29:].argmax(dim=-1).tolist()
             again = [engine.open(np.random.default_rng(7)) for _ in range(2)]
@@ -278,11 +278,11 @@ def test_more_prompts_at_once_than_a_forward_takes(served, make, tokenizer, tmp_
             await engine.refresh(make(0).state_dict(), 0)
             prompts = [tokens(number, 600) for number in range(EPISODES)]
             talks = [engine.open(np.random.default_rng(number)) for number in range(EPISODES)]
-            said = await asyncio.gather(
+            completions = await asyncio.gather(
                 *(talk.generate(prompt, Sampling(1.0, 4)) for talk, prompt in zip(talks, prompts, strict=True))
             )
-            for prompt, got in zip(prompts, said, strict=True):
-                np.testing.assert_allclose(got.logprobs, said_by(make(0), prompt, got.ids), atol=SLACK)
+            for prompt, got in zip(prompts, completions, strict=True):
+                np.testing.assert_allclose(got.logprobs, logprobs_of(make(0), prompt, got.ids), atol=SLACK)
 
     asyncio.run(main())
 
@@ -370,7 +370,7 @@ def test_a_refresh_that_fails_leaves_no_server_paused_and_nothing_sampled(served
             await engine.refresh(make(1).state_dict(), 1)
             got = await talk.generate(tokens(0, 30), Sampling(1.0, 5))
             assert got.versions == [1] * 5
-            np.testing.assert_allclose(got.logprobs, said_by(make(1), tokens(0, 30), got.ids), atol=SLACK)
+            np.testing.assert_allclose(got.logprobs, logprobs_of(make(1), tokens(0, 30), got.ids), atol=SLACK)
 
     asyncio.run(two_doors(served(False), main))
 
@@ -419,24 +419,24 @@ def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, monkeypatch) 
         async with engine_over([], models[0], tokenizer, folder) as engine:
             await engine.refresh(models[0].state_dict(), 0)
             talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
-            asked = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
+            futures = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
             await asyncio.sleep(0.5)
             signal_vllm(signal.SIGKILL, folder)
-            for got in await asyncio.gather(*asked):
+            for got in await asyncio.gather(*futures):
                 assert got.versions == [0] * 600
-                np.testing.assert_allclose(got.logprobs, said_by(models[0], prompt, got.ids), atol=SLACK)
+                np.testing.assert_allclose(got.logprobs, logprobs_of(models[0], prompt, got.ids), atol=SLACK)
             with monkeypatch.context() as patch:
                 patch.setattr(vllm, "REVIVED_S", 0.0)
                 signal_vllm(signal.SIGKILL, folder)
                 await engine.refresh(models[1].state_dict(), 1)
             got = await talks[0].generate(prompt, Sampling(1.0, 9))
-            np.testing.assert_allclose(got.logprobs, said_by(models[1], prompt, got.ids), atol=SLACK)
+            np.testing.assert_allclose(got.logprobs, logprobs_of(models[1], prompt, got.ids), atol=SLACK)
             monkeypatch.setattr(vllm, "REVIVED_S", 600.0)  # "at once", on however slow a machine
             signal_vllm(signal.SIGSTOP, folder)  # so that no reply ends before it dies
-            asked = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
+            futures = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
             await asyncio.sleep(0.5)
             signal_vllm(signal.SIGKILL, folder)
-            for failed in await asyncio.gather(*asked, return_exceptions=True):
+            for failed in await asyncio.gather(*futures, return_exceptions=True):
                 assert isinstance(failed, PolicyFailure)
                 assert re.search("cannot be reached|vLLM failed at a reply", str(failed))
             with pytest.raises(PolicyFailure, match=r"cannot be reached|vLLM failed at"):

@@ -61,10 +61,10 @@ def test_only_adapters_learn_and_merged_they_say_the_same(kit, name, tied) -> No
     }
     weights = learner.weights()
     assert weights.keys() == plain.state_dict().keys()
-    said = learner.logprobs(batch, rows)
-    assert np.abs(said - learner.logprobs(batch, rows, taught(kit, plain, steps=0).model)).max() > 0.1
+    logprob_A = learner.logprobs(batch, rows)
+    assert np.abs(logprob_A - learner.logprobs(batch, rows, taught(kit, plain, steps=0).model)).max() > 0.1
     plain.load_state_dict(weights)
-    np.testing.assert_allclose(learner.logprobs(batch, rows, plain), said, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(learner.logprobs(batch, rows, plain), logprob_A, atol=1e-5, rtol=0)
 
 
 def test_the_model_without_its_adapters_is_the_reference(kit) -> None:
@@ -133,8 +133,8 @@ def test_a_run_with_adapters_goes_on_to_the_bit(kit, warm_oracle, tmp_path, dtyp
         "sft.demonstrations=16", "sft.max_steps=3", "sft.stop_at_success=", "sft.lr=1e-2",
     ])  # fmt: skip
     asyncio.run(run(config, folder))
-    told, last = lines(folder), folder / "checkpoints" / "step-000004"
-    rl = [line for line in told if line["phase"] == "rl"]
+    rows, last = lines(folder), folder / "checkpoints" / "step-000004"
+    rl = [line for line in rows if line["phase"] == "rl"]
     assert [line["step"] for line in rl] == [1, 2, 3, 4]
     assert rl[0]["loss/kl"] < rl[3]["loss/kl"]
     assert all(line["policy/engine_gap"] < (1e-4 if dtype == "float32" else 0.3) for line in rl)
@@ -151,7 +151,7 @@ def test_a_run_with_adapters_goes_on_to_the_bit(kit, warm_oracle, tmp_path, dtyp
     state = checkpoint.load_state(last)
     shutil.rmtree(last)
     asyncio.run(run(config, folder, resume=True))
-    assert lines(folder) == told
+    assert lines(folder) == rows
     assert checkpoint.weights_digest(last) == digest
     torch.testing.assert_close(checkpoint.load_state(last)["adapters"], state["adapters"], rtol=0, atol=0)
     torch.testing.assert_close(checkpoint.load_state(last)["optimizer"], state["optimizer"], rtol=0, atol=0)

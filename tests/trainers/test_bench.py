@@ -58,9 +58,9 @@ def policy(oracle, folder) -> Path:
     return folder / "checkpoints" / "step-000000"
 
 
-def test_every_assigner_is_measured_or_told_why_not(oracle):
-    told = {s.contestant.assigner for s in oracle.scored} | {name.partition(",")[0] for name in oracle.refused}
-    assert told >= set(ASSIGNERS)
+def test_every_assigner_is_measured_or_has_a_reason(oracle):
+    names = {s.contestant.assigner for s in oracle.scored} | {name.partition(",")[0] for name in oracle.refused}
+    assert names >= set(ASSIGNERS)
     assert "turn_gae, measured V" in {s.contestant.name for s in oracle.scored}
     for reason in oracle.refused.values():
         assert reason
@@ -76,7 +76,7 @@ def test_learned_values_come_from_other_episodes(oracle):
     assert oracle.signals["value"]["loss"] > 0
 
 
-def test_it_is_told_in_tables_a_file_and_a_picture(oracle, tmp_path):
+def test_results_become_tables_a_file_and_a_picture(oracle, tmp_path):
     out = io.StringIO()
     for table in tables(oracle):
         Console(file=out, width=120).print(table)
@@ -137,13 +137,13 @@ def test_an_env_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["credit", "bench", "agentgym.testing:ChaosEnv", "sft=", "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
-    told = capsys.readouterr().err.strip().splitlines()[-1]
-    assert told.startswith("error: chaos has no snapshots, so no state of it can be played from twice")
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: chaos has no snapshots, so no state of it can be played from twice")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["oracle", "wordle"], "give one environment, not oracle and wordle"),
         (["--policy", "x", "--recipe", "gigpo"], "give --policy or --recipe, not both"),
@@ -152,11 +152,11 @@ def test_an_env_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
         (["oracle", "sft.nose=1"], "unknown option 'sft.nose'"),
     ],
 )
-def test_what_the_command_refuses(arguments, told, tmp_path, capsys):
+def test_what_the_command_refuses(arguments, sentence, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["credit", "bench", *arguments, "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
@@ -164,9 +164,9 @@ def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
     out = tmp_path / "run"
     chosen = ["--policy", str(policy), "--assigner", "rloo", "--assigner", "gigpo", "--out", str(out)]
     main(["credit", "bench", "oracle", *given, *chosen])
-    told = capsys.readouterr().out
-    assert "rloo" in told
-    assert "Credit of turns: oracle, against 8 continuations of every state" in told
+    output = capsys.readouterr().out
+    assert "rloo" in output
+    assert "Credit of turns: oracle, against 8 continuations of every state" in output
     assert (out / "bench.json").is_file()
     assert (out / "bench.png").is_file()
     with pytest.raises(SystemExit):
@@ -174,14 +174,14 @@ def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
     assert "another configuration" in capsys.readouterr().err
 
 
-def test_what_an_assigner_lacks_is_told_in_words():
+def test_unfit_assigner_has_a_reason_in_words():
     entered = {c.name: c for c in contestants(("rloo", "gigpo", "rae", "turn_gae"))}
     assert list(entered) == ["rloo", "gigpo", "turn_gae", "turn_gae, measured V", "rae"]
     alone = toy_batch([[0, 1], [1, 0]], groups=[0, 1], role_N=[0, 0, 0, 0])
-    told = {name: unfit(contestant, alone) for name, contestant in entered.items()}
-    assert told["rloo"] == told["gigpo"] == "it compares attempts at one task, and there is one attempt at each"
-    assert told["rae"] == "it compares roles, and the environment has one player"
-    assert not told["turn_gae"]
+    reasons = {name: unfit(contestant, alone) for name, contestant in entered.items()}
+    assert reasons["rloo"] == reasons["gigpo"] == "it compares attempts at one task, and there is one attempt at each"
+    assert reasons["rae"] == "it compares roles, and the environment has one player"
+    assert not reasons["turn_gae"]
     nameless = toy_batch([[0, 1], [1, 0]], groups=[0, 0])
     assert unfit(entered["gigpo"], nameless) == "it compares equal states, and the environment names none"
     assert not unfit(entered["rloo"], nameless)

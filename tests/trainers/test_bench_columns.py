@@ -23,7 +23,7 @@ class Buggy(Signal):
 def test_a_bug_in_a_signal_stays_a_bug(monkeypatch) -> None:
     kind = SignalKind(SIGNALS["role"].options, lambda options, parts: Buggy(), frozenset())  # pyright: ignore
     monkeypatch.setitem(SIGNALS, "role", kind)
-    bench: Any = SimpleNamespace(parts=None, passes=1, contexts=[], told={})
+    bench: Any = SimpleNamespace(parts=None, passes=1, contexts=[], metrics={})
     rng = np.random.default_rng(0)
     context = SignalContext(random_batch(rng), [], [], 0, rng)
     options = SIGNALS["role"].options()

@@ -104,7 +104,7 @@ def test_the_oracle_table_is_reproduced(name):
         assert (turns["blame"] > 0) == (dead > 0)
 
 
-def test_wrong_credit_is_told_from_noisy_credit():
+def test_wrong_credit_differs_from_noisy_credit():
     """Two assigners whose gradients are wrong, whatever the learning rate."""
     batch = testing.oracle_batch(POPULATION)
     turns, gradient = measured(batch, spa_released(batch))
@@ -123,9 +123,9 @@ def test_sign_and_blame_by_hand():
     truth = Truth(np.array([0.4, -0.1, 0.02, 0.0, np.nan]), np.array([0.05, 0.01, 0.05, 0.0, 0.1]))
     assert truth.irrelevant_N.tolist() == [False, False, True, True, False]
     unit_N, one = np.zeros(5, np.int64), np.ones((1, 1))
-    told = turn_figures(np.array([1.0, 1.0, -1.0, 2.0, 100.0]), truth, unit_N, one)
-    assert told["sign"][0] == pytest.approx(0.4 / 0.5)
-    assert told["blame"][0] == pytest.approx(3 / 5)
+    figures = turn_figures(np.array([1.0, 1.0, -1.0, 2.0, 100.0]), truth, unit_N, one)
+    assert figures["sign"][0] == pytest.approx(0.4 / 0.5)
+    assert figures["blame"][0] == pytest.approx(3 / 5)
     assert turn_figures(np.zeros(5), truth, unit_N, one)["sign"][0] == 0.5
     assert np.isnan(turn_figures(np.zeros(5), truth, unit_N, one)["blame"][0])
 
@@ -136,12 +136,12 @@ def test_the_noise_of_the_truth_is_taken_out_of_the_correlation():
     n, units = 20_000, 50
     true = rng.normal(size=n)
     x = 0.8 * true + 0.6 * rng.normal(size=n)
-    seen = Truth(true + rng.normal(size=n), np.ones(n))
+    truth = Truth(true + rng.normal(size=n), np.ones(n))
     unit_N = np.repeat(np.arange(units), n // units)
-    told = turn_figures(x, seen, unit_N, resamples(units, 200, rng))
-    assert told["raw"][0] == pytest.approx(0.8 / 2**0.5, abs=0.02)
-    assert told["pearson"][0] == pytest.approx(0.8, abs=0.02)
-    interval = figure(told["pearson"])
+    figures = turn_figures(x, truth, unit_N, resamples(units, 200, rng))
+    assert figures["raw"][0] == pytest.approx(0.8 / 2**0.5, abs=0.02)
+    assert figures["pearson"][0] == pytest.approx(0.8, abs=0.02)
+    interval = figure(figures["pearson"])
     assert interval.low < 0.8 < interval.high
     assert interval.high - interval.low < 0.06
 
@@ -159,11 +159,11 @@ def test_sample_figures_are_unbiased_and_intervals_cover():
         mine = unit_gradients(batch, USE["reinforce"](batch).advantage_A, score_AK, batch.group_M)
         exact = unit_gradients(batch, truth.advantage_N, score_AK, batch.group_M)
         weights = resamples(40, 200, rng)
-        told = gradient_figures(mine, exact, weights, size=4)
-        scales.append(told["scale"][0])
-        variances.append(told["variance"][0])
+        figures = gradient_figures(mine, exact, weights, size=4)
+        scales.append(figures["scale"][0])
+        variances.append(figures["variance"][0])
         plugged.append(gradient_figures(mine, exact, weights[:1], size=4, population=True)["bias"][0])
-        interval = figure(told["scale"])
+        interval = figure(figures["scale"])
         covered += interval.low <= 1.0 <= interval.high
     assert np.mean(scales) == pytest.approx(1.0, abs=0.1)
     assert np.mean(variances) == pytest.approx(0.1260, rel=0.05)
@@ -202,6 +202,6 @@ def test_a_sketch_keeps_inner_products_of_gradients(kit, tokenizer):
 
 
 def test_an_interval_may_be_infinite_and_skips_undefined():
-    told = figure(np.array([2.0, 1.0, np.inf, np.nan, 3.0]))
-    assert (told.value, told.low, told.high) == (2.0, 1.0, np.inf)
+    interval = figure(np.array([2.0, 1.0, np.inf, np.nan, 3.0]))
+    assert (interval.value, interval.low, interval.high) == (2.0, 1.0, np.inf)
     assert np.isnan(figure(np.array([1.0, np.nan])).low)

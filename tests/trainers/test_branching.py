@@ -229,19 +229,19 @@ def test_complaints_are_history_and_limits_count_earlier_turns():
     run = runner()
     trajectories = oracle_episodes(run, ["", "left", "gold"])
     assert trajectories[0].turns[0].action is None
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     class Counting(Bits):
         def actor(self, episode: EpisodeSpec) -> TextActor:
             class Count(_Bits):
                 async def act(self, ask: TurnContext) -> ModelResponse:
-                    seen.append((ask.turn, len(ask.messages)))
+                    calls.append((ask.turn, len(ask.messages)))
                     return await super().act(ask)
 
             return Count(episode.attempt)
 
     found = asyncio.run(branch(run, Counting(), trajectories, continuations=16, chances=CHANCES, chance=False))
-    assert {(turn, messages) for turn, messages in seen} == {(t, 2 + 2 * t) for t in range(3)}
+    assert {(turn, messages) for turn, messages in calls} == {(t, 2 + 2 * t) for t in range(3)}
     assert found.value_N[0] == 0.1875
     assert found.value_N[1] == 0.0  # two turns are left, and three are needed
     walks, _ = asyncio.run(retrace(run, Bits(), trajectories))
@@ -250,9 +250,9 @@ def test_complaints_are_history_and_limits_count_earlier_turns():
 
 
 def test_an_env_without_snapshots_is_refused_in_a_sentence():
-    with pytest.raises(ConfigError, match="echo has no snapshots, so no state of it can") as told:
+    with pytest.raises(ConfigError, match="echo has no snapshots, so no state of it can") as refused:
         require_snapshots(load.get_spec("agentgym.testing:EchoEnv").model_copy(update={"capabilities": ()}))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
     require_snapshots(SPEC)
 
 
@@ -288,11 +288,11 @@ def test_a_turn_taken_again_keeps_its_tokens(tokenizer):
     """Q(s, a) is of the very tokens that were sampled."""
     template = ChatTemplate(tokenizer)
     stop = sorted(template.stop_ids())[0]
-    said = {"left": tokenizer("left")["input_ids"], "gold": tokenizer("gold")["input_ids"]}
+    tokens = {"left": tokenizer("left")["input_ids"], "gold": tokenizer("gold")["input_ids"]}
 
     def script(call: int, prompt: Sequence[int]) -> list[int]:
         return [
-            *said["left" if "amber" not in (text := template.decode(prompt)) and "cedar" not in text else "gold"],
+            *tokens["left" if "amber" not in (text := template.decode(prompt)) and "cedar" not in text else "gold"],
             stop,
         ]
 
@@ -304,8 +304,8 @@ def test_a_turn_taken_again_keeps_its_tokens(tokenizer):
     found = asyncio.run(branch(run, policy, recorded, continuations=3, chance=True))
     np.testing.assert_array_equal(found.action_N, [1.0, 1.0, 1.0])
     before = tuple(recorded[0].branches[0].ids[: recorded[0].turns[1].span.start].tolist())
-    asked = [tuple(prompt) for _, prompt, _ in policy.engine.calls]
-    assert before in asked
+    prompts = [tuple(prompt) for _, prompt, _ in policy.engine.calls]
+    assert before in prompts
 
 
 def test_a_turn_without_an_estimate_has_no_advantage():
@@ -341,14 +341,14 @@ def test_the_signal_in_a_training_step(kit, chatty, tokenizer, tmp_path):
         context, _ = await annotate(context, trainer.learner, trainer.signals, prox=False)
         return context.batch, await fit_signals(context, trainer.signals, first=False)
 
-    batch, told = asyncio.run(step())
+    batch, metrics = asyncio.run(step())
     value_N, after_N = batch.x["mc_value_N"], batch.x["mc_after_N"]
     same = ~batch.last_N[:-1]
     np.testing.assert_array_equal(after_N[:-1][same], value_N[1:][same])
     assert not after_N[batch.last_N].any()
     first_N = np.flatnonzero(np.append(True, batch.last_N[:-1]))
     assert value_N[first_N[0]] == value_N[first_N[1]]
-    assert told["branched_value/lost"] == 0
-    assert told["branched_value/continuations"] >= 3 * 2
+    assert metrics["branched_value/lost"] == 0
+    assert metrics["branched_value/continuations"] >= 3 * 2
     credit = ASSIGNERS["mc_branch"].function(batch)
     np.testing.assert_allclose(credit.advantage_A, (batch.reward_N + after_N - value_N)[batch.turn_A])

@@ -64,23 +64,23 @@ def test_a_damaged_file_is_named(kit, tokenizer, tmp_path, how) -> None:
     assert {path.name for path in folder.iterdir()} == {*names, "manifest.json"}
     for name in names:
         path = folder / name
-        whole = path.read_bytes()
-        middle = len(whole) // 2
+        data = path.read_bytes()
+        middle = len(data) // 2
         if how == "delete":
             path.unlink()
         else:
-            path.write_bytes(whole[:middle] + (bytes([whole[middle] ^ 1]) + whole[middle + 1 :]) * (how == "flip"))
+            path.write_bytes(data[:middle] + (bytes([data[middle] ^ 1]) + data[middle + 1 :]) * (how == "flip"))
         for load in (checkpoint.load_model, checkpoint.load_state, checkpoint.verify):
             with pytest.raises(CheckpointError, match=rf"{name} is missing or not what was .*; delete .*step-000000"):
                 load(folder)
-        path.write_bytes(whole)
+        path.write_bytes(data)
     checkpoint.verify(folder)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(CheckpointError, match="no readable manifest"):
         checkpoint.load_state(folder)
 
 
-def test_what_is_not_a_model_is_said(kit, tokenizer, tmp_path) -> None:
+def test_what_is_not_a_model_is_refused(kit, tokenizer, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="is not a model that transformers can load"):
         checkpoint.load_model(tmp_path)
     folder = save(tmp_path, kit.build("qwen3", len(tokenizer)), tokenizer)
@@ -142,7 +142,7 @@ for step in range(10**6):
 """
 
 
-def test_a_writer_that_is_killed_leaves_whole_checkpoints(kit, tokenizer, tmp_path) -> None:
+def test_a_killed_writer_leaves_complete_checkpoints(kit, tokenizer, tmp_path) -> None:
     """Old ones of the same name are replaced, over and over."""
     checkpoint.save(tmp_path / "source", kit.build("qwen3", len(tokenizer)), tokenizer, {})
     with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
@@ -160,7 +160,7 @@ def test_a_writer_that_is_killed_leaves_whole_checkpoints(kit, tokenizer, tmp_pa
         checkpoint.load_state(folder)
 
 
-def test_every_moment_of_a_save_leaves_none_or_a_whole_one(kit, tokenizer, tmp_path, monkeypatch) -> None:
+def test_every_moment_of_a_save_leaves_none_or_a_complete_one(kit, tokenizer, tmp_path, monkeypatch) -> None:
     """A copy of the folder is taken at every step between the first file and the last rename."""
     model = kit.build("qwen3", len(tokenizer))
     run = tmp_path / "run"
@@ -182,13 +182,13 @@ def test_every_moment_of_a_save_leaves_none_or_a_whole_one(kit, tokenizer, tmp_p
         patch.setattr(shutil, "rmtree", before(shutil.rmtree))
         save(run, model, tokenizer)
     assert len(moments) > 5
-    whole = 0
+    complete = 0
     for moment in moments:
         newest = checkpoint.latest(moment)
         if newest is not None:
             checkpoint.verify(newest)
-            whole += 1
-    assert whole >= len(moments) - 1  # between the two renames there is none of this step
+            complete += 1
+    assert complete >= len(moments) - 1  # between the two renames there is none of this step
     for moment in moments[-1:]:
         save(moment, model, tokenizer)
         assert [path.name for path in (moment / "checkpoints").iterdir()] == ["step-000000"]

@@ -58,9 +58,9 @@ def test_every_shipped_recipe_resolves_and_survives_toml(name, tmp_path):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_wiring_names_every_option_once(name):
     config = resolve(name)
-    told = [option for _, option, _ in wiring(config)]
+    names = [option for _, option, _ in wiring(config)]
     options = set(leaves(config)) - {"name", "description", "paper"}
-    assert sorted(told) == sorted(option for option in options if "." in option)
+    assert sorted(names) == sorted(option for option in options if "." in option)
     absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "scale", "schedules"}
     assert {option for option in options if "." not in option} <= absent
 
@@ -167,7 +167,7 @@ def test_unknown_options_are_refused_with_a_suggestion(mine, override, sentence)
     assert sentence in str(refused.value)
 
 
-def test_all_mistakes_are_told_at_once(mine):
+def test_all_mistakes_are_in_one_error(mine):
     with pytest.raises(ConfigError) as refused:
         resolve(mine, ["optim.lr=-1", "run.sead=1", "rollout.groups=0"])
     assert [word in str(refused.value) for word in ("optim.lr", "run.sead", "rollout.groups")] == [True] * 3

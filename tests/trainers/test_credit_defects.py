@@ -222,7 +222,7 @@ def test_turns_as_episodes_give_the_first_turn_no_credit(name: str) -> None:
 
 # Intermediate rewards overwritten; credit in the last row alone
 
-WHOLE_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol"]
+FULL_RETURN = ["reinforce", "rloo", "grpo", "dr_grpo", "loop", "rae", "outcome", "filtered", "a_lol"]
 
 
 def last_reward_only(batch: Batch) -> Batch:
@@ -239,7 +239,7 @@ def test_intermediate_rewards_count(name: str) -> None:
     assert assign(batch).advantage_A[1] != pytest.approx(assign(last_reward_only(batch)).advantage_A[1])
 
 
-@pytest.mark.parametrize("name", WHOLE_RETURN)
+@pytest.mark.parametrize("name", FULL_RETURN)
 def test_every_turn_of_a_trajectory_gets_its_return(name: str) -> None:
     known = {"success_M": (1, 0), "inst_value_M": (0.25, 0.25), "baseline_M": (0.25, 0.25)}
     batch = toy_batch([[1, 0, 0], [0, 0, 0]], tokens=2, role_N=[0] * 6, role_baseline_N=[0.25] * 6, **known)

@@ -142,10 +142,10 @@ def test_permuting_trajectories_and_groups_permutes_credit(name: str, seed: int)
 @given(seed=seeds)
 def test_other_groups_in_the_batch_change_nothing(name: str, seed: int) -> None:
     batch, assign = batch_of(seed), partial(ASSIGNERS[name].function, **OF_THE_BATCH.get(name, {}))
-    whole = assign(batch).advantage_A
+    expected = assign(batch).advantage_A
     for group in np.unique(batch.group_M):
         part, _, old_A = batch.select(np.flatnonzero(batch.group_M == group))
-        assert assign(part).advantage_A == pytest.approx(whole[old_A], abs=1e-9)
+        assert assign(part).advantage_A == pytest.approx(expected[old_A], abs=1e-9)
 
 
 def test_batch_statistics_do_depend_on_other_groups() -> None:
@@ -325,8 +325,8 @@ def test_rewardflow_against_brute_force(seed: int) -> None:
     own = {s: max(batch.reward_N[t] for t in turns if state[t] == s) for s in state}
     edges = {(state[t], state[t + 1]) for t in turns if not batch.last_N[t]}
 
-    def value(s: tuple, seen: tuple = ()) -> float:
-        further = [0.9 * value(b, (*seen, s)) for a, b in edges if a == s and b not in (*seen, s)]
+    def value(s: tuple, path: tuple = ()) -> float:
+        further = [0.9 * value(b, (*path, s)) for a, b in edges if a == s and b not in (*path, s)]
         return max(own[s], *further, own[s])
 
     flow = [batch.reward_N[t] if batch.last_N[t] else value(state[t + 1]) for t in turns]

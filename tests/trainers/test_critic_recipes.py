@@ -85,8 +85,8 @@ def test_a_recipe_learns_in_a_trainer(recipe, chatty, tokenizer, tmp_path) -> No
     assert not torch.equal(weights[0], weights[-1])
     for line in lines:
         assert line["optim/skipped"] == 0
-        told = {key: value for key, value in line.items() if key.startswith(("twin", "digiq", "loss", "credit"))}
-        assert np.isfinite(list(told.values())).all(), told
+        numbers = {key: value for key, value in line.items() if key.startswith(("twin", "digiq", "loss", "credit"))}
+        assert np.isfinite(list(numbers.values())).all(), numbers
     if recipe != "digirl":
         name = {"archer": "twin", "digiq": "digiq"}[recipe]
         for line in lines:
@@ -112,21 +112,21 @@ def test_a_resumed_run_goes_on_to_the_bit(recipe, overrides, chatty, tokenizer, 
     config, start = small(recipe, *overrides), chatty()
     # Both models are read from files: how weights lie in memory decides the last bits of a sum.
     checkpoint.save(tmp_path / "start", start, tokenizer, {})
-    whole = trainer_of(config, tmp_path, checkpoint.load_model(tmp_path / "start")[0], start, tokenizer)
-    lines = run(whole)
+    undisturbed = trainer_of(config, tmp_path, checkpoint.load_model(tmp_path / "start")[0], start, tokenizer)
+    lines = run(undisturbed)
     second = tmp_path / "checkpoints" / "step-000002"
     state = checkpoint.load_state(second)
     resumed = trainer_of(config, tmp_path, checkpoint.load_model(second)[0], start, tokenizer)
     fresh = resumed.signals[next(iter(resumed.signals))].state_dict()
     resumed.load(state)
-    (signal,), (theirs,) = resumed.signals.values(), whole.signals.values()
+    (signal,), (theirs,) = resumed.signals.values(), undisturbed.signals.values()
     saved = next(iter(state["signals"].values()))
     same(signal.state_dict(), saved)
     with pytest.raises(AssertionError):
         same(fresh, saved)
     again = run(resumed, state["metrics_bytes"])
     same(signal.state_dict(), theirs.state_dict())
-    for ours, others in zip(resumed.learner.model.parameters(), whole.learner.model.parameters(), strict=True):
+    for ours, others in zip(resumed.learner.model.parameters(), undisturbed.learner.model.parameters(), strict=True):
         assert torch.equal(ours, others)
     without_times = [{k: v for k, v in line.items() if not k.startswith("time")} for line in (lines[-1], again[-1])]
     assert without_times[0] == without_times[1]

@@ -25,8 +25,8 @@ def test_the_seed_decides() -> None:
 
 
 def test_resumes_where_it_was() -> None:
-    whole, cut = UniformTasks(7, 3), UniformTasks(7, 3)
-    expected = whole.propose(40)
+    undisturbed, cut = UniformTasks(7, 3), UniformTasks(7, 3)
+    expected = undisturbed.propose(40)
     before = cut.propose(17)
     resumed = UniformTasks(7, 3)
     resumed.load_state_dict(cut.state_dict())

@@ -156,10 +156,10 @@ def test_any_walk_through_prompts(kit, lockstep, worth, monkeypatch) -> None:
                 await engine.refresh(model.state_dict(), engine.version + 1)
             got = await conversation.generate(prompt, Sampling(1.0, int(rng.integers(1, 5))))
             assert_true(kit, model, prompt, got)
-            whole, cut = [*prompt, *got.ids], int(rng.integers(1, max(2, len(prompt))))
+            full, cut = [*prompt, *got.ids], int(rng.integers(1, max(2, len(prompt))))
             prompt = [
-                [*whole, *tokens(cut, 3)],
-                whole,
+                [*full, *tokens(cut, 3)],
+                full,
                 prompt,
                 prompt[:cut],
                 [*prompt[:cut], *tokens(cut, 9)],
@@ -293,34 +293,34 @@ def test_a_reply_under_way_goes_on_with_the_new_weights(kit, lockstep) -> None:
     prompts = [tokens(number, 12 + number) for number in range(3)]
 
     async def main() -> list[Completion]:
-        seen = asyncio.Event()
+        sixth_token = asyncio.Event()
 
         def on_token(token: int, logprob: float) -> bool:
             count[0] += 1
             if count[0] == 6:
-                seen.set()
+                sixth_token.set()
             return False
 
         count = [0]
         talks = [engine.open(np.random.default_rng(number)) for number in range(3)]
-        asked = [
+        futures = [
             asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 40), on_token=on_token))
             for talk, prompt in zip(talks, prompts, strict=True)
         ]
-        await seen.wait()
+        await sixth_token.wait()
         await engine.refresh(second.state_dict(), 5)
-        said = await asyncio.gather(*asked)
+        completions = await asyncio.gather(*futures)
         talks[1].close()
         talks[2].close()
-        longer = [*prompts[0], *said[0].ids, 1]
+        longer = [*prompts[0], *completions[0].ids, 1]
         then = await talks[0].generate(longer, Sampling(1.0, 4))
         assert set(then.versions) == {5}
         assert_true(kit, models[2], longer, then)
-        return said
+        return completions
 
-    said = asyncio.run(main())
-    assert {version for completion in said for version in completion.versions} == {0, 5}
-    for prompt, completion in zip(prompts, said, strict=True):
+    completions = asyncio.run(main())
+    assert {version for completion in completions for version in completion.versions} == {0, 5}
+    for prompt, completion in zip(prompts, completions, strict=True):
         assert completion.versions == sorted(completion.versions)
         assert completion.version == completion.versions[0]
         ids = [*prompt, *completion.ids]
@@ -568,7 +568,7 @@ def test_a_bug_in_the_engine_reaches_every_caller(kit, monkeypatch, where) -> No
 # Architectures
 
 
-def test_what_packed_attention_cannot_do_is_said(kit) -> None:
+def test_what_packed_attention_cannot_do_is_refused(kit) -> None:
     windows = [
         kit.build("mistral", sliding_window=8),
         kit.build("qwen2-gqa", use_sliding_window=True, sliding_window=8, max_window_layers=1),

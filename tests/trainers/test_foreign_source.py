@@ -97,14 +97,14 @@ def test_a_step_of_programs(chatty, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("behave", "stop", "told"),
+    ("behave", "stop", "reason"),
     [
         ("sys.exit(3)", StopReason.ENVIRONMENT_FAILED, "ended with status 3: the last line"),
         ("sys.exit(0)", StopReason.ENVIRONMENT_FAILED, "finish was not asked"),
         ("import time; time.sleep(600)", StopReason.DEADLINE, "took longer than 8 s"),
     ],
 )
-def test_a_program_that_fails_is_never_scored(chatty, tokenizer, tmp_path, behave, stop, told):
+def test_a_program_that_fails_is_never_scored(chatty, tokenizer, tmp_path, behave, stop, reason):
     """Only the first attempt behaves so."""
     behave = f"if os.environ['AGENTGYM_EPISODE'].endswith('attempt-0'): {behave}"
     trainer = trainer_of(
@@ -116,7 +116,7 @@ def test_a_program_that_fails_is_never_scored(chatty, tokenizer, tmp_path, behav
     ((group,), _) = asyncio.run(one_step(trainer))
     failed, fine = group.trajectories
     assert (failed.stop, failed.turns) == (stop, ())
-    assert told in failed.error
+    assert reason in failed.error
     assert (fine.stop, len(fine.turns)) == (StopReason.TERMINATED, 2)
     logs = list((tmp_path / "run" / "agents" / "step-000001").iterdir())
     assert [log.read_text() for log in logs] == ["the last line\n"]

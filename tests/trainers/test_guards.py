@@ -18,14 +18,14 @@ from agentgym_trainers.monitoring.guards import PROBE_EVERY, PROBES, GuardOption
 from agentgym_trainers.testing import toy_batch
 
 
-class Told:
+class ScriptedJudge:
     """A judge that calls `good` probes good."""
 
     def __init__(self, good: int = 0, max_false_positives: float = 0.01) -> None:
-        self.good, self.asked, self.max_false_positives = good, 0, max_false_positives
+        self.good, self.probes, self.max_false_positives = good, 0, max_false_positives
 
     async def probe(self, answers):
-        self.asked += 1
+        self.probes += 1
         return [1.0 if i < self.good else -1.0 for i in range(len(answers))]
 
 
@@ -38,31 +38,31 @@ def before(guards: Guards, step: int) -> dict[str, float]:
 
 
 def test_judges_are_probed_at_the_start_and_every_n_steps() -> None:
-    judge = Told()
+    judge = ScriptedJudge()
     guards = Guards(GuardOptions(), {"judge": judge, "value": Trained()})
     probed = [step for step in range(2 * PROBE_EVERY + 1) if before(guards, step)]
     assert probed == [0, PROBE_EVERY, 2 * PROBE_EVERY]
-    assert judge.asked == 3
+    assert judge.probes == 3
 
 
 def test_a_resumed_run_probes_first_and_writes_the_same() -> None:
-    judge = Told()
+    judge = ScriptedJudge()
     guards = Guards(GuardOptions(), {"judge": judge})
     assert before(guards, 4) == {}  # probed, and not written: the run that was not killed wrote nothing here
-    assert judge.asked == 1
+    assert judge.probes == 1
     assert before(guards, 5) == {}
     assert before(guards, PROBE_EVERY) == {"guards/judge_false_positives": 0.0}
-    assert judge.asked == 2
-    late = Guards(GuardOptions(), {"judge": Told(good=len(PROBES))})
+    assert judge.probes == 2
+    late = Guards(GuardOptions(), {"judge": ScriptedJudge(good=len(PROBES))})
     with pytest.raises(GuardTripped):
         before(late, 4)
 
 
 def test_the_limit_is_exclusive_and_the_error_names_the_cause() -> None:
     n = len(PROBES)
-    assert before(Guards(GuardOptions(), {"judge": Told(2, 2 / n)}), 0) != {}
+    assert before(Guards(GuardOptions(), {"judge": ScriptedJudge(2, 2 / n)}), 0) != {}
     with pytest.raises(GuardTripped, match=rf"step 0: the judge calls 3 of {n} .* such as '', ' ', ") as caught:
-        before(Guards(GuardOptions(), {"judge": Told(3, 2 / n)}), 0)
+        before(Guards(GuardOptions(), {"judge": ScriptedJudge(3, 2 / n)}), 0)
     assert isinstance(caught.value, AgentGymError)  # the command line makes a sentence of it
 
 
@@ -104,7 +104,7 @@ def test_a_loss_that_reaches_no_parameter_stops_the_run() -> None:
     ],
 )
 def test_a_step_with_nothing_to_learn_from_is_no_defect(metrics) -> None:
-    Guards(GuardOptions(), {"prm": Trained(), "judge": Told()}).after_step(1, metrics)
+    Guards(GuardOptions(), {"prm": Trained(), "judge": ScriptedJudge()}).after_step(1, metrics)
 
 
 @pytest.mark.parametrize(("max_kl", "lr", "updates"), [(None, 0.1, 12), (1e9, 0.1, 12), (0.5, 0.1, 2), (0.5, 1e-7, 12)])

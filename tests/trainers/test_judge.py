@@ -68,13 +68,13 @@ class Handler(BaseHTTPRequestHandler):
             server.keys.append(self.headers.get("Authorization"))
             server.open += 1
             server.most_open = max(server.open, server.most_open)
-        said = server.say(body["messages"][-1]["content"], number)
-        message = {"role": "assistant", "content": said}
+        response = server.say(body["messages"][-1]["content"], number)
+        message = {"role": "assistant", "content": response}
         answer = {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
-        data = json.dumps(answer if isinstance(said, str) else {"error": "no"}).encode()
+        data = json.dumps(answer if isinstance(response, str) else {"error": "no"}).encode()
         with server.lock:
             server.open -= 1
-        self.send_response(200 if isinstance(said, str) else said)
+        self.send_response(200 if isinstance(response, str) else response)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -107,8 +107,8 @@ def judge_at(url: str, **options: Any) -> Judge:
 
 def annotated(judge: Judge, *trajectories: Trajectory) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     async def go() -> Any:
-        seen = context(*trajectories)
-        return await judge.annotate(seen), await judge.fit(seen)
+        signal_context = context(*trajectories)
+        return await judge.annotate(signal_context), await judge.fit(signal_context)
 
     return asyncio.run(go())
 
@@ -151,13 +151,13 @@ def test_only_a_last_line_that_is_a_verdict_is_read(text, vote) -> None:
 
 def test_votes_of_each_turn_and_the_metrics() -> None:
     ballots = {"go north": (GOOD, GOOD, BAD), "go south": (GOOD, BAD, "no idea"), "go west": (BAD, BAD, BAD)}
-    asked: dict[str, int] = {}
+    counts: dict[str, int] = {}
 
     def say(question: str, number: int) -> str:
         action = next(action for action in ballots if action in question)
         with server.lock:
-            asked[action] = asked.get(action, 0) + 1
-            return ballots[action][asked[action] - 1]
+            counts[action] = counts.get(action, 0) + 1
+            return ballots[action][counts[action] - 1]
 
     with Server(say) as server:
         judge = judge_at(server.url, votes=3)
@@ -172,7 +172,7 @@ def test_votes_of_each_turn_and_the_metrics() -> None:
     assert metrics["votes_agree"] == pytest.approx((1 / 3 + 0 + 1) / 3)
 
 
-def test_a_whole_attempt_is_one_case() -> None:
+def test_a_trajectory_is_one_case() -> None:
     with Server(lambda question, number: GOOD if "go west" in question else BAD) as server:
         judge = judge_at(server.url, level="trajectory")
         columns, _ = annotated(judge, episode(["go north", "go west"]), episode(["go south"]))
@@ -213,8 +213,8 @@ def test_answers_that_say_nothing_fail_before_any_call() -> None:
         assert set(annotated(judge, *[episode([p], valid_action=True) for p in PROBES])[0]["judge_N"]) == {-1}
         # Three tokens are too few, and the attempt whose turns all fail does.
         assert annotated(judge, episode(["it is north"]))[0]["judge_N"].tolist() == [-1]
-        whole = judge_at(server.url, min_tokens=4, level="trajectory")
-        assert annotated(whole, episode(["it is north", ":"]))[0]["judge_M"].tolist() == [-1]
+        by_trajectory = judge_at(server.url, min_tokens=4, level="trajectory")
+        assert annotated(by_trajectory, episode(["it is north", ":"]))[0]["judge_M"].tolist() == [-1]
         assert server.bodies == []
 
 
@@ -251,7 +251,7 @@ def test_missing_votes_are_neutral_and_a_silent_judge_stops() -> None:
         assert (metrics["calls"], metrics["failed"], len(server.bodies)) == (1, 0, 3)
 
 
-def test_what_was_asked_before_is_not_asked_again(tmp_path) -> None:
+def test_cached_votes_need_no_new_calls(tmp_path) -> None:
     with Server(lambda question, number: [GOOD, BAD, GOOD][number % 3]) as server:
         judge = judge_at(server.url, votes=3, concurrency=1, cache=str(tmp_path / "votes"))
         first, metrics = annotated(judge, episode(["go north"]), episode(["go north"]))  # one question, two cases
@@ -316,8 +316,8 @@ def test_options_that_cannot_be() -> None:
 
 
 def test_calibration_by_hand() -> None:
-    told = calibration(np.array([1, 1, -1, 0, 1.0]), np.array([True, False, False, True, False]))
-    assert told == {
+    metrics = calibration(np.array([1, 1, -1, 0, 1.0]), np.array([True, False, False, True, False]))
+    assert metrics == {
         "agreement": 0.5,
         "good_if_succeeded": 1.0,
         "good_if_failed": pytest.approx(2 / 3),
@@ -378,14 +378,14 @@ def test_a_run_is_judged_and_its_votes_are_kept_in_its_folder(chatty, tokenizer,
         training = trainer(server.url, chatty(), tokenizer, tmp_path)
         asyncio.run(training.run(log := MetricsLog(tmp_path)))
         log.close()
-        told = lines(tmp_path)
-        assert told[0]["guards/judge_false_positives"] == 0
-        assert "guards/judge_false_positives" not in told[1]
-        judged = [line["judge/calls"] + line["judge/cached"] + line["judge/by_rule"] for line in told]
+        rows = lines(tmp_path)
+        assert rows[0]["guards/judge_false_positives"] == 0
+        assert "guards/judge_false_positives" not in rows[1]
+        judged = [line["judge/calls"] + line["judge/cached"] + line["judge/by_rule"] for line in rows]
         assert min(judged) > 0
-        assert len(server.bodies) == len(PROBES) + sum(line["judge/calls"] for line in told)
+        assert len(server.bodies) == len(PROBES) + sum(line["judge/calls"] for line in rows)
         kept = sum(1 for _ in (tmp_path / "judge").rglob("*.json"))
-        assert kept == sum(line["judge/calls"] for line in told)
+        assert kept == sum(line["judge/calls"] for line in rows)
 
 
 def test_a_fooled_judge_stops_the_run_before_its_first_step(chatty, tokenizer, tmp_path) -> None:
@@ -404,8 +404,8 @@ def test_a_judge_survives_its_runs_config(tmp_path) -> None:
     config = resolve("rloo", [*judge, "signals.judge.max_tokens=0", "guards.max_kl=20"])
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     assert resolve(tmp_path / "config.toml") == config
-    told: Any = config.signals["judge"]
-    assert Judge(told).remote.body([]) == {"model": "m", "messages": [], "temperature": 1.0, "top_p": 0.5}
+    options: Any = config.signals["judge"]
+    assert Judge(options).remote.body([]) == {"model": "m", "messages": [], "temperature": 1.0, "top_p": 0.5}
 
 
 def test_a_recipe_with_a_wrong_judge_is_refused(tmp_path) -> None:
@@ -433,5 +433,5 @@ def test_the_cli_passes_the_key_and_reports_a_fooled_judge(by, tmp_path, monkeyp
     use_judge_key(None)
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert "the judge calls" in sentence
-    told = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and b"k-1234" in path.read_bytes()]
-    assert not told
+    leaks = [path for path in (tmp_path / "runs").rglob("*") if path.is_file() and b"k-1234" in path.read_bytes()]
+    assert not leaks

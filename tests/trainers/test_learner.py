@@ -157,12 +157,12 @@ def test_gradient_is_zero_where_nothing_was_sampled(kit) -> None:
         if "embed" not in name:  # of other tokens, but all zero too
             torch.testing.assert_close(g, reference[name], atol=1e-12, rtol=0)
 
-    seen: list[torch.Tensor] = []
-    hook = model.lm_head.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    outputs: list[torch.Tensor] = []
+    hook = model.lm_head.register_forward_hook(lambda module, inputs, out: outputs.append(out))
     learner = Gradients(model, OptimOptions(), temperature=TEMPERATURE)
     learner.update(batch, rows, credit, LOSS)
     hook.remove()
-    assert sum(out.shape[1] for out in seen) == len(batch.turn_A)
+    assert sum(out.shape[1] for out in outputs) == len(batch.turn_A)
 
 
 def test_an_observation_that_nobody_will_use_has_no_gradient(kit) -> None:

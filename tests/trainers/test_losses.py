@@ -203,11 +203,11 @@ def test_micro_batches_add_up(mode: Reducer) -> None:
             (w[rows] * loss_A).sum().backward()
         return theta.grad
 
-    whole = gradient([torch.arange(a)])
+    expected = gradient([torch.arange(a)])
     shuffled = torch.randperm(a, generator=generator)
-    assert whole.abs().sum() > 0
+    assert expected.abs().sum() > 0
     for size in (1, 2, 3, 7):
-        assert torch.allclose(gradient(list(shuffled.split(size))), whole, rtol=1e-10, atol=1e-14)
+        assert torch.allclose(gradient(list(shuffled.split(size))), expected, rtol=1e-10, atol=1e-14)
 
 
 def test_observation_tokens_get_no_gradient_even_if_nan() -> None:

@@ -140,13 +140,13 @@ def test_extremes_and_no_tokens() -> None:
 
 def test_options_say_what_does_not_fit() -> None:
     assert CorrectOptions().band == (0, 2)
-    for options, said in (
+    for options, message in (
         ({"kind": "tis", "high": 3.0}, "no band"),
         ({"kind": "mis", "low": 3.0}, "above"),
         ({"kind": "tos"}, "tis"),
         ({"capp": 3.0}, "capp"),
     ):
-        with pytest.raises(ValidationError, match=said):
+        with pytest.raises(ValidationError, match=message):
             CorrectOptions(**options)
 
 

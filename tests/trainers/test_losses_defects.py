@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.losses import kl, ppo_clip, token_weights
 from agentgym_trainers.losses.classification import pacs
 from agentgym_trainers.losses.entropy_band import EntropyBandOptions, band_penalty, entropy_band
@@ -140,7 +140,7 @@ def test_a_detached_leaf_is_caught() -> None:
     assert released_update(released, batch, rows) == pytest.approx(0.685675, abs=1e-6)
     assert released.scale.grad is None  # the loss is right and its backward succeeds: only the gradient tells
     ours = StandIn()
-    loss, _ = backward_whole_batch(
+    loss, _ = backward_full_batch(
         lambda index: (index, ours(index)), rows, 6, lambda column: (preference(column, batch), {})
     )
     assert loss == pytest.approx(0.685675, abs=1e-6)

@@ -278,7 +278,7 @@ def test_a_recipe_with_all_of_it_survives_toml(tmp_path) -> None:
         ({"loss": {"objective": "cispo", "clip_high": 0.28}}, "clip_high"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_sentence(tables, sentence) -> None:
+def test_what_does_not_fit_is_refused_in_a_sentence(tables, sentence) -> None:
     with pytest.raises((ValidationError, ConfigError)) as refused:
         validate_config(config(**{"schedules": {}, **tables}))
     assert sentence in str(refused.value)

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from agentgym_trainers.config.sections import LossOptions
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.losses import OBJECTIVES, token_weights
 from agentgym_trainers.testing import random_batch, reorder, toy_batch
 
 NAMES = list(OBJECTIVES)
 TOKEN = [name for name in NAMES if OBJECTIVES[name].unit == "token"]
 COUPLED = [name for name in NAMES if OBJECTIVES[name].unit != "token"]
-COMPARING = [name for name in NAMES if OBJECTIVES[name].whole_groups]
+COMPARING = [name for name in NAMES if OBJECTIVES[name].needs_full_groups]
 SEEDS = pytest.mark.parametrize("seed", range(4))
 OPTIONS = {"clip_cov": {"fraction": 0.3, "cov_low": 0.1}, "awr": {"ratio": "token"}}
 """Where a default would leave a part of the objective idle on a batch this small."""
@@ -77,9 +77,9 @@ def test_contract(name) -> None:
     new, old, advantage = columns_of(batch, 1)
     kept = [part.clone() for part in (new, old, advantage)]
     leaf, weights = new.clone().requires_grad_(), torch.from_numpy(token_weights(batch, "turn_mean"))
-    whole = () if objective.unit == "token" else (batch,)
+    coupled = () if objective.unit == "token" else (batch,)
     rest = () if objective.unit == "token" else (weights,)
-    loss, metrics = objective.function(leaf, old, *whole, advantage, *rest)
+    loss, metrics = objective.function(leaf, old, *coupled, advantage, *rest)
     assert loss.shape == (leaf.shape if objective.unit == "token" else ())
     assert loss.requires_grad
     assert all(value.ndim == 0 and not value.requires_grad and torch.isfinite(value) for value in metrics.values())
@@ -237,10 +237,10 @@ def test_two_passes_over_any_split_equal_one(name, size) -> None:
     batch = batch_of(4, 3)
     _, old, advantage = columns_of(batch, 4)
     features, start = policy(batch)
-    whole = start.clone().requires_grad_()
-    loss = loss_of(name, torch.nn.functional.logsigmoid(features @ whole), old, batch, advantage)
+    expected = start.clone().requires_grad_()
+    loss = loss_of(name, torch.nn.functional.logsigmoid(features @ expected), old, batch, advantage)
     loss.backward()
-    assert whole.grad.abs().max() > 1e-6
+    assert expected.grad.abs().max() > 1e-6
     theta = start.clone().requires_grad_()
     generator = torch.Generator().manual_seed(size)
     parts = list(torch.randperm(len(batch.turn_A), generator=generator).split(size))
@@ -255,8 +255,8 @@ def test_two_passes_over_any_split_equal_one(name, size) -> None:
             loss_A, _ = OBJECTIVES[name].function(forward(part)[1], old[part], advantage[part], **options)
             (weights[part] * loss_A).sum().backward()
     else:
-        backward_whole_batch(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
-    torch.testing.assert_close(theta.grad, whole.grad, rtol=1e-9, atol=1e-12)
+        backward_full_batch(forward, parts, len(batch.turn_A), lambda x: (loss_of(name, x, old, batch, advantage), {}))
+    torch.testing.assert_close(theta.grad, expected.grad, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", COUPLED)
@@ -278,10 +278,10 @@ def test_units_split_within_one_pass_are_detected(name) -> None:
             (share * loss_of(name, new, old[shift], small, advantage[shift], mode=mode)).backward()
         return theta.grad
 
-    whole = gradient([np.arange(len(batch.turn_A))])
+    expected = gradient([np.arange(len(batch.turn_A))])
     torn = gradient([np.flatnonzero(batch.traj_A == m) for m in range(len(batch.group_M))])
     # A trajectory a micro-batch is harmless only if the unit is no larger, and no statistic is the batch's.
-    assert torch.allclose(torn, whole) == (name not in (*COMPARING, "clip_cov"))
+    assert torch.allclose(torn, expected) == (name not in (*COMPARING, "clip_cov"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -97,7 +97,7 @@ def test_gspo_numbers() -> None:
     assert metrics["ratio_mean"].item() == pytest.approx(1.051271, abs=1e-6)
 
 
-def test_gspo_clips_the_whole_trajectory_at_its_own_narrow_range() -> None:
+def test_gspo_clips_the_trajectory_at_its_own_narrow_range() -> None:
     new, old = at_log_ratio(0.2, -0.1, 0.05)
     batch = toy_batch([[1]], tokens=3)
     loss, metrics = gspo(new, old, batch, tensor(1, 1, 1), weights(batch))
@@ -308,9 +308,9 @@ def test_oreo_is_at_rest_on_what_its_assigner_tells_the_critic() -> None:
         rewards, tokens=tokens, truncated=[False, True], bootstrap_M=(9, 0.7), ref_logprob_A=ref, prox_logprob_A=now,
         value_N=np.zeros(5),
     )  # fmt: skip
-    told = batch.with_columns(value_N=ASSIGNERS["oreo"].function(batch, beta=0.2).targets["value_N"])
+    with_values = batch.with_columns(value_N=ASSIGNERS["oreo"].function(batch, beta=0.2).targets["value_N"])
     new = torch.from_numpy(now).requires_grad_()
-    loss, _ = oreo(new, new.detach(), told, torch.zeros(9), weights(told, "turn_mean"), beta=0.2)
+    loss, _ = oreo(new, new.detach(), with_values, torch.zeros(9), weights(with_values, "turn_mean"), beta=0.2)
     assert loss.item() == pytest.approx(0, abs=1e-20)
 
 

@@ -20,8 +20,8 @@ from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner.critic import Critic, ValueOptions
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
 from agentgym_trainers.losses import Objective
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
@@ -136,7 +136,7 @@ def test_two_passes_are_one(kit) -> None:
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     for budget in (10**6, 40, 1):
         model.zero_grad()
-        loss, _ = backward_whole_batch(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
+        loss, _ = backward_full_batch(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
         assert loss == pytest.approx(whole.item())
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.grad, expected[name], atol=1e-6, rtol=1e-5)

@@ -179,8 +179,8 @@ def test_an_env_that_does_not_answer_delays_nobody(chatty, tokenizer, tmp_path) 
     def on_step(step: int, metrics: dict[str, float]) -> None:
         if step == 4:
             assert not Held.held.is_set()
-            assert "has waited" in trainer.source.watch.told()
-            assert "for the environment" in trainer.source.watch.told()
+            assert "has waited" in trainer.source.watch.summary()
+            assert "for the environment" in trainer.source.watch.summary()
             Held.held.set()
 
     trainer = trainer_of(config(), chatty(), tokenizer, tmp_path, held)
@@ -279,13 +279,13 @@ def test_what_does_not_go_together_is_refused(rollout, other, sentence) -> None:
 def test_the_watch_tells_the_longest_waits_first() -> None:
     now = [0.0]
     watch = WaitTracker(lambda: now[0])
-    assert watch.told() == "  nobody: no episode is under way"
+    assert watch.summary() == "  nobody: no episode is under way"
     watch.now_for("a", ENV)
     now[0] = 2.0
     watch.now_for("b", ENGINE)
     now[0] = 5.0
-    assert watch.told() == "  a has waited 5.0 s for the environment\n  b has waited 3.0 s for the engine"
-    assert watch.told(1) == "  a has waited 5.0 s for the environment\n  and 1 more"
+    assert watch.summary() == "  a has waited 5.0 s for the environment\n  b has waited 3.0 s for the engine"
+    assert watch.summary(1) == "  a has waited 5.0 s for the environment\n  and 1 more"
     watch.now_for("a", ENGINE)
     watch.now_for("b", None)
     now[0] = 6.0

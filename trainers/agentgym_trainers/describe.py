@@ -44,10 +44,10 @@ class RecipeComponent:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def told_options(self) -> str:
+    def options_text(self) -> str:
         """name=value, as an override would set them."""
-        told = {name: value for name, value in self.options.items() if value is not None}
-        return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in told.items())
+        values = {name: value for name, value in self.options.items() if value is not None}
+        return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
 
 
 def pieces(config: Config) -> list[RecipeComponent]:
@@ -82,8 +82,8 @@ def _from_credit(config: Config) -> Iterator[RecipeComponent]:
     if loss.entropy:
         yield RecipeComponent("regularizers", "entropy", "A bonus for a spread policy.", {"entropy": loss.entropy})
     if loss.kl:
-        told = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
-        yield RecipeComponent("regularizers", "kl", "Keeps the policy near the one with which RL began.", told)
+        kl_options = {"kl": loss.kl, "kl_estimator": loss.kl_estimator}
+        yield RecipeComponent("regularizers", "kl", "Keeps the policy near the one with which RL began.", kl_options)
     if (band := loss.band) is not None:
         yield RecipeComponent("regularizers", "entropy_band", _first_line(band), _own(band))
     length = {} if loss.reducer_length is None else {"reducer_length": loss.reducer_length}
@@ -107,8 +107,8 @@ def _guards(config: Config) -> Iterator[RecipeComponent]:
             "guards", "zero_gradient", "A signal's loss that reaches none of its parameters stops the run.", {}
         )
     if guards.max_kl is not None:
-        told = {"max_kl": guards.max_kl}
-        yield RecipeComponent("guards", "max_kl", "Ends a step's epochs once the policy has moved too far.", told)
+        options = {"max_kl": guards.max_kl}
+        yield RecipeComponent("guards", "max_kl", "Ends a step's epochs once the policy has moved too far.", options)
 
 
 def _own(options: BaseModel, *without: str) -> dict[str, Any]:

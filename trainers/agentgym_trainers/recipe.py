@@ -75,7 +75,7 @@ def resolve(
         config = Config.model_validate(tree)
         validate_config(config)
     except ValidationError as error:
-        raise ConfigError(f"{recipe}: {'; '.join(map(_told, error.errors()))}") from error
+        raise ConfigError(f"{recipe}: {'; '.join(map(_error_text, error.errors()))}") from error
     except ConfigError as error:
         raise ConfigError(f"{recipe}: {error}") from error
     if note:
@@ -264,7 +264,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree.pop(last, None)
 
 
-def _told(detail: Any) -> str:
+def _error_text(detail: Any) -> str:
     """What pydantic found wrong, in words. Where a table is one of several kinds, its place does not name the kind."""
     models: list[type[BaseModel]] = [Config]
     place, known = [], list(Config.model_fields)

@@ -267,11 +267,11 @@ async def reinforce(trainer: Trainer, log: MetricsLog, progress: Progress) -> No
     bar = progress.add_task("reinforcement learning", total=trainer.config.run.steps, completed=trainer.step)
 
     def on_step(step: int, metrics: dict[str, float]) -> None:
-        told = (
+        summary = (
             f"success {metrics['rollout/success']:.0%}, score {metrics['rollout/score']:.2f}, "
             f"{metrics['rollout/turns']:.1f} turns"
         )
-        progress.update(bar, completed=step, description=f"reinforcement learning: {told}")
+        progress.update(bar, completed=step, description=f"reinforcement learning: {summary}")
 
     await trainer.run(log, on_step)
 

@@ -243,8 +243,8 @@ def oracle_gradient_M(batch: Batch, credit: Credit, p_first: np.ndarray | None =
     return gradient_M
 
 
-Said = Sequence[int] | Exception
-Script = Sequence[Said] | Callable[[int, Sequence[int]], Said]
+ScriptedResponse = Sequence[int] | Exception
+Script = Sequence[ScriptedResponse] | Callable[[int, Sequence[int]], ScriptedResponse]
 
 
 class ScriptedEngine:
@@ -280,14 +280,14 @@ class ScriptedConversation:
         engine, call = self._engine, self._calls
         if len(prompt) >= engine.max_length:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")
-        said = engine.script(call, prompt) if callable(engine.script) else engine.script[call]
-        if isinstance(said, Exception):
-            raise said
+        response = engine.script(call, prompt) if callable(engine.script) else engine.script[call]
+        if isinstance(response, Exception):
+            raise response
         self._calls += 1
-        logprobs = [-(engine.tokens + i + 1) / 1024 for i in range(len(said))]
-        finish = "stop" if said and said[-1] in sampling.stop_ids else "length"
-        completion = Completion(list(said), logprobs, finish, [engine.version] * len(said))
-        engine.tokens, engine.version = engine.tokens + len(said), engine.version + 1
+        logprobs = [-(engine.tokens + i + 1) / 1024 for i in range(len(response))]
+        finish = "stop" if response and response[-1] in sampling.stop_ids else "length"
+        completion = Completion(list(response), logprobs, finish, [engine.version] * len(response))
+        engine.tokens, engine.version = engine.tokens + len(response), engine.version + 1
         engine.calls.append((self._index, prompt, completion))
         return completion
 

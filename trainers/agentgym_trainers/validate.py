@@ -56,13 +56,13 @@ def _validate_step(config: Config) -> None:
         )
     if config.optim.minibatches > config.rollout.groups * config.rollout.group_size:
         raise ValueError("optim.minibatches is more than the step's episodes (rollout.groups x rollout.group_size)")
-    if OBJECTIVES[config.loss.objective].whole_groups and config.optim.minibatches > config.rollout.groups:
+    if OBJECTIVES[config.loss.objective].needs_full_groups and config.optim.minibatches > config.rollout.groups:
         raise ValueError(
             f"loss.objective = {config.loss.objective!r} compares attempts at one task, so optimizer batches "
             "are cut "
             f"between groups: optim.minibatches must be at most rollout.groups, {config.rollout.groups}"
         )
-    if config.correct is not None and OBJECTIVES[config.loss.objective].whole_groups:
+    if config.correct is not None and OBJECTIVES[config.loss.objective].needs_full_groups:
         raise ValueError(
             f"[correct] weighs losses of tokens, and loss.objective = {config.loss.objective!r} has none: remove it"
         )

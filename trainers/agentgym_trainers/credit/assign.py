@@ -25,12 +25,12 @@ def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tup
     metrics: dict[str, float] = {}
     credit = mask_dropped(batch, credit)
     if config.correct is not None:
-        weight_A, seen = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch, step)
+        weight_A, extra = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch, step)
         credit = replace(credit, weight_A=weight_A)
-        metrics |= {f"correct/{name}": value for name, value in seen.items()}
+        metrics |= {f"correct/{name}": value for name, value in extra.items()}
     if config.rollout.staleness:
-        credit, seen = mask_stale_tokens(batch, credit, step, config.rollout.staleness)
-        metrics |= seen
+        credit, extra = mask_stale_tokens(batch, credit, step, config.rollout.staleness)
+        metrics |= extra
     return credit, metrics
 
 

@@ -42,7 +42,7 @@ class Columns:
     """To train on."""
     passes: int
     on_step: Callable[[str], None] = lambda what: None
-    told: dict[str, dict[str, float]] = field(default_factory=dict)
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """What each said of itself last, and the seconds of processor time that it took."""
     _given: dict[str, tuple[list[Batch], Batch]] = field(default_factory=dict)
     _critics: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Columns:
             if key not in self._critics:
                 name = f"value of {contestant.name}" if contestant.shaping else "value"
                 self._critics[key] = self._critic([contestant.shaped(b) for b in trained], context, name)
-                self.told[name]["explained_variance"] = explained(self._critics[key], branched.value_N)
+                self.metrics[name]["explained_variance"] = explained(self._critics[key], branched.value_N)
             batch = batch.with_columns(**self._critics[key])
         return batch
 
@@ -83,12 +83,12 @@ class Columns:
                 self.on_step(f"training {kind}")
                 here = replace(training, step=number * len(self.contexts) + step)
                 here = replace(here, batch=here.batch.with_columns(**await signal.annotate(here)))
-                self.told[name] = await signal.fit(here)
+                self.metrics[name] = await signal.fit(here)
         trained = [
             s.batch.with_columns(**await signal.annotate(replace(s, step=AFTER_WARMUP_STEP))) for s in self.contexts
         ]
         measured = context.batch.with_columns(**await signal.annotate(replace(context, step=AFTER_WARMUP_STEP)))
-        self.told[name]["seconds"] = process_time() - began
+        self.metrics[name]["seconds"] = process_time() - began
         return trained, measured
 
     def _critic(self, batches: Sequence[Batch], context: SignalContext, name: str) -> dict[str, np.ndarray]:
@@ -110,9 +110,9 @@ class Columns:
                 for keep_M in np.array_split(rng.permutation(len(batch.group_M)), 2):
                     _, kept, targets = select(batch, rows, credit, keep_M)
                     errors.append(self._fit(value, optimizer, kept, targets.advantage_A))
-        self.told[name] = {"loss": float(np.mean(errors[-2 * len(batches) :])), "seconds": process_time() - began}
-        seen = learner.annotate(context.batch, context.rows)
-        return {name: seen.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
+        self.metrics[name] = {"loss": float(np.mean(errors[-2 * len(batches) :])), "seconds": process_time() - began}
+        value_batch = learner.annotate(context.batch, context.rows)
+        return {name: value_batch.x[name] for name in ("value_N", "value_A", "bootstrap_M")}
 
     def _fit(self, value: Critic, optimizer: Any, rows: Sequence[Row], target_A: np.ndarray) -> float:
         """One step on some trajectories; the mean loss of a token."""

@@ -123,17 +123,17 @@ def _signals_of(name: str, shipped: Mapping[str, Config]) -> tuple[dict[str, Bas
     found: dict[str, BaseModel] = {}
     for need in sorted(wanted):
         givers = [kind for kind, signal in SIGNALS.items() if need in signal.provides]
-        told = next((c.signals[kind] for c in uses for kind in givers if kind in c.signals), None)
-        if told is not None:
-            kind = next(kind for c in uses for kind in givers if c.signals.get(kind) is told)
+        settings = next((c.signals[kind] for c in uses for kind in givers if kind in c.signals), None)
+        if settings is not None:
+            kind = next(kind for c in uses for kind in givers if c.signals.get(kind) is settings)
         elif givers:
             kind = next((k for k in givers if k in (name, FAVORITES.get(name))), givers[0])
             try:
-                told = SIGNALS[kind].options()
+                settings = SIGNALS[kind].options()
             except ValidationError as error:
                 what = "; ".join(sentence(detail, []) for detail in error.errors())
                 return {}, f"[signals.{kind}] must be told more ({what}): no shipped recipe does"
         else:
             return {}, f"nothing provides {need}"
-        found[kind] = told
+        found[kind] = settings
     return found, ""

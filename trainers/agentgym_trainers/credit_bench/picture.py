@@ -54,8 +54,8 @@ def draw(result: Result, path: Path) -> None:
         bar.outline.set_visible(False)  # type: ignore[operator]
         bar.ax.tick_params(length=0, labelsize=8, labelcolor=SOFT, pad=3)
         axes.text(0.25, height - 0.2, f"Which turn gets the credit: {result.env}", fontsize=12.5, va="top")
-        told = "\n".join(textwrap.wrap(LEGEND, int(14 * (width - 0.5))))
-        axes.text(0.25, height - 0.49, told, fontsize=8.5, color=SOFT, va="top", linespacing=1.35)
+        legend = "\n".join(textwrap.wrap(LEGEND, int(14 * (width - 0.5))))
+        axes.text(0.25, height - 0.49, legend, fontsize=8.5, color=SOFT, va="top", linespacing=1.35)
         canvas.savefig(path)
 
 
@@ -68,8 +68,8 @@ class _Inches:
     def box(self, x: float, y: float, width: float, height: float) -> Any:
         return self.canvas.add_axes((x / self.width, y / self.height, width / self.width, height / self.height))
 
-    def text(self, x: float, y: float, told: str, **style: Any) -> None:
-        self.canvas.text(x / self.width, y / self.height, told, **style)
+    def text(self, x: float, y: float, content: str, **style: Any) -> None:
+        self.canvas.text(x / self.width, y / self.height, content, **style)
 
 
 def chosen(result: Result) -> list[int]:
@@ -115,14 +115,14 @@ def _names(axes: _Inches, result: Result, low: float) -> None:
     for row, scored in enumerate(result.scored):
         y, value = low - ROW * (row + 1), scored.figures["pearson"].value
         axes.text(LEFT - 0.62, y, scored.contestant.name, ha="right", va="center")
-        told = f"{value:+.2f}".replace("0.", ".", 1).replace("-", "−") if np.isfinite(value) else "–"
-        axes.text(LEFT - 0.12, y, told, ha="right", va="center", color=SOFT)
+        label = f"{value:+.2f}".replace("0.", ".", 1).replace("-", "−") if np.isfinite(value) else "–"
+        axes.text(LEFT - 0.12, y, label, ha="right", va="center", color=SOFT)
 
 
 def _actions(axes: Any, result: Result, m: int, count: int) -> None:
     turns = result.trajectories[m].turns[:count]
-    said = [str(turn.action) if turn.action is not None else f"({turn.reply.strip()})" for turn in turns]
-    clean = ["".join(c if c.isprintable() and ord(c) < 0x250 else "·" for c in text) for text in said]  # in the font
+    actions = [str(turn.action) if turn.action is not None else f"({turn.reply.strip()})" for turn in turns]
+    clean = ["".join(c if c.isprintable() and ord(c) < 0x250 else "·" for c in text) for text in actions]  # in the font
     labels = [text if len(text) <= 13 else f"{text[:12]}…" for text in clean]
     axes.set_xticks(range(count), labels, rotation=50, ha="right", rotation_mode="anchor", fontsize=8, color=INK)
     axes.tick_params(which="major", length=0, pad=3)
@@ -132,8 +132,8 @@ def _numbers(axes: Any, values: np.ndarray, most: float) -> None:
     """The true advantages in figures, where they are not near 0."""
     for column, value in enumerate(values):
         if np.isfinite(value) and abs(value) >= 0.095:
-            told = f"{value:+.1f}".replace("0.", ".").replace("-", "−")
-            axes.text(column, 0, told, ha="center", va="center", fontsize=6.8,
+            label = f"{value:+.1f}".replace("0.", ".").replace("-", "−")
+            axes.text(column, 0, label, ha="center", va="center", fontsize=6.8,
                       color="white" if abs(value) > 0.6 * most else INK)  # fmt: skip
 
 

@@ -38,8 +38,8 @@ def summary(result: Result) -> str:
 
 def tables(result: Result) -> list[Table]:
     """Assigners, the best first, with 95 % intervals over tasks: their credit of turns, and its gradient."""
-    told = f"{result.env}, against {result.options.continuations} continuations of every state"
-    made = [_table(f"Credit of turns: {told}", TURNS, result)]
+    setting = f"{result.env}, against {result.options.continuations} continuations of every state"
+    made = [_table(f"Credit of turns: {setting}", TURNS, result)]
     if all(name in scored.figures for scored in result.scored for name in GRADIENT):
         made.append(_table("Its gradient, against that of the true advantages", GRADIENT, result))
     return made
@@ -59,11 +59,11 @@ def cell(name: str, figure: Figure) -> str:
     """A figure with its interval."""
     if math.isnan(figure.value):
         return "–"
-    told = [
+    numbers = [
         "–" if math.isnan(x) else f"{x:.0%}" if name == "blame" else _short(x)
         for x in (figure.value, figure.low, figure.high)
     ]
-    return f"{told[0]} [dim]\\[{told[1]}, {told[2]}][/dim]"
+    return f"{numbers[0]} [dim]\\[{numbers[1]}, {numbers[2]}][/dim]"
 
 
 def _short(value: float) -> str:
@@ -108,7 +108,9 @@ def to_json(result: Result) -> dict[str, Any]:
             for scored in result.scored
         ],
         "not_measured": result.refused,
-        "signals": {kind: {name: _number(x) for name, x in told.items()} for kind, told in result.signals.items()},
+        "signals": {
+            kind: {name: _number(x) for name, x in metrics.items()} for kind, metrics in result.signals.items()
+        },
         "trajectories": [_trajectory(result, m) for m in range(len(result.trajectories))],
     }
 

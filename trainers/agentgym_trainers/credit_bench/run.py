@@ -194,7 +194,7 @@ async def _measure(
             reason = str(error)
         if reason:
             result.refused[contestant.name] = reason
-    result.signals = columns.told
+    result.signals = columns.metrics
     clock.lap("signals")
     sketch_AK = _sketch(trainer, context, options, progress)
     clock.lap("gradients")
@@ -216,8 +216,8 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
     batch, rows, trajectories = collate([Group(tuple(played[i : i + size])) for i in range(0, len(played), size)])
     if not trajectories:
         raise PolicyFailure(f"every episode failed: {played[0].error}")
-    whole = replace(batch, group_M=np.unique(batch.group_M, return_inverse=True)[1])  # without groups that failed
-    return SignalContext(whole, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
+    full = replace(batch, group_M=np.unique(batch.group_M, return_inverse=True)[1])  # without groups that failed
+    return SignalContext(full, rows, trajectories, salt, np.random.default_rng([seed, 13, salt]))
 
 
 def with_policy(trainer: Trainer, context: SignalContext) -> SignalContext:
@@ -281,7 +281,7 @@ def _figures(
 ) -> dict[str, Figure]:
     """All figures of one contestant."""
     batch, truth = context.batch, result.truth
-    told = turn_figures(credit_of_turns(batch, credit), truth, result.group_N, weights_BU)
+    figures = turn_figures(credit_of_turns(batch, credit), truth, result.group_N, weights_BU)
     if sketch_AK is not None:
         known_A = truth.known_N[batch.turn_A]
         exact_A = np.where(known_A, np.nan_to_num(truth.advantage_N)[batch.turn_A], 0.0)
@@ -289,5 +289,5 @@ def _figures(
             unit_gradients(batch, a, sketch_AK, batch.group_M)
             for a in (np.where(known_A, credit.advantage_A, 0.0), exact_A)
         )
-        told |= gradient_figures(mine, exact, weights_BU, size=len(batch.group_M) / weights_BU.shape[1])
-    return {name: figure(values) for name, values in told.items()}
+        figures |= gradient_figures(mine, exact, weights_BU, size=len(batch.group_M) / weights_BU.shape[1])
+    return {name: figure(values) for name, values in figures.items()}

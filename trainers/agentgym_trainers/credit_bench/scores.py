@@ -76,7 +76,7 @@ def turn_figures(x_N: np.ndarray, truth: Truth, unit_N: np.ndarray, weights_BU: 
     x, y, noise, unit = x_N[known], truth.advantage_N[known], truth.error_N[known] ** 2, unit_N[known]
     irrelevant = truth.irrelevant_N[known]
     right = np.where(np.abs(x) < 1e-12, 0.5, np.sign(x) == np.sign(y))
-    told = np.where(irrelevant, 0.0, np.abs(y))
+    size = np.where(irrelevant, 0.0, np.abs(y))
 
     def sums(*columns: np.ndarray) -> list[np.ndarray]:
         units = weights_BU.shape[1]
@@ -91,7 +91,7 @@ def turn_figures(x_N: np.ndarray, truth: Truth, unit_N: np.ndarray, weights_BU: 
             found = (ab / n - sa * sb / n**2) / np.sqrt(np.where(spread > 0, spread, np.nan))
         return np.where(flat, 0.0, found)
 
-    right_y, all_y, blamed, all_x = sums(right * told, told, np.where(irrelevant, np.abs(x), 0), np.abs(x))
+    right_y, all_y, blamed, all_x = sums(right * size, size, np.where(irrelevant, np.abs(x), 0), np.abs(x))
     return {
         "pearson": correlation(x, y, noise),
         "raw": correlation(x, y, np.zeros_like(y)),
@@ -162,6 +162,6 @@ def _inner(gram_UU: np.ndarray, weights_BU: np.ndarray, population: bool) -> np.
         return (both - square @ np.diag(gram_UU)) / (total**2 - square.sum(axis=1))
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
+        return np.where(total > 0, part / np.where(total > 0, total, 1), np.nan)

@@ -30,8 +30,8 @@ class Selection:
         if "past" in selector.needs:
             self.past += batch.return_M.tolist()
             past = (np.array(self.past),)
-        said: dict[tuple[str, ...], int] = {}
-        reply_M = [said.setdefault(tuple(turn.reply for turn in t.turns), len(said)) for t in trajectories]
+        numbers: dict[tuple[str, ...], int] = {}
+        reply_M = [numbers.setdefault(tuple(turn.reply for turn in t.turns), len(numbers)) for t in trajectories]
         return selector.function(batch.with_columns(reply_M=np.array(reply_M, np.int64)), *past, **options.options)
 
     def choose(self, groups: Sequence[Group], options: SelectOptions) -> Sequence[Group]:

@@ -72,10 +72,10 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
         logprob_A=np.concatenate(logprob_A) if logprob_A else np.zeros(0, np.float32),
     )
     trajectories = [trajectory for _, trajectory in members]
-    told = trajectory_columns(trajectories) | {
+    columns = trajectory_columns(trajectories) | {
         "version_A": np.concatenate(versions) if versions else np.zeros(0, np.int32)
     }
-    return batch.with_columns(**told), rows, trajectories
+    return batch.with_columns(**columns), rows, trajectories
 
 
 def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:

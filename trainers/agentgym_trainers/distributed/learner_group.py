@@ -70,8 +70,8 @@ class LearnerWorker:
     def call(self, method: str, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """What the learner's method returns, on the CPU; of the other ranks nothing."""
         arguments, named = copy.deepcopy(given)  # what lies in the object store cannot be written to
-        told = getattr(self.learner, method)(*arguments, **named)
-        return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), told) if self.rank == 0 else None
+        result = getattr(self.learner, method)(*arguments, **named)
+        return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), result) if self.rank == 0 else None
 
     def not_finite(self) -> list[str]:
         return self.learner.not_finite
@@ -91,10 +91,11 @@ class LearnerGroup(TrainStep):
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `Learner`. Weights that are tied in the model are one tensor here too."""
-        weights, seen = self._all("weights"), {}
+        weights, tensors = self._all("weights"), {}
         own = self.model.state_dict()
         return {
-            name: seen.setdefault((own[name].data_ptr(), own[name].shape), tensor) for name, tensor in weights.items()
+            name: tensors.setdefault((own[name].data_ptr(), own[name].shape), tensor)
+            for name, tensor in weights.items()
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,8 +111,8 @@ class LearnerGroup(TrainStep):
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
         metrics = self._all("update", batch, rows, credit, options)
         if metrics.get("optim/skipped"):
-            told = self._answers([rank.not_finite.remote() for rank in self._ranks])
-            self.not_finite = sorted({name for names in told for name in names})
+            answers = self._answers([rank.not_finite.remote() for rank in self._ranks])
+            self.not_finite = sorted({name for names in answers for name in names})
         return metrics
 
     def fit_value(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:

@@ -46,9 +46,9 @@ class Cluster:
         if not self._group.wait(options.deadline_s):
             has = {name: amount for name, amount in self.ray.cluster_resources().items() if name in ("CPU", "GPU")}
             self.close()
-            told = ", ".join(f"{count} {role}s of {need}" for role, (count, need) in needs.items() if count)
+            load = ", ".join(f"{count} {role}s of {need}" for role, (count, need) in needs.items() if count)
             raise ConfigError(
-                f"the Ray cluster had no room for {told} within {options.deadline_s:g} s: it has {has} in all; ask for "
+                f"the Ray cluster had no room for {load} within {options.deadline_s:g} s: it has {has} in all; ask for "
                 "less in [scale], or add machines"
             )
 

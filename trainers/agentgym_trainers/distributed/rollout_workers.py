@@ -165,12 +165,12 @@ class RolloutWorkerPool:
         self._playing = [0] * count
         """Episodes, of each worker."""
         self._weights = Weights()
-        self._told = asyncio.Event()
+        self._weights_ready = asyncio.Event()
         """Cleared while the weights change: who begins now might take the new ones for the old."""
 
     async def hold(self) -> None:
         """No worker sends vLLM anything until `publish`. Returns when nothing of theirs is under way."""
-        self._told.clear()
+        self._weights_ready.clear()
         if self._streamed:
             await self._each("hold")
 
@@ -180,13 +180,13 @@ class RolloutWorkerPool:
         self._weights = Weights(version, () if self._shared else (self._ray.put(dict(weights)),))
         if self._streamed:
             await self._each("renew", self._weights)
-        self._told.set()
+        self._weights_ready.set()
 
     async def _each(self, method: str, *arguments: Any) -> None:
         """Of every worker that is there; one that is silent is ended, and started again."""
         from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
-        async def told(number: int) -> None:
+        async def call(number: int) -> None:
             try:
                 async with asyncio.timeout(self._deadline_s):
                     await getattr(self.workers[number], method).remote(*arguments)
@@ -197,7 +197,7 @@ class RolloutWorkerPool:
             except RayTaskError as error:
                 raise error.cause if isinstance(error.cause, AgentGymError) else error from None
 
-        await asyncio.gather(*(told(number) for number in range(len(self.workers)) if number not in self.starting))
+        await asyncio.gather(*(call(number) for number in range(len(self.workers)) if number not in self.starting))
 
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
         return Job(salt, runner.harness, runner.limits, self.concurrency, runner.retries)
@@ -249,7 +249,7 @@ class RolloutWorkerPool:
         """The worker that plays the fewest episodes, of those that are there. Raises PolicyFailure where none is."""
         until = monotonic() + START_S
         while True:
-            await self._told.wait()
+            await self._weights_ready.wait()
             there = [number for number in range(len(self.workers)) if number not in self.starting]
             if there:
                 return min(there, key=lambda number: (self._playing[number], number))

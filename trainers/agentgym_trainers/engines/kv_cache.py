@@ -98,11 +98,11 @@ class _Block:
         row_T, offset_T = np.repeat(row_B, counts), np.concatenate([np.arange(count) for count in counts])
         self.padded_T = cache.put(row_T * self.most + offset_T)
         # A query sees the positions up to its own; padding queries see at most position 0, and are thrown away.
-        seen_RQ = np.zeros((self.rows, self.most), np.int64)
-        seen_RQ[row_T, offset_T] = np.repeat(starts, counts) + offset_T
-        seen_RQ = np.tile(seen_RQ, (1, groups))
-        seen_RQL = np.arange(self.own.start, self.own.stop) <= seen_RQ[:, :, None]
-        blind_RQL = np.where(seen_RQL, np.float32(0), np.float32(-np.inf))
+        limit_RQ = np.zeros((self.rows, self.most), np.int64)
+        limit_RQ[row_T, offset_T] = np.repeat(starts, counts) + offset_T
+        limit_RQ = np.tile(limit_RQ, (1, groups))
+        visible_RQL = np.arange(self.own.start, self.own.stop) <= limit_RQ[:, :, None]
+        blind_RQL = np.where(visible_RQL, np.float32(0), np.float32(-np.inf))
         self.mask = cache.put(blind_RQL)[:, None].to(cache.keys[0].dtype)
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:

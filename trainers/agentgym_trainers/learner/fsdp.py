@@ -75,8 +75,8 @@ def full_state_dict(tree: Any, processes: DataParallel) -> Any:
     """A state with its slices put together, on the CPU, in the process of rank 0; in others they are None. What is
     whole stays as it is. Call it in every process."""
     if isinstance(tree, DTensor):
-        whole = tree.full_tensor()
-        return whole.detach().cpu() if processes.rank == 0 else None
+        tensor = tree.full_tensor()
+        return tensor.detach().cpu() if processes.rank == 0 else None
     if isinstance(tree, Mapping):
         return {key: full_state_dict(entry, processes) for key, entry in tree.items()}
     if isinstance(tree, list | tuple):

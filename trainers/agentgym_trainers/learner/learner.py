@@ -21,8 +21,8 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.critic import Critic
+from agentgym_trainers.learner.full_batch_gradient import full_batch_gradient
 from agentgym_trainers.learner.train_step import TrainStep
-from agentgym_trainers.learner.whole_batch_gradient import whole_batch_gradient
 from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
 from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.attention import use_packed_attention
@@ -237,8 +237,8 @@ class Learner(TrainStep):
             outputs = self._forward(part, critic=False)
             return outputs.index, outputs.logprob
 
-        gradient_A, loss, seen = whole_batch_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
-        metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in seen.items()}}
+        gradient_A, loss, extra = full_batch_gradient(forward, parts, len(batch.turn_A), loss_of, self.processes)
+        metrics = {"loss/policy": loss, **{f"policy/{name}": value.item() for name, value in extra.items()}}
         return replace(task, gradient_A=gradient_A), metrics if self.processes.rank == 0 else {}
 
     def _loss(self, outputs: ForwardOutput, task: LossInputs) -> tuple[Tensor, dict[str, tuple[float, str]]]:
@@ -259,10 +259,10 @@ class Learner(TrainStep):
             loss = (task.gradient_A[torch.from_numpy(index)].to(logprob) * logprob).sum()
         else:
             advantage = _tensor(task.credit.advantage_A[index], logprob)
-            policy, seen = losses.OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
+            policy, extra = losses.OBJECTIVES[options.objective].function(logprob, old, advantage, **options.options)
             loss = (weights * policy).sum()
             metrics["loss/policy"] = (loss.item(), "sum")
-            for name, value in seen.items():
+            for name, value in extra.items():
                 metrics[f"policy/{name}"] = (value.item(), "max" if name.endswith("max") else "mean")
         if options.entropy:
             loss = loss + options.entropy * (plain * losses.entropy(outputs.entropy)).sum()
@@ -312,9 +312,12 @@ class Learner(TrainStep):
             **{f"policy/entropy_turn_{NAMES[b]}": (float(sums[b]), "sum") for b in np.unique(bin_A).tolist()},
         }
 
-    def _stepped(self, told: dict[str, float]) -> dict[str, float]:
+    def _stepped(self, metrics: dict[str, float]) -> dict[str, float]:
         """The metrics of an optimizer batch, with those of its step."""
-        return {**told, **self._step(all(math.isfinite(x) for name, x in told.items() if name.startswith("loss/")))}
+        return {
+            **metrics,
+            **self._step(all(math.isfinite(x) for name, x in metrics.items() if name.startswith("loss/"))),
+        }
 
     def _step(self, finite: bool = True) -> dict[str, float]:
         """Sum over processes, clip, check, step. A gradient that is not finite steps nothing, nor does a loss that is

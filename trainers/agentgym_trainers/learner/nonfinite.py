@@ -18,7 +18,7 @@ READ = ("ref_logprob_A", "prox_logprob_A", "value_A", "value_N", "bootstrap_M")
 
 
 def dump_nonfinite_batch(
-    folder: Path, step: int, batch: Batch, rows: Sequence[Row], credit: Credit, told: Mapping[str, float],
+    folder: Path, step: int, batch: Batch, rows: Sequence[Row], credit: Credit, metrics: Mapping[str, float],
     parameters: Sequence[str],
 ) -> str:  # fmt: skip
     """Write all that the update was given into `folder`/skipped; the sentence says where the first number that is not
@@ -27,14 +27,14 @@ def dump_nonfinite_batch(
     home.mkdir(parents=True, exist_ok=True)
     path = home / f"step-{step:06d}-{len(list(home.glob(f'step-{step:06d}-*')))}.pt"
     given = {"batch": asdict(batch), "credit": asdict(credit), "rows": [asdict(row) for row in rows]}
-    torch.save({**_tensors(given), "metrics": dict(told), "parameters": list(parameters)}, path)
+    torch.save({**_tensors(given), "metrics": dict(metrics), "parameters": list(parameters)}, path)
     return (
         f"step {step}: loss or gradient is not finite, so nothing was learned from an optimizer batch of "
-        f"{len(batch.group_M)} attempts: {first_nonfinite(batch, credit, told, parameters)}. The batch is in {path}"
+        f"{len(batch.group_M)} attempts: {first_nonfinite(batch, credit, metrics, parameters)}. The batch is in {path}"
     )
 
 
-def first_nonfinite(batch: Batch, credit: Credit, told: Mapping[str, float], parameters: Sequence[str]) -> str:
+def first_nonfinite(batch: Batch, credit: Credit, metrics: Mapping[str, float], parameters: Sequence[str]) -> str:
     """The first number that is not finite, on the way from rewards to the gradient."""
     columns: dict[str, np.ndarray | None] = {
         "reward_N": batch.reward_N,
@@ -48,7 +48,7 @@ def first_nonfinite(batch: Batch, credit: Credit, told: Mapping[str, float], par
         if column is not None and not np.isfinite(column).all():
             first = int(np.flatnonzero(~np.isfinite(column))[0])
             return f"{name} is {column[first]} at {_place(batch, name, first)}"
-    for name, value in told.items():
+    for name, value in metrics.items():
         if name.startswith("loss/") and not np.isfinite(value):
             return f"{name} is {value}, and all that it was computed from is finite but the model's own numbers"
     named = ", ".join(parameters[:3]) + (f" and {len(parameters) - 3} more" if len(parameters) > 3 else "")

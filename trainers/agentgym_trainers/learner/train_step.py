@@ -55,7 +55,7 @@ class TrainStep:
         if config.value is not None and step < config.value.warmup:
             credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
         rng = np.random.default_rng([config.run.seed, step, 1])
-        seen: dict[str, list[float]] = {}
+        values: dict[str, list[float]] = {}
         epochs = (mini_batches(batch, config, rng) for _ in range(config.optim.epochs))
         for keep_M in chain.from_iterable(epochs):
             part = select(batch, rows, credit, keep_M)
@@ -64,24 +64,24 @@ class TrainStep:
                 message = dump_nonfinite_batch(folder, step + 1, *part, metrics, self.not_finite)
                 logging.getLogger(__name__).warning("%s", message)
             for name, value in metrics.items():
-                seen.setdefault(name, []).append(value)
+                values.setdefault(name, []).append(value)
             if stop(metrics, part[0]):
                 break
         for _ in range(config.value.extra_epochs if config.value is not None else 0):
             for keep_M in mini_batches(batch, config, rng):
                 self.fit_value(*select(batch, rows, credit, keep_M))
-        result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in seen.items()}
+        result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in values.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
-        result["policy/engine_gap"] = seen["policy/logprob_gap"][0]
-        result |= {name: seen[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in seen}
+        result["policy/engine_gap"] = values["policy/logprob_gap"][0]
+        result |= {name: values[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in values}
         self.end_step(config.loss, result)
         return result
 
 
 def mini_batches(batch: Batch, config: Config, rng: np.random.Generator) -> list[np.ndarray]:
     """The trajectories of each mini-batch of an epoch, at random; groups stay whole where the objective asks."""
-    whole = OBJECTIVES[config.loss.objective].whole_groups
-    units, unit_M = np.unique(batch.group_M, return_inverse=True) if whole else (batch.group_M, None)
+    full_groups = OBJECTIVES[config.loss.objective].needs_full_groups
+    units, unit_M = np.unique(batch.group_M, return_inverse=True) if full_groups else (batch.group_M, None)
     order = rng.permutation(len(units))
     parts = np.array_split(order, min(config.optim.minibatches, len(order)))
     return parts if unit_M is None else [np.flatnonzero(np.isin(unit_M, part)) for part in parts]

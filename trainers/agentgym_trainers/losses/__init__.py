@@ -3,7 +3,7 @@
     loss = Σ_A w_A · loss_A,   w = token_weights(whole optimizer batch, mode)
 
 The weights hold every denominator, so micro-batches simply add up. An objective whose unit is larger than a token sees
-the whole optimizer batch at once; the learner takes its exact gradient in two passes (`learner.whole_batch_gradient`).
+the whole optimizer batch at once; the learner takes its exact gradient in two passes (`learner.full_batch_gradient`).
 
 An objective's options are the keyword-only parameters of its function. To add one, write the function and add it here.
 """
@@ -57,7 +57,7 @@ class Objective(FunctionPart):
         return self.needs | self.option_needs(options)
 
     @property
-    def whole_groups(self) -> bool:
+    def needs_full_groups(self) -> bool:
         return self.unit in ("pair", "group")
 
 

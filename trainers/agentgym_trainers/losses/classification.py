@@ -43,9 +43,9 @@ def pacs(
     loss = (as_tensor(weight_M, psi_M) * each_M).sum() / max(len(label_M), 1)
     if not len(label_M):
         return loss, {}
-    seen_M = psi_M.detach()
-    right = ((seen_M > 0) == (target_M > 0)).to(seen_M.dtype).mean()
-    return loss, {"label_accuracy": right, "psi_max": seen_M.abs().max()}
+    detached_M = psi_M.detach()
+    right = ((detached_M > 0) == (target_M > 0)).to(detached_M.dtype).mean()
+    return loss, {"label_accuracy": right, "psi_max": detached_M.abs().max()}
 
 
 def _balance(label_M: np.ndarray, group_M: np.ndarray) -> np.ndarray:

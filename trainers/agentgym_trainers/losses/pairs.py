@@ -49,7 +49,7 @@ def dpo(
     margin_Q = beta * (score_M[as_tensor(better_Q, logprob_A)] - score_M[as_tensor(worse_Q, logprob_A)])
     weight_Q = as_tensor(pair_weights(batch, better_Q, worse_Q, weigh), logprob_A)
     loss = -(weight_Q * torch.nn.functional.logsigmoid(margin_Q)).mean()
-    seen = {
+    metrics = {
         "pair_accuracy": (margin_Q.detach() > 0).to(logprob_A.dtype).mean(),
         "pair_margin": margin_Q.detach().mean(),
         "pairs": torch.tensor(float(len(better_Q))),
@@ -57,7 +57,7 @@ def dpo(
     if sft:
         imitated_M = trajectory_scores(logprob_A, batch, "token_mean")
         loss = loss - sft * imitated_M[as_tensor(better_Q, logprob_A)].mean()
-    return loss, seen
+    return loss, metrics
 
 
 def refuel(
@@ -92,8 +92,8 @@ def refuel(
     gap_Q = as_tensor(to_go_N[first_Q] - to_go_N[second_Q], logprob_A)
     change_Q = ratio_T[first] - ratio_T[second]
     right = ((change_Q.detach() * gap_Q > 0) | (gap_Q == 0)).to(logprob_A.dtype).mean()
-    seen = {"pair_accuracy": right, "pairs": torch.tensor(float(len(first_Q)))}
-    return ((change_Q - eta * gap_Q) ** 2).mean(), seen
+    metrics = {"pair_accuracy": right, "pairs": torch.tensor(float(len(first_Q)))}
+    return ((change_Q - eta * gap_Q) ** 2).mean(), metrics
 
 
 def trajectory_scores(x_A: Tensor, batch: Batch, score: Literal["sum", "turn_mean", "token_mean"] = "sum") -> Tensor:

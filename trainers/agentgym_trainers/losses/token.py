@@ -55,14 +55,14 @@ def awr(
     ratios to the policy that the tokens are from. `a_lol` has its sequence ratios. With advantages of 0 and 1 it is
     filtered behavior cloning. Population: none. On policy: the policy gradient of the positive part of A.
     """
-    weight, seen = torch.ones_like(logprob_A), {}
+    weight, metrics = torch.ones_like(logprob_A), {}
     if ratio == "token":
         rho = _ratio(logprob_A, old_logprob_A)
-        weight, seen = bounded(rho, clip), _capped(rho, rho > 1 + clip, rho < 1 - clip)
+        weight, metrics = bounded(rho, clip), _capped(rho, rho > 1 + clip, rho < 1 - clip)
     loss = -advantage_A.clamp(min=0) * weight * logprob_A
     if len(advantage_A):
-        seen["used"] = (advantage_A > 0).to(logprob_A.dtype).mean()
-    return loss, seen
+        metrics["used"] = (advantage_A > 0).to(logprob_A.dtype).mean()
+    return loss, metrics
 
 
 def bounded(ratio: Tensor, clip: float) -> Tensor:

@@ -42,5 +42,5 @@ class Phases(Progress):
             self._printed_at[task_id] = now
             left = task.time_remaining
             count = f"{task.completed:.0f}" if task.total is None else f"{task.completed:.0f} of {task.total:.0f}"
-            told = "" if left is None or task.finished else f", {left:.0f} s left"
-            self.console.print(f"{task.description}: {count}{told}", highlight=False, soft_wrap=True)
+            suffix = "" if left is None or task.finished else f", {left:.0f} s left"
+            self.console.print(f"{task.description}: {count}{suffix}", highlight=False, soft_wrap=True)

@@ -30,7 +30,7 @@ class WaitTracker:
         if what is not None:
             self.waiting[who] = (what, self.clock())
 
-    def told(self, most: int = 12) -> str:
+    def summary(self, most: int = 12) -> str:
         """A line an episode, those that wait the longest first."""
         now = self.clock()
         found = sorted(((now - since, who, what) for who, (what, since) in self.waiting.items()), reverse=True)

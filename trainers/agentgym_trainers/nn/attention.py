@@ -57,11 +57,11 @@ class Blocks:
     """The same by FlexAttention, for CUDA: one kernel that skips what is masked, whatever the tree."""
 
     def __init__(self, until_T: Tensor, *, compiled: bool = True) -> None:
-        def seen(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        def visible(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
             return (k <= q) & (q < until_T[k])
 
         size = len(until_T)
-        self.mask = create_block_mask(seen, None, None, size, size, device=str(until_T.device))
+        self.mask = create_block_mask(visible, None, None, size, size, device=str(until_T.device))
         self.function = _compiled_flex() if compiled else flex_attention
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:

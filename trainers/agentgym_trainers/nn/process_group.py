@@ -64,10 +64,11 @@ class DataParallel:
             return numbers
         every: list[dict[str, float] | None] = [None] * self.size
         dist.all_gather_object(every, numbers, group=self.group)
-        found = [seen for seen in every if seen is not None]
-        names = sorted({name for seen in found for name in seen})
+        found = [metrics for metrics in every if metrics is not None]
+        names = sorted({name for metrics in found for name in metrics})
         return {
-            name: (max if name in largest else sum)([seen[name] for seen in found if name in seen]) for name in names
+            name: (max if name in largest else sum)([metrics[name] for metrics in found if name in metrics])
+            for name in names
         }
 
 

@@ -130,19 +130,19 @@ async def branch(
         jobs = _jobs(walk, found, again=action_values and chance)
         going = _Continuing(policy, [job for job in jobs for _ in range(continuations)], first)
         pasts = [replace(job.point.past, chance=going.chance(i, chances)) for i, job in enumerate(going.jobs)]
-        told = [job.point.episode._replace(attempt=first + i) for i, job in enumerate(going.jobs)]
-        ended = await runner.run(going, told, pasts)
+        specs = [job.point.episode._replace(attempt=first + i) for i, job in enumerate(going.jobs)]
+        ended = await runner.run(going, specs, pasts)
         for k, job in enumerate(jobs):
             mine = [t for t in ended[k * continuations : (k + 1) * continuations] if not t.stop.is_failure]
             found[job.key] = estimate([_collected(t, job.point.index, gamma) for t in mine])
             lost += continuations - len(mine)
             played += len(mine)
             turns += sum(len(t.turns) - job.point.index - job.again for t in mine)
-        first += len(told)
+        first += len(specs)
     on_progress(len(points), len(points))
     columns = [_columns(t, walk, found, gamma, chance) for t, walk in zip(trajectories, points, strict=True)]
-    whole = np.concatenate(columns, axis=1) if columns else np.zeros((6, 0))
-    return BranchedValues(*whole, played=played, lost=lost, turns=turns, chance=bool(chance))
+    all_columns = np.concatenate(columns, axis=1) if columns else np.zeros((6, 0))
+    return BranchedValues(*all_columns, played=played, lost=lost, turns=turns, chance=bool(chance))
 
 
 def estimate(returns: Sequence[float]) -> Estimate:
@@ -163,7 +163,7 @@ class BranchPoint:
     transcript: Transcript | None
     turn: Turn
     """What was done there."""
-    said: Completion | None
+    completion: Completion | None
     """Its tokens."""
     key: Key
     """Equal for equal histories of equal episodes."""
@@ -174,7 +174,7 @@ class BranchPoint:
 
     @property
     def key_after(self) -> Key:
-        return (*self.key, tuple(self.said.ids) if self.said else self.turn.reply)
+        return (*self.key, tuple(self.completion.ids) if self.completion else self.turn.reply)
 
 
 async def retrace(
@@ -279,7 +279,7 @@ class _Retracer(TextActor):
     def __init__(self, trajectory: Trajectory, policy: Policy, points: list[BranchPoint]) -> None:
         self._trajectory, self._policy, self._points = trajectory, policy, points
         self._history: list[tuple[Observation, str]] = []
-        self._seen: Observation = ""
+        self._last_observation: Observation = ""
         self._transcript: Transcript | None = None
         self._key: Key = (trajectory.env, trajectory.split, trajectory.task, trajectory.seed)
 
@@ -291,11 +291,13 @@ class _Retracer(TextActor):
         if text_of(ask.step.observation) != turn.observation:
             raise PolicyFailure(f"{trajectory.env} did not show again what it showed before turn {ask.turn}")
         if not ask.turn or trajectory.turns[ask.turn - 1].action is not None:
-            self._seen = ask.step.observation
+            self._last_observation = ask.step.observation
         state = await ask.session.snapshot()
-        past = EpisodePrefix(state, ask.step, self._seen, trajectory.turns[: ask.turn], tuple(self._history))
-        before, said = self._tokens(ask, turn)
-        self._points.append(BranchPoint(EpisodeSpec(*self._key[:4]), past, before, turn, said, self._key))
+        past = EpisodePrefix(
+            state, ask.step, self._last_observation, trajectory.turns[: ask.turn], tuple(self._history)
+        )
+        before, completion = self._tokens(ask, turn)
+        self._points.append(BranchPoint(EpisodeSpec(*self._key[:4]), past, before, turn, completion, self._key))
         self._key = self._points[-1].key_after
         self._history.append((ask.step.observation, turn.reply))
         return ModelResponse(turn.reply, finish=turn.finish)
@@ -315,9 +317,9 @@ class _Retracer(TextActor):
             raise PolicyFailure(f"turn {turn.index} cannot be told in the tokens that it was sampled after")
         own = slice(span.start, span.stop)
         ids, logprobs = branch.ids[own].tolist(), branch.logprobs[own].tolist()
-        said = Completion(ids, logprobs, turn.finish, branch.versions[own].tolist())
-        self._transcript.sampled(ask.turn, said.ids, said.logprobs, said.versions)
-        return before, said
+        completion = Completion(ids, logprobs, turn.finish, branch.versions[own].tolist())
+        self._transcript.sampled(ask.turn, completion.ids, completion.logprobs, completion.versions)
+        return before, completion
 
 
 @dataclass(frozen=True)
@@ -354,8 +356,8 @@ class _Again:
     async def act(self, ask: TurnContext) -> ModelResponse:
         if ask.turn > self.point.index:
             return await self.actor.act(ask)
-        if isinstance(self.actor, TokenActor) and self.point.said is not None:
-            return self.actor.repeat(ask, self.point.said)
+        if isinstance(self.actor, TokenActor) and self.point.completion is not None:
+            return self.actor.repeat(ask, self.point.completion)
         return ModelResponse(self.point.turn.reply, finish=self.point.turn.finish)
 
     def finish(self, messages: list[Message] | None) -> Tokens:

@@ -47,22 +47,26 @@ def action_probabilities(
 ) -> dict[str, dict[str, float]]:
     """place -> action -> probability that the reply is that action as the harness writes it, in its usual tokens, at
     the learner's temperature. What a place's probabilities lack to 1 is said in other words, or means nothing."""
-    asked = [(place, action) for place in places for action in place.legal]
-    told = []
-    for place, action in asked:
-        said = [*place.past, (place.observation, action)]
-        turns = [Turn(i, seen, harness.render(what, spec), what, 0.0) for i, (seen, what) in enumerate(said)]
+    queries = [(place, action) for place in places for action in place.legal]
+    transcripts = []
+    for place, action in queries:
+        history = [*place.past, (place.observation, action)]
+        turns = [
+            Turn(i, observation, harness.render(what, spec), what, 0.0) for i, (observation, what) in enumerate(history)
+        ]
         played = Trajectory(spec.id, "", 0, 0, 0, tuple(turns), StopReason.TERMINATED)
-        told.append(tokenize(played, spec, harness, template))
-    batch, rows, _ = collate([Group((trajectory,)) for trajectory in told])
+        transcripts.append(tokenize(played, spec, harness, template))
+    batch, rows, _ = collate([Group((trajectory,)) for trajectory in transcripts])
     logprob_N = np.bincount(batch.turn_A, learner.logprobs(batch, rows))
     found: dict[str, dict[str, float]] = {}
-    for (place, action), logprob in zip(asked, logprob_N[batch.last_N], strict=True):
+    for (place, action), logprob in zip(queries, logprob_N[batch.last_N], strict=True):
         found.setdefault(place.information, {})[action] = float(np.exp(logprob))
     return found
 
 
-def normalized(told: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def normalized(probabilities: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """The probabilities given that the reply is one of the legal actions."""
-    sums = {place: sum(chances.values()) for place, chances in told.items()}
-    return {place: {action: p / sums[place] for action, p in chances.items()} for place, chances in told.items()}
+    sums = {place: sum(chances.values()) for place, chances in probabilities.items()}
+    return {
+        place: {action: p / sums[place] for action, p in chances.items()} for place, chances in probabilities.items()
+    }

@@ -80,7 +80,7 @@ class ServedModel:
         sampling = Sampling(temperature, max_tokens, self.stop_ids)
         async with self._room:
             if not isinstance(self.engine, InProcessEngine):
-                return await self._whole(self.engine, prompt, sampling, rng, on_token)
+                return await self._full_response(self.engine, prompt, sampling, rng, on_token)
             conversation = self._take(self.engine, prompt)
             try:
                 return (await conversation.generate(prompt, sampling, rng=rng, on_token=on_token)).versions
@@ -97,7 +97,7 @@ class ServedModel:
         for _ in range(self._most):
             self._room.release()
 
-    async def _whole(
+    async def _full_response(
         self,
         engine: Engine,
         prompt: Sequence[int],
@@ -110,9 +110,9 @@ class ServedModel:
             completion = await conversation.generate(prompt, sampling)
         finally:
             conversation.close()
-        for told, one in enumerate(zip(completion.ids, completion.logprobs, strict=True), 1):
+        for count, one in enumerate(zip(completion.ids, completion.logprobs, strict=True), 1):
             if on_token(*one):
-                return completion.versions[:told]
+                return completion.versions[:count]
         return completion.versions
 
     def _take(self, engine: InProcessEngine, prompt: Sequence[int]) -> InProcessConversation:

@@ -111,11 +111,11 @@ class ChatTemplate:
     def write(self, messages: Sequence[Message], reply: str, tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
         """`reply` to `messages` as a model that keeps to the template would sample it, its end token included."""
         prompt = self.render(messages, tools)
-        whole = self.render([*messages, {"role": "assistant", "content": reply}], tools, generation=False)
-        text = whole[len(prompt) :] if whole.startswith(prompt) else reply
+        conversation = self.render([*messages, {"role": "assistant", "content": reply}], tools, generation=False)
+        text = conversation[len(prompt) :] if conversation.startswith(prompt) else reply
         end = () if self.end_id is None else (self.end_id,)
-        said, ended, rest = text.rpartition(self.decode(end)) if end else (text, "", "")
-        text = said if ended and not rest.strip() else text
+        content, ended, rest = text.rpartition(self.decode(end)) if end else (text, "", "")
+        text = content if ended and not rest.strip() else text
         return (*self.encode(text, *self.encode(prompt)[-1:]), *end)
 
 
@@ -177,9 +177,9 @@ class Transcript:
         self._versions.extend(versions)
         # After a stop token the template's own closing text begins with that very token; after a reply that was cut by
         # length it must be written whole, unsampled.
-        said = len(ids) - (ids[-1] in self._stop_ids)
-        text = self._template.decode(ids[:said], before)
-        self._covered += text + self._template.decode(ids[said:])
+        length = len(ids) - (ids[-1] in self._stop_ids)
+        text = self._template.decode(ids[:length], before)
+        self._covered += text + self._template.decode(ids[length:])
         return Span(len(self._done), start, len(self._ids)), text
 
     def finish(self, messages: Sequence[Message] | None, max_length: int | None = None) -> Tokens:
@@ -261,8 +261,8 @@ def tokenize(trajectory: Trajectory, spec: EnvSpec, harness: PromptFormat, templ
         messages = harness.messages(spec, history, turn.observation)
         transcript.prompt(messages)
         ids = template.write(messages, turn.reply, tools)
-        span, said = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
-        turns.append(replace(turn, reply=said, span=span))
-        history.append((turn.observation, said))
+        span, text = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
+        turns.append(replace(turn, reply=text, span=span))
+        history.append((turn.observation, text))
     tokens = transcript.finish(None)
     return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)

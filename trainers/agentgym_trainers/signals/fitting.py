@@ -70,11 +70,11 @@ def mean_by(column: Tensor, index: np.ndarray, size: int) -> Tensor:
     return segment_sum(column, index, size) / as_tensor(count, column)
 
 
-def calibration(said: np.ndarray, came: np.ndarray) -> dict[str, float]:
+def calibration(prediction: np.ndarray, came: np.ndarray) -> dict[str, float]:
     """`correlation`, Pearson's, NaN where either never varies; of what was said less what came, `error`, the mean
     square, and `bias`, the mean."""
-    gap, x, y = said - came, said - said.mean(), came - came.mean()
-    vary = all(np.abs(part).max() > 1e-6 * np.abs(whole).max() for part, whole in ((x, said), (y, came)))
+    gap, x, y = prediction - came, prediction - prediction.mean(), came - came.mean()
+    vary = all(np.abs(part).max() > 1e-6 * np.abs(column).max() for part, column in ((x, prediction), (y, came)))
     return {
         "correlation": float((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum())) if vary else float("nan"),
         "error": float((gap**2).mean()),

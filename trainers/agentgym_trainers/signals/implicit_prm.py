@@ -7,7 +7,7 @@
     loss = "pair"     iStar, OPRL (Liu et al. 2025, 2509.19199): −log σ(s⁺ − s⁻) over every success × failure of a
                       group, s = Σ_t β Σ_{j∈t} q_j; ref = the policy that acted, which moves on.
 
-Both couple whole trajectories; the gradient is exact whatever the micro-batches are (`learner.whole_batch_gradient`).
+Both couple whole trajectories; the gradient is exact whatever the micro-batches are (`learner.full_batch_gradient`).
 Released iStar detaches the scores before the loss, so that its φ never moves.
 """
 
@@ -26,7 +26,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.signals.base import Signal
@@ -89,15 +89,15 @@ class ImplicitPRM(Signal):
                 return outcome_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
             return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
 
-        told: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         mine = self.processes.share(context.rows)
         for _ in range(self.options.epochs):
-            loss, seen = backward_whole_batch(
+            loss, extra = backward_full_batch(
                 self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes
             )
             norm = self.optimizer.step()
-            told = told or {"loss": loss, "grad_norm": norm, **seen}
-        return told
+            metrics = metrics or {"loss": loss, "grad_norm": norm, **extra}
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -140,10 +140,10 @@ def outcome_loss(
     reduce = segment_sum if aggregate == "sum" else mean_by
     score_M = beta * reduce(q_A, batch.traj_A, len(batch.group_M))
     loss = binary_cross_entropy_with_logits(score_M, as_tensor(success_M, score_M))
-    said, won = score_M.detach().cpu().numpy(), success_M > 0.5
-    right = np.where(said == 0, 0.5, (said > 0) == won)
+    score, won = score_M.detach().cpu().numpy(), success_M > 0.5
+    right = np.where(score == 0, 0.5, (score > 0) == won)
     chance = torch.sigmoid(score_M.detach()).cpu().numpy()
-    gap = said[won].mean() - said[~won].mean() if won.any() and not won.all() else np.nan
+    gap = score[won].mean() - score[~won].mean() if won.any() and not won.all() else np.nan
     return loss, {"accuracy": float(right.mean()), "brier": float(((chance - won) ** 2).mean()), "gap": float(gap)}
 
 
@@ -164,10 +164,10 @@ def pair_loss(
     if not len(won):
         return torch.full((), torch.nan), {"pairs": 0.0, "accuracy": float("nan"), "gap": float("nan")}
     gap = score_M[torch.from_numpy(won)] - score_M[torch.from_numpy(lost)]
-    seen = gap.detach()
-    right = (seen > 0).double() + 0.5 * (seen == 0).double()
+    margin = gap.detach()
+    right = (margin > 0).double() + 0.5 * (margin == 0).double()
     return softplus(-gap).mean(), {
-        "pairs": float(len(won)), "accuracy": right.mean().item(), "gap": seen.mean().item(),
+        "pairs": float(len(won)), "accuracy": right.mean().item(), "gap": margin.mean().item(),
     }  # fmt: skip
 
 

@@ -109,8 +109,8 @@ class JudgeOptions(BaseModel):
 class Case:
     """What is judged: observations and answers in turn; one observation more than answers."""
 
-    seen: tuple[str, ...]
-    said: tuple[str, ...]
+    observations: tuple[str, ...]
+    responses: tuple[str, ...]
     by_rule: bool = False
     """It fails without being asked about."""
 
@@ -166,15 +166,15 @@ class Judge(Signal):
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """judge_N and judge_M of the context's trajectories."""
         cases = [case for trajectory in context.trajectories for case in self.cases(trajectory)]
-        asked = [case for case in cases if not case.by_rule]
+        queries = [case for case in cases if not case.by_rule]
         tally = Tally()
-        ballots = iter(await self.ballots([self.prompt(case) for case in asked], tally))
+        ballots = iter(await self.ballots([self.prompt(case) for case in queries], tally))
         votes = [[-1] if case.by_rule else next(ballots) for case in cases]
         verdicts = np.array([majority(ballot) for ballot in votes], np.float64)
         sizes = [len(t.turns) if self.options.level == "turn" else 1 for t in context.trajectories]
         success = np.repeat([t.success for t in context.trajectories], sizes).astype(bool)
         self._metrics = {
-            "by_rule": float(len(cases) - len(asked)),
+            "by_rule": float(len(cases) - len(queries)),
             **{f"{name}": float(tally.counts[name]) for name in ("calls", "cached", "unread", "failed")},
             **calibration(verdicts, success),
             "votes_agree": agreement([v for case, v in zip(cases, votes) if not case.by_rule]),
@@ -207,19 +207,22 @@ class Judge(Signal):
 
     def cases(self, trajectory: Trajectory) -> list[Case]:
         """One a turn, or the one of the whole attempt, which fails by rule if every turn does."""
-        seen = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
-        seen = [shortened(text, self.options.observation_chars) for text in seen]
-        said = [self.span(turn) for turn in trajectory.turns]
+        observations = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
+        observations = [shortened(text, self.options.observation_chars) for text in observations]
+        responses = [self.span(turn) for turn in trajectory.turns]
         legal = set(self.actions)
         failed = []
-        for turn, answer in zip(trajectory.turns, said, strict=True):
+        for turn, answer in zip(trajectory.turns, responses, strict=True):
             listed = turn.action is not None and text_of_action(turn.action) in legal
             taken = turn.info.get("valid_action") is True
             failed.append(turn.action is None or (not listed and self.fails(answer, short_is_fine=taken)))
             legal = {*self.actions, *turn.info.get("available_actions", ())}
         if self.options.level == "trajectory":
-            return [Case(tuple(seen), tuple(said), all(failed))]
-        return [Case(both, (answer,), rule) for both, answer, rule in zip(pairwise(seen), said, failed, strict=True)]
+            return [Case(tuple(observations), tuple(responses), all(failed))]
+        return [
+            Case(both, (answer,), rule)
+            for both, answer, rule in zip(pairwise(observations), responses, failed, strict=True)
+        ]
 
     def span(self, turn: Turn) -> str:
         """What the judge sees of a turn's reply."""
@@ -236,9 +239,9 @@ class Judge(Signal):
     def prompt(self, case: Case) -> list[Message]:
         """The question. Spans are JSON strings, so that none can end itself and speak in its own name."""
         lines = [f"Task: {quoted(self.task)}"] if self.task else []
-        for observation, answer in zip(case.seen, case.said):
+        for observation, answer in zip(case.observations, case.responses):
             lines += [f"Observed: {quoted(observation)}", f"Answer: {quoted(answer)}"]
-        lines.append(f"Observed in the end: {quoted(case.seen[-1])}")
+        lines.append(f"Observed in the end: {quoted(case.observations[-1])}")
         system = FRAME.format(rubric=self.options.rubric or RUBRIC[self.options.level])
         return [{"role": "system", "content": system}, {"role": "user", "content": "\n".join(lines)}]
 

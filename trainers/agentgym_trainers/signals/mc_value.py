@@ -38,7 +38,7 @@ class BranchedValue(Signal):
     def __init__(self, options: BranchedOptions, parts: SignalDependencies) -> None:
         require_snapshots(parts.spec)
         self.options, self.parts = options, parts
-        self._told: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """mc_value_N, mc_after_N and mc_se_N, the standard error of mc_after_N − mc_value_N."""
@@ -51,7 +51,7 @@ class BranchedValue(Signal):
         columns = columns_of(found, context.batch.reward_N, options.gamma)
         to_go_N = reverse_scan(context.batch.reward_N, context.batch.traj_N, options.gamma)
         known = ~np.isnan(found.value_N)
-        self._told = {
+        self._metrics = {
             "continuations": float(found.played),
             "lost": float(found.lost),
             "turns": float(found.turns),
@@ -62,7 +62,7 @@ class BranchedValue(Signal):
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
         """`bias` is the mean of V less what was collected from the turn on: near 0, or something is wrong."""
-        return self._told
+        return self._metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {}

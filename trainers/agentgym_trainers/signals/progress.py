@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from agentgym_trainers.data.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
-from agentgym_trainers.learner.whole_batch_gradient import backward_whole_batch
+from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import micro_batches, pack
 from agentgym_trainers.signals.base import Signal
@@ -86,10 +86,10 @@ class ProgressHead(Signal):
             total_M = segment_sum(contribution_N, batch.traj_N, len(batch.group_M))
             return progress_loss(total_M, as_tensor(outcome_M, total_M)), total_M.detach().cpu().numpy()
 
-        told: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         mine = self.processes.share(context.rows)
         for _ in range(self.options.epochs):
-            loss, total_M = backward_whole_batch(
+            loss, total_M = backward_full_batch(
                 lambda part: self.contributions(part, batch),
                 self._parts(mine),
                 len(batch.traj_N),
@@ -97,8 +97,8 @@ class ProgressHead(Signal):
                 self.processes,
             )
             norm = self.optimizer.step()
-            told = told or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
-        return told
+            metrics = metrics or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
+        return metrics
 
     def contributions(self, rows: list[Row], batch: Batch) -> tuple[np.ndarray, Tensor]:
         """(turns that end in these rows, their c): read at the position of a turn's last token."""

@@ -56,7 +56,7 @@ class RoleBaseline(Signal):
         """
         self.baseline, gaps = self._next
         every = np.concatenate(list(gaps.values()))
-        told = {
+        metrics = {
             "loss": float((every**2).mean()),
             "grad_norm": float(np.sqrt(sum(gap.mean() ** 2 for gap in gaps.values()))),
             "bias": float(-every.mean()),
@@ -64,7 +64,7 @@ class RoleBaseline(Signal):
         roles: dict[int, list[float]] = {}
         for (_, role), b in self.baseline.items():
             roles.setdefault(role, []).append(b)
-        return told | {f"baseline_{role}": float(np.mean(b)) for role, b in sorted(roles.items())}
+        return metrics | {f"baseline_{role}": float(np.mean(b)) for role, b in sorted(roles.items())}
 
     def state_dict(self) -> dict[str, Any]:
         return {"baseline": [[env, role, b] for (env, role), b in self.baseline.items()]}

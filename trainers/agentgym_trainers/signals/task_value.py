@@ -55,15 +55,15 @@ class InstructionValue(Signal):
         if not context.trajectories:
             return {}
         features_MH, outcome_M = self._features_MH(context), outcomes(context.trajectories, self.options.target)
-        told: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for _ in range(self.options.epochs):
             out = self.head(features_MH)
             loss = self.head.loss(out, as_tensor(outcome_M, out)).mean()
             loss.backward()
             norm = self.optimizer.step()
-            said_M = self.head.read(out.detach()).cpu().numpy()
-            told = told or {"loss": loss.item(), "grad_norm": norm, **calibration(said_M, outcome_M)}
-        return told
+            prediction_M = self.head.read(out.detach()).cpu().numpy()
+            metrics = metrics or {"loss": loss.item(), "grad_norm": norm, **calibration(prediction_M, outcome_M)}
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}

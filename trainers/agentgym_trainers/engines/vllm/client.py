@@ -29,7 +29,7 @@ UNTOUCHED = {
     "frequency_penalty": 0.0, "n": 1,
 }  # fmt: skip
 """The distribution is the model's own. Said, since a server may take defaults from the checkpoint."""
-TOLD = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
+RESPONSE_FIELDS = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
 class ServerUnavailable(PolicyFailure):
@@ -98,7 +98,7 @@ class VllmClient:
 
         `salt` keeps apart the keys and values of different weights in the server's cache.
         """
-        asked = {
+        body = {
             "model": self.model,
             "prompt": list(prompt),
             "max_tokens": sampling.max_new_tokens,
@@ -108,12 +108,12 @@ class VllmClient:
             "seed": seed,
             "cache_salt": salt,
             **UNTOUCHED,
-            **TOLD,
+            **RESPONSE_FIELDS,
         }
-        part = (await self._ask("POST", "/v1/completions", _Answer, json=asked)).choices[0]
+        part = (await self._ask("POST", "/v1/completions", _Answer, json=body)).choices[0]
         ids, logprobs = part.token_ids, part.logprobs.token_logprobs
-        whole = part.finish_reason == "abort" or ids
-        if len(ids) != len(logprobs) or not whole or len(ids) > sampling.max_new_tokens:
+        has_tokens = part.finish_reason == "abort" or ids
+        if len(ids) != len(logprobs) or not has_tokens or len(ids) > sampling.max_new_tokens:
             raise PolicyFailure(
                 f"the vLLM server at {self.url} answered {len(ids)} tokens and {len(logprobs)} log-probabilities where "
                 f"at most {sampling.max_new_tokens} tokens were asked for"
@@ -158,9 +158,11 @@ class VllmClient:
                 f"the vLLM server at {self.url} has no {path}: start it with VLLM_SERVER_DEV_MODE=1 (docs/engines.md)"
             )
         if response.status_code != 200:
-            told = response.text[:EXCERPT].strip()
+            excerpt = response.text[:EXCERPT].strip()
             failure = ServerUnavailable if response.status_code >= 500 else PolicyFailure
-            raise failure(f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {told}")
+            raise failure(
+                f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {excerpt}"
+            )
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:

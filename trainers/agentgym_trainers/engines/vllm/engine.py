@@ -262,8 +262,8 @@ class VllmEngine:
     def _logprobs(self, weights: Mapping[str, Tensor], prompt: list[int], ids: list[int]) -> np.ndarray:
         """float32[ids]: what the weights say of `ids` after `prompt`."""
         given = {"input_ids": torch.tensor([[*prompt, *ids]], device=self.model.device), "use_cache": False}
-        seen: dict[tuple[int, torch.Size], Tensor] = {}  # tied weights have two names, and must be one object
-        once = {name: seen.setdefault((tensor.data_ptr(), tensor.shape), tensor) for name, tensor in weights.items()}
+        tensors: dict[tuple[int, torch.Size], Tensor] = {}  # tied weights have two names, and must be one object
+        once = {name: tensors.setdefault((tensor.data_ptr(), tensor.shape), tensor) for name, tensor in weights.items()}
         logits = torch.func.functional_call(self.model, once, kwargs=given).logits[0, len(prompt) - 1 : -1]
         logprobs = torch.log_softmax(logits.float() / PROBE.temperature, dim=-1)
         return logprobs.gather(1, torch.tensor(ids, device=logprobs.device)[:, None])[:, 0].cpu().numpy()

@@ -105,10 +105,10 @@ class VllmServer:
         url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
         command = [sys.executable, "-m", "agentgym_trainers.engines.vllm.server", *self.flags.command(port, name)]
         path = os.pathsep.join(folder for folder in sys.path if folder)
-        told = {**os.environ, **environment(self.flags), "PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
+        variables = {**os.environ, **environment(self.flags), "PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=told
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=variables
             )
         try:
             async with httpx.AsyncClient(base_url=url, timeout=5.0, trust_env=False) as client:

@@ -60,7 +60,7 @@ class RecordedEpisode:
         stop = template.end_id
         self._end = template.decode([stop]) if stop is not None else ""
 
-    def ask(self, asked: PromptRequest, shown: str) -> Call:
+    def ask(self, request: PromptRequest, shown: str) -> Call:
         """Where the prompt goes on, and the tokens that the engine is to see.
 
         Raises EpisodeRefused: the episode is over or full, or it is strict and the prompt no plain continuation.
@@ -69,18 +69,18 @@ class RecordedEpisode:
             raise EpisodeRefused(f"the episode {self.name!r} is finished; begin another one under another name")
         if len(self.nodes) >= MAX_TURNS:
             raise EpisodeRefused(f"the episode {self.name!r} has {MAX_TURNS} turns; finish it, and begin another")
-        place = reconcile(asked, self.nodes, self._end)
-        told = difference(self._covered, asked.text) if place.kind is not Kind.CLEAN else ""
-        if self.strict and told:
+        place = reconcile(request, self.nodes, self._end)
+        change = difference(self._covered, request.text) if place.kind is not Kind.CLEAN else ""
+        if self.strict and change:
             raise EpisodeRefused(
                 f"the episode {self.name!r} is strict, and this prompt does not begin with an earlier prompt and the "
-                f"reply to it ({place.kind}): {told}; send messages back as they were, or serve without --strict"
+                f"reply to it ({place.kind}): {change}; send messages back as they were, or serve without --strict"
             )
         before = place.node.tokens if place.node is not None else []
         boundary = list(place.ids) if place.ids is not None else list(self.template.encode(place.text, *before[-1:]))
         beside = f"turn {place.node.turn} is gone on from once more" if place.node is not None else "asked once more"
-        why = told if place.kind is Kind.FORK else beside
-        return Call(place.kind, [*before, *boundary], place.node, boundary, asked.text, shown, why)
+        why = change if place.kind is Kind.FORK else beside
+        return Call(place.kind, [*before, *boundary], place.node, boundary, request.text, shown, why)
 
     def record(
         self,
@@ -104,8 +104,8 @@ class RecordedEpisode:
             raise EpisodeRefused(f"the episode {self.name!r} was finished while this reply was sampled; it is dropped")
         turn, last = len(self.turns), ids[-1]
         stopped = last in self.template.stop_ids()
-        said = self.template.decode(ids[:-1] if stopped else ids, call.prompt[-1:])
-        covered = call.text + said + (self.template.decode([last]) if stopped else "")
+        response = self.template.decode(ids[:-1] if stopped else ids, call.prompt[-1:])
+        covered = call.text + response + (self.template.decode([last]) if stopped else "")
         closed = last == self.template.end_id
         ends, alike = same(covered, self._end, closed)
         depth = 1 if call.parent is None else call.parent.depth + 1
@@ -159,7 +159,8 @@ class RecordedEpisode:
             rewards[-1] += reward
         branches, spans, forks = branches_of(self.nodes)
         turns = [
-            replace(turn, reward=told, span=span) for turn, told, span in zip(self.turns, rewards, spans, strict=True)
+            replace(turn, reward=reward, span=span)
+            for turn, reward, span in zip(self.turns, rewards, spans, strict=True)
         ]
         if success is not None:
             turns[-1] = replace(turns[-1], info={**turns[-1].info, "success": success})

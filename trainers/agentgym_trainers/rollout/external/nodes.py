@@ -28,7 +28,7 @@ class CallNode:
     ids: list[int]
     logprobs: list[float]
     versions: list[int]
-    asked: Mark
+    prompt_mark: Mark
     """The prompt's text."""
     covered: Mark
     """The text of prompt and reply, as the client told the prompt."""
@@ -88,15 +88,15 @@ def branches_of(nodes: Sequence[CallNode]) -> tuple[list[Branch], list[Span], li
             forks.append(fresh[0].why)
         columns: list[list] = [[], [], [], []]
         for node in path:
-            told = len(node.boundary)
-            start = len(columns[0]) + told
+            unsampled_count = len(node.boundary)
+            start = len(columns[0]) + unsampled_count
             if new := id(node) not in spans:
                 spans[id(node)] = Span(len(branches), start, start + len(node.ids))
             unsampled = ([-1], [0.0], [-1])
-            said = ([node.turn] * len(node.ids), node.logprobs, node.versions)
+            node_columns = ([node.turn] * len(node.ids), node.logprobs, node.versions)
             columns[0] += [*node.boundary, *node.ids]
-            for column, blank, own in zip(columns[1:], unsampled, said, strict=True):
-                column += blank * told
+            for column, blank, own in zip(columns[1:], unsampled, node_columns, strict=True):
+                column += blank * unsampled_count
                 column += own if new else blank * len(node.ids)
         dtypes = (np.int32, np.int32, np.float32, np.int32)
         branches.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))

@@ -71,11 +71,11 @@ def begins(text: str, known: Mark) -> bool:
 def plain(text: str) -> str:
     """What a text says, however its white space and the JSON of its tool calls are written."""
     *calls, rest = text.split(CLOSE)
-    told = []
+    words = []
     for piece in calls:
         before, opened, call = piece.rpartition(OPEN)
-        told += [before, opened, _spelled(call), CLOSE]
-    return " ".join("".join([*told, rest]).split())
+        words += [before, opened, _spelled(call), CLOSE]
+    return " ".join("".join([*words, rest]).split())
 
 
 def _spelled(call: str) -> str:
@@ -98,32 +98,33 @@ def _digest_of(pieces: Sequence[str]) -> bytes:
     return digest("\0".join(plain(piece) for piece in pieces))
 
 
-def reconcile(asked: PromptRequest, nodes: Sequence[CallNode], end: str) -> Place:
+def reconcile(request: PromptRequest, nodes: Sequence[CallNode], end: str) -> Place:
     """The deepest reply that a prompt continues. `end` is the text that ends a message."""
     if not nodes:
-        return Place(Kind.CLEAN, None, asked.text, asked.fresh)
-    whole = mark(asked.text)
+        return Place(Kind.CLEAN, None, request.text, request.fresh)
+    prompt_mark = mark(request.text)
     for node in nodes:
-        if node.asked == whole and (asked.ids is None or asked.ids == node.prompt):  # another reply to the same
+        # another reply to the same
+        if node.prompt_mark == prompt_mark and (request.ids is None or request.ids == node.prompt):
             return Place(Kind.CLEAN, node.parent, "", node.boundary)
-    place = _of_text(asked.text, nodes, end)
-    if asked.ids is not None:
-        return _of_tokens(asked.text, asked.ids, nodes, place)
-    return replace(place, ids=asked.fresh) if place.node is None else place
+    place = _of_text(request.text, nodes, end)
+    if request.ids is not None:
+        return _of_tokens(request.text, request.ids, nodes, place)
+    return replace(place, ids=request.fresh) if place.node is None else place
 
 
-def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], told: Place) -> Place:
-    """`told` is where the text alone would go on; deeper than what the tokens continue, it is only tokenized anew."""
+def _of_tokens(text: str, ids: list[int], nodes: Sequence[CallNode], place: Place) -> Place:
+    """`place` is where the text alone would go on; deeper than what the tokens continue, it is only tokenized anew."""
     for alike in _deepest_first(nodes):
-        if told.node is not None and alike[0].depth < told.node.depth:
+        if place.node is not None and alike[0].depth < place.node.depth:
             break
         for node in alike:
             tokens = node.tokens
             if ids[: len(tokens)] == tokens:
                 return Place(_judge(text, node, nodes), node, "", ids[len(tokens) :])
-    if told.node is None or told.kind is Kind.FORK:
+    if place.node is None or place.kind is Kind.FORK:
         return Place(Kind.FORK, None, text, ids)
-    return Place(Kind.REALIGN, told.node, told.text)
+    return Place(Kind.REALIGN, place.node, place.text)
 
 
 def _of_text(text: str, nodes: Sequence[CallNode], end: str) -> Place:
@@ -147,7 +148,7 @@ def _of_text(text: str, nodes: Sequence[CallNode], end: str) -> Place:
 
 def _judge(text: str, node: CallNode, nodes: Sequence[CallNode]) -> Kind:
     """CLEAN, unless the prompt goes on from a later prompt too, whose reply it tells otherwise."""
-    retold = any(later.parent is node and begins(text, later.asked) for later in nodes)
+    retold = any(later.parent is node and begins(text, later.prompt_mark) for later in nodes)
     return Kind.FORK if retold else Kind.CLEAN
 
 

@@ -93,10 +93,10 @@ class Recorder:
     def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, Call]:
         """Where a text goes on, or its tokens; `ids` are those of either. Raises EpisodeRefused."""
         if isinstance(prompt, str):
-            asked = PromptRequest(prompt, fresh=ids)
+            request = PromptRequest(prompt, fresh=ids)
         else:
-            asked = PromptRequest(self.template.decode(ids), ids, ids)
-        return self._ask(name, asked, asked.text)
+            request = PromptRequest(self.template.decode(ids), ids, ids)
+        return self._ask(name, request, request.text)
 
     def finish(
         self,
@@ -151,10 +151,10 @@ class Recorder:
             for name, one in self._episodes.items()
         ]
 
-    def _ask(self, name: str, asked: PromptRequest, shown: str) -> tuple[RecordedEpisode, Call]:
+    def _ask(self, name: str, request: PromptRequest, shown: str) -> tuple[RecordedEpisode, Call]:
         self._expire()
         episode = self.get(name) if name in self._episodes else self.open(name)
-        return episode, episode.ask(asked, shown)
+        return episode, episode.ask(request, shown)
 
     def _played(
         self, episode: RecordedEpisode, env: str | None, split: str | None, task: int | None, group: int | None

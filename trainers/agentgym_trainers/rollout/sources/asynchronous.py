@@ -154,7 +154,7 @@ class AsynchronousSource(Source):
             if done:
                 return
             waited += STALL_S
-            report = f"no group was whole for {waited:.0f} s; who waits for whom:\n{self.watch.told()}"
+            report = f"no group was whole for {waited:.0f} s; who waits for whom:\n{self.watch.summary()}"
             if waited >= longest:
                 raise PolicyFailure(report)
             logging.getLogger(__name__).warning("%s", report)

@@ -88,7 +88,7 @@ class EpisodePrefix:
     """A mark, and what the policy said before it."""
 
     mark: Mark
-    said: tuple[Completion, ...]
+    responses: tuple[Completion, ...]
 
     @property
     def at(self) -> int:
@@ -96,13 +96,13 @@ class EpisodePrefix:
 
     @classmethod
     def of(cls, trunk: Trajectory, mark: Mark) -> EpisodePrefix:
-        said = []
+        completions = []
         for turn in trunk.turns[: mark.at]:
             assert turn.span is not None
             branch, span = trunk.branches[turn.span.branch], slice(turn.span.start, turn.span.stop)
             ids, logprobs = branch.ids[span].tolist(), branch.logprobs[span].tolist()
-            said.append(Completion(ids, logprobs, turn.finish, branch.versions[span].tolist()))
-        return cls(mark, tuple(said))
+            completions.append(Completion(ids, logprobs, turn.finish, branch.versions[span].tolist()))
+        return cls(mark, tuple(completions))
 
 
 def _marked(trajectory: Trajectory, at: int) -> Trajectory:
@@ -150,17 +150,17 @@ class _Continued:
     prefixes: dict[tuple[int, int], EpisodePrefix]
 
     def actor(self, episode: EpisodeSpec) -> _Continuing:
-        return _Continuing(self.policy.actor(episode), self.prefixes[episode.task, episode.seed].said)
+        return _Continuing(self.policy.actor(episode), self.prefixes[episode.task, episode.seed].responses)
 
 
 @dataclass(frozen=True)
 class _Continuing:
     actor: TokenActor
-    said: tuple[Completion, ...]
+    responses: tuple[Completion, ...]
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        if ask.turn < len(self.said):
-            return self.actor.repeat(ask, self.said[ask.turn])
+        if ask.turn < len(self.responses):
+            return self.actor.repeat(ask, self.responses[ask.turn])
         return await self.actor.act(ask)
 
     def finish(self, messages: list[Message] | None) -> Tokens:
@@ -208,19 +208,19 @@ class _Resumed(_Wrapped):
     def __init__(self, session: Session, prefixes: dict[tuple[int, int], EpisodePrefix]) -> None:
         super().__init__(session)
         self.prefixes = prefixes
-        self.told = 0
+        self.position = 0
 
     async def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Step:
         assert seed is not None
         assert options is not None
         self.mark, self.seed, self.options = self.prefixes[options["task"], seed].mark, seed, options
-        self.told, self.there = 0, False
+        self.position, self.there = 0, False
         return self.mark.steps[0]
 
     async def step(self, action: Action) -> Step:
-        if self.told < len(self.mark.actions):
-            self.told += 1
-            return self.mark.steps[self.told]
+        if self.position < len(self.mark.actions):
+            self.position += 1
+            return self.mark.steps[self.position]
         if not self.there:
             await self._enter()
             self.there = True
@@ -232,12 +232,12 @@ class _Resumed(_Wrapped):
             await self.session.restore(self.mark.state)
             return
         step = await self.session.reset(seed=self.seed, options=self.options)
-        for action, told in zip([*self.mark.actions, None], self.mark.steps, strict=True):
-            if text_of(step.observation) != text_of(told.observation) or step.reward != told.reward:
+        for action, mark_step in zip([*self.mark.actions, None], self.mark.steps, strict=True):
+            if text_of(step.observation) != text_of(mark_step.observation) or step.reward != mark_step.reward:
                 raise EnvironmentCrashed(
                     f"{self.spec.id} cannot be branched: it has no snapshots, and the same actions after the same "
                     "seed "
-                    f"gave {text_of(step.observation)!r} instead of {text_of(told.observation)!r}"
+                    f"gave {text_of(step.observation)!r} instead of {text_of(mark_step.observation)!r}"
                 )
             if action is not None:
                 step = await self.session.step(action)

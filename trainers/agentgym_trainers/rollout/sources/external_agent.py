@@ -146,13 +146,13 @@ class _Runs:
         if code == 0 and recorded.trajectory is not None:
             log.unlink()
             return recorded.trajectory
-        told = f"POST $AGENTGYM_EPISODE/finish was not asked; its output is in {log}"
+        reason = f"POST $AGENTGYM_EPISODE/finish was not asked; its output is in {log}"
         if code is None:
-            told = f"it took longer than {self.episode_s:g} s; its output is in {log}"
+            reason = f"it took longer than {self.episode_s:g} s; its output is in {log}"
         elif code:
-            told = f"it ended with status {code}: {_last_line(log)}"
+            reason = f"it ended with status {code}: {_last_line(log)}"
         stop = StopReason.DEADLINE if code is None else StopReason.ENVIRONMENT_FAILED
-        return Trajectory(**episode._asdict(), turns=(), stop=stop, error=f"{self.command}: {told}")
+        return Trajectory(**episode._asdict(), turns=(), stop=stop, error=f"{self.command}: {reason}")
 
     def _environment(self, name: str, episode: EpisodeSpec) -> dict[str, str]:
         episode_url = f"{self.url}/episodes/{name}"

@@ -151,8 +151,10 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
     last = kept[-1].span
     if last is not None and after.span is not None:
         end = after.span.start if after.span.branch == last.branch else last.stop
-        whole = branches[last.branch]
-        shorter = Branch(whole.ids[:end], whole.turn[:end], whole.logprobs[:end], whole.versions[:end])
+        last_branch = branches[last.branch]
+        shorter = Branch(
+            last_branch.ids[:end], last_branch.turn[:end], last_branch.logprobs[:end], last_branch.versions[:end]
+        )
         branches = (*branches[: last.branch], shorter)
     return replace(
         trajectory, turns=kept, stop=StopReason.MAX_TURNS, final_observation=after.observation, branches=branches,
@@ -165,17 +167,17 @@ def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
     policy's log-probabilities, so that its ratio to them begins at 1."""
     if trajectory.branches:
         return trajectory
-    told = tokenize(trajectory, trainer.spec, trainer.config.harness, ChatTemplate(trainer.tokenizer))
-    batch, rows, _ = collate([Group((told,))])
+    transcript = tokenize(trajectory, trainer.spec, trainer.config.harness, ChatTemplate(trainer.tokenizer))
+    batch, rows, _ = collate([Group((transcript,))])
     learner: Any = trainer.learner  # in this process: [scale] is for online sources
     logprob_A = learner.logprobs(batch, rows)
-    branches = [replace(b, logprobs=b.logprobs.copy(), versions=b.versions.copy()) for b in told.branches]
-    for n, turn in enumerate(told.turns):
+    branches = [replace(b, logprobs=b.logprobs.copy(), versions=b.versions.copy()) for b in transcript.branches]
+    for n, turn in enumerate(transcript.turns):
         assert turn.span is not None
         branch, place = branches[turn.span.branch], slice(turn.span.start, turn.span.stop)
         branch.logprobs[place] = logprob_A[batch.turn_A == n]
         branch.versions[place] = trainer.step
-    return replace(told, branches=tuple(branches))
+    return replace(transcript, branches=tuple(branches))
 
 
 def grouped(trajectories: Iterable[Trajectory]) -> list[Group]:

@@ -118,8 +118,8 @@ async def play(runner: Runner, games: Sequence[Game]) -> list[tuple[Trajectory, 
         try:
             session = idle.pop() if idle else await runner.open_session()
         except EnvironmentFailure as failure:
-            told = {"turns": (), "stop": StopReason.ENVIRONMENT_FAILED, "error": f"{failure.code}: {failure}"}
-            first, second = (Trajectory(**episode._asdict(), **told) for episode in game.episodes)
+            result = {"turns": (), "stop": StopReason.ENVIRONMENT_FAILED, "error": f"{failure.code}: {failure}"}
+            first, second = (Trajectory(**episode._asdict(), **result) for episode in game.episodes)
             return first, second
         played = await match(session, game.actors(), runner.harness, game.episodes, runner.limits)
         if any(trajectory.stop.is_failure for trajectory in played):

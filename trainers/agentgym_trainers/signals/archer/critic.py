@@ -178,21 +178,21 @@ class TwinCritic:
 
     def learn(self, pool: CriticExamples, rng: np.random.Generator) -> dict[str, float]:
         """An iteration's steps. Metrics are means over them; `calibration` is of the last step's draws."""
-        seen = None if self.trained else self.see(pool)
+        features = None if self.trained else self.see(pool)
         steps = []
         for _ in range(self.options.updates):
             index = rng.integers(len(pool.turns), size=self.options.batch)
             at = torch.from_numpy(index)
             steps.append(
-                self.update(pool.take(index), None if seen is None else Features(*(part[at] for part in seen)))
+                self.update(pool.take(index), None if features is None else Features(*(part[at] for part in features)))
             )
         metrics = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
         return metrics | {"calibration": steps[-1]["calibration"], "skipped": sum(step["skipped"] for step in steps)}
 
-    def update(self, examples: CriticExamples, seen: Features | None = None) -> dict[str, float]:
-        """One optimizer step on the mean over these turns, then Polyak. `seen`: their features, where fixed."""
+    def update(self, examples: CriticExamples, features: Features | None = None) -> dict[str, float]:
+        """One optimizer step on the mean over these turns, then Polyak. `features`: their features, where fixed."""
         turns, size = examples.turns, len(examples.turns)
-        fixed = seen if seen is not None else self.see(examples)
+        fixed = features if features is not None else self.see(examples)
         done = torch.tensor([t.done for t in turns], device=fixed.state.device)
         reward = torch.tensor([t.reward for t in turns], device=done.device).to(self.dtype)
         with torch.no_grad():
@@ -269,10 +269,10 @@ class TwinCritic:
             getattr(self, name).load_state_dict(saved)
 
 
-def correlation(said: np.ndarray, was: np.ndarray) -> float:
+def correlation(prediction: np.ndarray, was: np.ndarray) -> float:
     """Pearson's, over the rows where `was` is known; 0 where either does not vary."""
     known = np.isfinite(was)
-    x, y = said[known], was[known]
+    x, y = prediction[known], was[known]
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
     return float(np.corrcoef(x, y)[0, 1])

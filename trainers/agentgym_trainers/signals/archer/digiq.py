@@ -66,9 +66,9 @@ class DigiQSignal(CriticSignal):
         replies = await self.reply(turns, self.options.candidates - 1, rng)
         every: list[Transition] = []
         ends: list[int] = []
-        for turn, said in zip(turns, replies, strict=True):
+        for turn, completions in zip(turns, replies, strict=True):
             distinct = {tuple(turn.action.tolist()): turn}
-            for one in said:
+            for one in completions:
                 if tuple(one.ids) not in distinct:
                     distinct[tuple(one.ids)] = replace(fresh(turn, one), valid=self.valid(turn.state.tolist(), one.ids))
             every += distinct.values()
@@ -87,8 +87,8 @@ def validity(template: ChatTemplate, harness: PromptFormat, spec: EnvSpec) -> Va
     """By the harness's grammar and, where the environment lists its actions, that list."""
     stops = template.stop_ids()
 
-    def valid(state: Sequence[int], said: Sequence[int]) -> bool:
-        kept = said[:-1] if said[-1] in stops else said
+    def valid(state: Sequence[int], ids: Sequence[int]) -> bool:
+        kept = ids[:-1] if ids[-1] in stops else ids
         action = harness.parse(template.decode(kept, state[-1:]), spec).action
         return action is not None and (not spec.actions or action in spec.actions)
 

@@ -57,7 +57,7 @@ class CriticSignal(Signal):
         acted = turns
         if options.expectile is None:
             replies = await self.reply(turns, 1, context.rng)
-            acted = [fresh(t, said) for t, (said,) in zip(turns, replies, strict=True)]
+            acted = [fresh(t, completion) for t, (completion,) in zip(turns, replies, strict=True)]
         metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), context.rng)
         return metrics | {"replay": float(len(self.replay))}
 
@@ -91,8 +91,8 @@ class CriticSignal(Signal):
         seeds = rng.integers(2**63, size=len(turns)).tolist()
         answers: list[list[Completion]] = []
         for first in range(0, len(turns), self.wave):
-            asked = list(zip(turns, seeds, strict=True))[first : first + self.wave]
-            opened = [(t, self.engine.open(np.random.default_rng(seed))) for t, seed in asked]
+            batch = list(zip(turns, seeds, strict=True))[first : first + self.wave]
+            opened = [(t, self.engine.open(np.random.default_rng(seed))) for t, seed in batch]
             answers += await asyncio.gather(*(self._ask(talk, t.state.tolist(), count) for t, talk in opened))
         return answers
 
@@ -126,14 +126,14 @@ class TwinSignal(CriticSignal):
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
         """One action that the present policy samples."""
-        return [fresh(t, said) for t, (said,) in zip(turns, await self.reply(turns, 1, rng), strict=True)]
+        return [fresh(t, completion) for t, (completion,) in zip(turns, await self.reply(turns, 1, rng), strict=True)]
 
 
-def fresh(turn: Transition, said: Completion) -> Transition:
+def fresh(turn: Transition, completion: Completion) -> Transition:
     """Another action at the turn's state, stop token included; what the environment makes of it, nobody knows."""
-    ids, stop = np.concatenate([turn.state, np.array(said.ids, np.int64)]), turn.start + len(said.ids)
-    logprobs = np.array(said.logprobs, np.float32)
-    return Transition(ids, turn.start, stop, logprobs, said.version, 0.0, ids, 0, True, False, True, float("nan"))
+    ids, stop = np.concatenate([turn.state, np.array(completion.ids, np.int64)]), turn.start + len(completion.ids)
+    logprobs = np.array(completion.logprobs, np.float32)
+    return Transition(ids, turn.start, stop, logprobs, completion.version, 0.0, ids, 0, True, False, True, float("nan"))
 
 
 def turns_batch(turns: Sequence[Transition]) -> tuple[Batch, list[Row]]:

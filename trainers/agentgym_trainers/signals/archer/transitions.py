@@ -139,12 +139,14 @@ class Replay:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         sequences = np.split(state["ids"].numpy(), np.cumsum(state["lengths"].numpy()))
         table, numbers = state["table"].tolist(), state["numbers"].tolist()
-        said = np.split(state["logprobs"].numpy(), np.cumsum([stop - start for _, start, stop, *_ in table], dtype=int))
+        logprob_parts = np.split(
+            state["logprobs"].numpy(), np.cumsum([stop - start for _, start, stop, *_ in table], dtype=int)
+        )
         self._kept = [
             Transition(sequences[of], start, stop, logprobs, version, reward, sequences[after], next_stop, bool(done),
                        bool(truncated), bool(valid), to_go)
             for (of, start, stop, version, after, next_stop, done, truncated, valid), (reward, to_go), logprobs
-            in zip(table, numbers, said[:-1], strict=True)
+            in zip(table, numbers, logprob_parts[:-1], strict=True)
         ]  # fmt: skip
 
 

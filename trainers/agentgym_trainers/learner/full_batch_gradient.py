@@ -21,7 +21,7 @@ from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 T = TypeVar("T")
 
 
-def whole_batch_gradient(
+def full_batch_gradient(
     forward: Callable[[T], tuple[np.ndarray, Tensor]],
     parts: Sequence[T],
     size: int,
@@ -48,7 +48,7 @@ def whole_batch_gradient(
     return gradient, loss.item(), rest
 
 
-def backward_whole_batch(
+def backward_full_batch(
     forward: Callable[[T], tuple[np.ndarray, Tensor]],
     parts: Sequence[T],
     size: int,
@@ -56,7 +56,7 @@ def backward_whole_batch(
     processes: DataParallel = SINGLE_PROCESS,
 ) -> tuple[float, Any]:
     """All three steps: gradients are added to the parameters' `.grad`. Returns (the loss, the rest)."""
-    gradient, loss, rest = whole_batch_gradient(forward, parts, size, loss_of, processes)
+    gradient, loss, rest = full_batch_gradient(forward, parts, size, loss_of, processes)
     for part in parts:
         index, x = forward(part)
         (gradient[torch.from_numpy(index)].to(x) * x).sum().backward()
