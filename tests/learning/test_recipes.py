@@ -37,7 +37,11 @@ WARM = [
 SMALLER = {
     "dapo": ["select.tries=2"],
     "scaling-inter": ['schedules={"env.max_turns" = {kind = "stages", values = [3, 2], every = 1}}'],
-    "spear": ["replay.size=2", "replay.trigger=0", 'schedules={"shaping.tool_bonus.scale" = {kind = "cosine_decay"}}'],
+    "spear": [
+        "replay.size=2",
+        "replay.trigger=0",
+        'schedules={"shaping.tool_bonus.scale" = {kind = "cosine", start = 1, end = 0, steps = 200}}',
+    ],
     "refuel": ["rollout.groups=8", "rollout.group_size=2"],
     "oreo": ["source.groups=4", "source.refresh_every=1"],
     "a-lol": ["source.groups=6"],

@@ -71,22 +71,6 @@ def test_without_a_mismatch_every_weight_is_one(kind, level) -> None:
     assert metrics["effective"] == 1
 
 
-def test_staleness_drops_old_tokens_with_their_unit() -> None:
-    batch = toy_batch([[0, 0], [0]], tokens=[2, 1, 2]).with_columns(version_A=np.array([3, 5, 5, 7, 7]))
-    old = np.zeros(5)
-    weights = {
-        level: correct(old, old, batch, kind="tis", level=level, max_staleness=3, version=7)[0].tolist()
-        for level in ("token", "turn", "trajectory")
-    }
-    assert weights == {"token": [0, 1, 1, 1, 1], "turn": [0, 0, 1, 1, 1], "trajectory": [0, 0, 0, 1, 1]}
-    for version, kept in ((7, 4), (8, 2), (9, 2), (10, 0)):  # two updates ago is just fresh enough
-        assert correct(old, old, batch, kind="tis", max_staleness=2, version=version)[0].sum() == kept
-    weight, metrics = correct(old, old, batch, kind="tis", max_staleness=1)
-    assert weight.tolist() == [0, 0, 0, 1, 1]  # the newest of the batch counts as the present version
-    assert metrics["stale"] == pytest.approx(0.6)
-    assert metrics["staleness_max"] == 4
-
-
 def test_dropping_tokens_never_changes_what_others_weigh() -> None:
     """Law 6: a kept token's gradient is the same however many others were dropped; denominators count all."""
     batch = toy_batch([[0, 0], [0]], tokens=[3, 2, 4])
@@ -131,9 +115,9 @@ def test_extremes_and_no_tokens() -> None:
     weight, metrics = weigh(np.array([500.0, -500.0, 0.0]), kind="mis", level="trajectory")
     assert np.isfinite(weight).all()
     assert np.isfinite(list(metrics.values())).all()
-    nothing = toy_batch([], tokens=0).with_columns(version_A=np.zeros(0, np.int64))
+    nothing = toy_batch([], tokens=0)
     for kind in ("tis", "mis"):
-        weight, metrics = correct(np.zeros(0), np.zeros(0), nothing, kind=kind, level="turn", max_staleness=1)
+        weight, metrics = correct(np.zeros(0), np.zeros(0), nothing, kind=kind, level="turn")
         assert len(weight) == 0
         assert metrics == {}
 

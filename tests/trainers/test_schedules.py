@@ -8,8 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from agentgym_trainers.config.schedules import (
-    CosineDecay,
-    CosineWarmup,
+    Cosine,
     EpoPhases,
     Linear,
     ScheduleOptions,
@@ -57,19 +56,19 @@ def test_a_counted_stage_is_caught() -> None:
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 0), (50, 0.1464), (100, 0.5), (200, 1), (900, 1)])
 def test_spear_warm_up(step, expected) -> None:
-    assert CosineWarmup(steps=200).at(step) == pytest.approx(expected, abs=1e-4)
+    assert Cosine(start=0, end=1, steps=200).at(step) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0, 1), (50, 0.8536), (100, 0.5), (200, 0), (900, 0)])
 def test_spear_decay(step, expected) -> None:
-    assert CosineDecay(steps=200).at(step) == pytest.approx(expected, abs=1e-4)
+    assert Cosine(start=1, end=0, steps=200).at(step) == pytest.approx(expected, abs=1e-4)
 
 
 def test_cosines_reach_what_they_are_told() -> None:
     """EPO's runs let the learning rate fall along a cosine to a fifth."""
-    fall = CosineDecay(high=1e-5, low=2e-6, steps=10)
+    fall = Cosine(start=1e-5, end=2e-6, steps=10)
     assert [fall.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1e-5, 6e-6, 2e-6, 2e-6])
-    rise = CosineWarmup(low=1, high=3, steps=10)
+    rise = Cosine(start=1, end=3, steps=10)
     assert [rise.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1, 2, 3, 3])
 
 
@@ -88,7 +87,7 @@ def test_linear() -> None:
 def test_schedules_are_read_by_kind() -> None:
     read = READ.validate_python
     assert read({"kind": "stages", "values": [1, 2.5], "every": 3}) == Stages(values=(1, 2.5), every=3)
-    assert read({"kind": "cosine_warmup", "steps": 3}) == CosineWarmup(steps=3)
+    assert read({"kind": "cosine", "start": 0, "end": 1, "steps": 3}) == Cosine(start=0, end=1, steps=3)
     for wrong in (
         {"kind": "stage", "values": [1]},
         {"values": [1]},
@@ -104,8 +103,7 @@ def test_every_kind_is_finite_at_every_step() -> None:
     for schedule in (
         Stages(values=(1, 2)),
         Linear(start=0, end=1, steps=3),
-        CosineWarmup(),
-        CosineDecay(),
+        Cosine(start=1, end=0, steps=3),
         EpoPhases(),
     ):
         assert all(math.isfinite(schedule.at(step)) for step in range(500))

@@ -202,7 +202,7 @@ def test_targets_move_once_a_step_and_no_gradient_reaches_them() -> None:
 
 
 def test_losses_by_hand() -> None:
-    """Every head has its own target; the expectile weighs a Q above V by κ, and one below by 1 − κ."""
+    """Every head has its own target."""
     next_v = torch.tensor([[0.5, float("nan")], [0.7, float("inf")]])
     target = q_targets(torch.tensor([0.1, 1.0]), torch.tensor([False, True]), next_v, 0.9)
     torch.testing.assert_close(target, torch.tensor([[0.55, 1.0], [0.73, 1.0]]))  # after the end nothing is read
@@ -212,19 +212,9 @@ def test_losses_by_hand() -> None:
     v = torch.tensor([[0.2], [0.6]], requires_grad=True)
     slow_q = torch.tensor([[0.5], [0.5]], requires_grad=True)
     torch.testing.assert_close(v_loss(v, slow_q), torch.tensor([0.3**2 + 0.1**2]))
-    torch.testing.assert_close(v_loss(v, slow_q, 0.9), torch.tensor([0.9 * 0.3**2 + 0.1 * 0.1**2]))
-    torch.testing.assert_close(v_loss(v, slow_q, 0.5), v_loss(v, slow_q) / 2)
-    v_loss(v, slow_q, 0.9).sum().backward()
-    torch.testing.assert_close(v.grad, torch.tensor([[-2 * 0.9 * 0.3], [2 * 0.1 * 0.1]]))
+    v_loss(v, slow_q).sum().backward()
+    torch.testing.assert_close(v.grad, torch.tensor([[-2 * 0.3], [2 * 0.1]]))
     assert slow_q.grad is None
-
-
-def test_the_expectile_of_a_buffer() -> None:
-    """Offline: V of a state whose buffered actions have Q = 1 and 0, equally often, is κ."""
-    turns = transitions_of(toy_batch([[1], [0]]), toy_rows([(0,), (0,)], [(0,), (1,)]), 1.0)
-    critic = tabular(gamma=1.0, expectile=0.8)
-    converge(critic, CriticExamples(turns, [action_read(t) for t in turns]), 400)
-    assert critic.values(turns)[1] == pytest.approx([0.8] * 2, abs=1e-6)
 
 
 def test_the_difference_of_minima() -> None:
@@ -411,15 +401,13 @@ def test_the_actor_learns_from_fresh_actions_with_stop_token() -> None:
     assert np.abs(signal.critic.values(unstopped)[0] - batch.x["q_N"]).max() > 1e-6
 
 
-def test_the_critic_is_taught_fresh_actions_unless_it_is_offline() -> None:
-    for expectile, asked in ((None, 6), (0.9, 0)):
-        signal, engine = scripted([[5, 7]], expectile=expectile)
-        context = toy_context()
-        metrics = asyncio.run(signal.fit(context))
-        assert engine.opened == engine.closed == len(engine.calls) == asked
-        assert metrics["replay"] == 6
-        assert {"loss", "grad_norm", "q_loss", "v_loss", "td_error", "calibration"} <= metrics.keys()
-        assert metrics["grad_norm"] > 0
+def test_the_critic_is_taught_fresh_actions() -> None:
+    signal, engine = scripted([[5, 7]])
+    metrics = asyncio.run(signal.fit(toy_context()))
+    assert engine.opened == engine.closed == len(engine.calls) == 6
+    assert metrics["replay"] == 6
+    assert {"loss", "grad_norm", "q_loss", "v_loss", "td_error", "calibration"} <= metrics.keys()
+    assert metrics["grad_norm"] > 0
 
 
 def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:

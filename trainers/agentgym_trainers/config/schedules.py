@@ -49,28 +49,16 @@ class Linear(_Schedule):
         return self.start + (self.end - self.start) * _share(step - self.begin, self.steps)
 
 
-class CosineWarmup(_Schedule):
-    """low + (high − low) (1 − cos(π step / steps)) / 2, then `high`. SPEAR's weight of self-imitation (2509.22601)."""
+class Cosine(_Schedule):
+    """start + (end − start) (1 − cos(π step / steps)) / 2, then `end`: SPEAR's weights (2509.22601)."""
 
-    kind: Literal["cosine_warmup"] = "cosine_warmup"
-    low: float = 0.0
-    high: float = 1.0
-    steps: int = Field(default=200, gt=0)
-
-    def at(self, step: int) -> float:
-        return self.low + (self.high - self.low) * (1 - math.cos(math.pi * _share(step, self.steps))) / 2
-
-
-class CosineDecay(_Schedule):
-    """low + (high − low) (1 + cos(π step / steps)) / 2, then `low`. SPEAR's reward for using tools (2509.22601)."""
-
-    kind: Literal["cosine_decay"] = "cosine_decay"
-    low: float = 0.0
-    high: float = 1.0
-    steps: int = Field(default=200, gt=0)
+    kind: Literal["cosine"] = "cosine"
+    start: float
+    end: float
+    steps: int = Field(gt=0)
 
     def at(self, step: int) -> float:
-        return self.low + (self.high - self.low) * (1 + math.cos(math.pi * _share(step, self.steps))) / 2
+        return self.start + (self.end - self.start) * (1 - math.cos(math.pi * _share(step, self.steps))) / 2
 
 
 class EpoPhases(_Schedule):
@@ -92,7 +80,7 @@ class EpoPhases(_Schedule):
         return self.scale * 0.8 * math.exp(-3 * _share(step - half, half))
 
 
-ScheduleOptions = Annotated[Stages | Linear | CosineWarmup | CosineDecay | EpoPhases, Field(discriminator="kind")]
+ScheduleOptions = Annotated[Stages | Linear | Cosine | EpoPhases, Field(discriminator="kind")]
 """A schedule as a recipe writes it: `kind`, and that kind's own options."""
 
 

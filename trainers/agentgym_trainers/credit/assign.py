@@ -25,7 +25,7 @@ def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tup
     metrics: dict[str, float] = {}
     credit = mask_dropped(batch, credit)
     if config.correct is not None:
-        weight_A, extra = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch, step)
+        weight_A, extra = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch)
         credit = replace(credit, weight_A=weight_A)
         metrics |= {f"correct/{name}": value for name, value in extra.items()}
     if config.rollout.staleness:

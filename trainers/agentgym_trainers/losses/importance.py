@@ -34,8 +34,6 @@ class CorrectOptions(BaseModel):
     """AReaL has 5."""
     low: float | None = Field(default=None, ge=0)
     high: float | None = Field(default=None, gt=0)
-    max_staleness: int | None = Field(default=None, ge=0)
-    """Updates since a token was sampled beyond which it weighs 0, and with it its turn or trajectory."""
 
     @model_validator(mode="after")
     def _band_fits(self) -> CorrectOptions:
@@ -62,8 +60,6 @@ def correct(
     cap: float = 2.0,
     low: float = 0.0,
     high: float = 2.0,
-    max_staleness: int | None = None,
-    version: int | None = None,
 ) -> tuple[np.ndarray, dict[str, float]]:
     """float64[A], what each token's loss is multiplied by, and metrics.
 
@@ -71,7 +67,6 @@ def correct(
     TIS: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". MIS:
     Liu, Li et al. 2025, "When speed kills stability". IcePop: Ring-1T's report, 2025. AReaL's default as released
     applies no weight at all; this one is applied whenever a recipe names it.
-    `max_staleness` reads `version_A` and `version`, that of the present weights (default: the newest in the batch).
     """
     log_ratio_A = np.asarray(prox_A, np.float64) - np.asarray(behavior_A, np.float64)
     index_A = {"token": np.arange(len(log_ratio_A)), "turn": batch.turn_A, "trajectory": batch.traj_A}[level]
@@ -82,27 +77,19 @@ def correct(
         weight_U = np.minimum(ratio_U, cap)
     else:
         weight_U = np.where((ratio_U >= low) & (ratio_U <= high), ratio_U, 0.0)
-    metrics: dict[str, float] = {}
-    if max_staleness is not None:
-        version_A = batch.x["version_A"]
-        age_A = (version_A.max(initial=0) if version is None else version) - version_A
-        stale_U = np.bincount(index_A, age_A > max_staleness, minlength=len(count)) > 0
-        weight_U = np.where(stale_U, 0.0, weight_U)
-        metrics |= {"stale": float(stale_U[index_A].mean()), "staleness_max": float(age_A.max())} if len(age_A) else {}
     weight_A = weight_U[index_A]
-    if len(weight_A):
-        metrics |= _metrics(weight_A, log_ratio_A, (ratio_U[index_A] > cap) if kind == "tis" else None)
-    return weight_A, metrics
+    if not len(weight_A):
+        return weight_A, {}
+    return weight_A, _metrics(weight_A, log_ratio_A, (ratio_U[index_A] > cap) if kind == "tis" else None)
 
 
 def apply(
-    options: CorrectOptions, prox_A: np.ndarray, behavior_A: np.ndarray, batch: Batch, version: int | None = None
+    options: CorrectOptions, prox_A: np.ndarray, behavior_A: np.ndarray, batch: Batch
 ) -> tuple[np.ndarray, dict[str, float]]:
     """`correct` with a recipe's options."""
     low, high = options.band
     return correct(
-        prox_A, behavior_A, batch, kind=options.kind, level=options.level, cap=options.cap, low=low, high=high,
-        max_staleness=options.max_staleness, version=version,
+        prox_A, behavior_A, batch, kind=options.kind, level=options.level, cap=options.cap, low=low, high=high
     )  # fmt: skip
 
 

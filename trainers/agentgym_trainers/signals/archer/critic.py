@@ -6,8 +6,7 @@
 
 V is NOT regressed on the buffer's actions: that would make it the value of the policies that filled the buffer. The
 actor is trained on fresh actions at replayed states with A = min_i Q_i − min_i V_i (the difference of mins, not the min
-of differences). The paper's offline variant regresses V on the buffer's actions by IQL's expectile instead:
-|κ − 1[u < 0]| u², u = Q̄_i(s, a) − V_i(s).
+of differences).
 
 As released: one optimizer step a critic "epoch", on fresh draws from the buffer, then Polyak. Different on purpose: the
 fresh actions of an iteration are sampled once, for a pool of replayed states that all its steps draw from; the stop
@@ -59,8 +58,6 @@ class CriticOptions(BaseModel):
     batch: int = Field(default=256, gt=0)
     warmup: int = Field(default=10, ge=0)
     """RL steps at the start in which only the critic learns: until then q_N and v_N are 0."""
-    expectile: float | None = Field(default=None, gt=0, lt=1)
-    """Regress V on the buffer's own actions by this expectile (offline), and sample none."""
     actor_states: int = Field(default=256, gt=0)
     """Replayed states an iteration at which the actor is trained."""
 
@@ -107,12 +104,9 @@ def q_loss(q_iB: Tensor, target_iB: Tensor) -> Tensor:
     return ((q_iB - target_iB.detach()) ** 2).sum(dim=0)
 
 
-def v_loss(v_iB: Tensor, q_iB: Tensor, expectile: float | None = None) -> Tensor:
-    """[B]: Σ_i (V_i − Q̄_i)², or with an expectile κ Σ_i |κ − 1[u < 0]| u², u = Q̄_i − V_i (κ = ½ is half the former)."""
-    u = q_iB.detach() - v_iB
-    if expectile is None:
-        return (u**2).sum(dim=0)
-    return ((expectile - (u < 0).to(u.dtype)).abs() * u**2).sum(dim=0)
+def v_loss(v_iB: Tensor, q_iB: Tensor) -> Tensor:
+    """[B]: Σ_i (V_i − Q̄_i)²."""
+    return ((v_iB - q_iB.detach()) ** 2).sum(dim=0)
 
 
 @torch.no_grad()
@@ -203,7 +197,7 @@ class TwinCritic:
         for at, state, action in self._online(turns, fixed):
             q, v = self.heads.q(state, action), self.heads.v(state)
             of_q = q_loss(q, target_q[:, at]).sum() / size
-            of_v = v_loss(v, target_v[:, at], self.options.expectile).sum() / size
+            of_v = v_loss(v, target_v[:, at]).sum() / size
             (of_q + of_v).backward()
             sums["q_loss"] += of_q.item()
             sums["v_loss"] += of_v.item()

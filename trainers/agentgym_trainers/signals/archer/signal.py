@@ -54,10 +54,8 @@ class CriticSignal(Signal):
         options = self.options
         self.replay.add(transitions_of(context.batch, context.rows, options.gamma))
         turns = self.replay.sample(options.pool, context.rng)
-        acted = turns
-        if options.expectile is None:
-            replies = await self.reply(turns, 1, context.rng)
-            acted = [fresh(t, completion) for t, (completion,) in zip(turns, replies, strict=True)]
+        replies = await self.reply(turns, 1, context.rng)
+        acted = [fresh(t, completion) for t, (completion,) in zip(turns, replies, strict=True)]
         metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), context.rng)
         return metrics | {"replay": float(len(self.replay))}
 
