@@ -78,7 +78,7 @@ images:
 	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
 
-# The environments' tasks (experts, browser pages, bugs in real repositories), and the contract for one environment of each kind.
+# The environments' tasks (solvers, browser pages, bugs in real repositories), and the contract for one environment of each kind.
 # `make envs` plays a sample of each kind of task; `make every` all of them, the contract for all other environments, and the
 # rates again that the READMEs tell, but for the slowest.
 envs every: .venv/ready .venv-browsergym/ready .venv-nle/ready

@@ -78,9 +78,9 @@ class Env(gymnasium.Env):
         """
         self.np_random, _ = seeding.np_random(seed)
 
-    def expert(self) -> Action:
-        """A scripted solver's next action in the present state. Capability "expert"."""
-        raise NotImplementedError(f"{self.env_spec.id} has no expert")
+    def solver(self) -> Action:
+        """A scripted solver's next action in the present state. Capability "solver"."""
+        raise NotImplementedError(f"{self.env_spec.id} has no solver")
 
     def hint(self) -> str:
         """Guidance for the present state, in words. Capability "hint"."""

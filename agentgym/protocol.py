@@ -267,7 +267,7 @@ VERBS: dict[str, Verb] = {
         Verb("step", StepRequest, StepReply),
         Verb("step_many", StepManyRequest, StepManyReply),
         Verb("close", SessionRequest, SessionReply),
-        query("expert", capability="expert", field="action", value=ACTION),
+        query("solver", capability="solver", field="action", value=ACTION),
         query("hint", capability="hint", field="hint", value=TEXT),
         query("snapshot", capability="snapshot", field="snapshot", value=BYTES),
         Verb("restore", RestoreRequest, SessionReply, capability="snapshot"),

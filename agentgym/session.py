@@ -51,9 +51,9 @@ class Session(Protocol):
         """Return the value of a query of `agentgym.protocol.VERBS`: what the environment's method `name` returns."""
         ...
 
-    async def expert(self) -> Action:
-        """Return the scripted solver's next action (capability "expert")."""
-        return await self.query("expert")
+    async def solver(self) -> Action:
+        """Return the scripted solver's next action (capability "solver")."""
+        return await self.query("solver")
 
     async def hint(self) -> str:
         """Return guidance for the present state, in words (capability "hint")."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agentgym.errors import ConfigError
 
-Capability = Literal["snapshot", "expert", "hint", "image", "two_player"]
+Capability = Literal["snapshot", "solver", "hint", "image", "two_player"]
 ActionFormat = Literal["last_line", "tagged", "tool_call"]
 """Place of the action in a response. "last_line": the last line that is not empty. "tagged": the last
 <action>...</action>, of one or several lines. "tool_call": JSON {"name", "arguments"}, bare or in <tool_call> tags, or

@@ -45,7 +45,7 @@ class EchoEnv(Env):
         splits={"train": 8, "validation": 4, "test": 4},
         max_turns=8,
         info_keys=("success", "valid_action", "state_key", "progress"),
-        capabilities=("snapshot", "expert", "hint"),
+        capabilities=("snapshot", "solver", "hint"),
         inline=True,
     )
 
@@ -116,7 +116,7 @@ class EchoEnv(Env):
         self._split, self._task, self._said, self._turns, self._ended, generator = json.loads(state)
         self.np_random.bit_generator.state = generator
 
-    def expert(self) -> Action:
+    def solver(self) -> Action:
         return self._word()
 
     def hint(self) -> str:

@@ -3,7 +3,7 @@
 Both train the same checkpoint with GRPO on the same `keydoor` tasks: 8 groups of 8 attempts and one optimizer step an
 update, at temperature 1, on one thread. The conversations are the same to the token (TRL's own Qwen3 template, one tool
 `act`, observations as the tool's answers); TRL's side says what its prompt is, and this side checks that it is its own.
-The tiny model was taught on the expert's episodes before, so that it calls the tool. TRL (environment_factory) is tuned
+The tiny model was taught on the solver's episodes before, so that it calls the tool. TRL (environment_factory) is tuned
 as its documentation has it: all 64 attempts in one generation batch, no reference model, no activation checkpointing,
 no logging, turns bounded as ours are.
 
@@ -169,13 +169,13 @@ def harness() -> Any:
 
 
 def teach(folder: Path, template: str, steps: int) -> None:
-    """A tiny model that imitates a noisy expert, in `folder` as transformers loads it."""
+    """A tiny model that imitates a noisy solver, in `folder` as transformers loads it."""
     import asyncio
 
     import numpy as np
 
     from agentgym import registry
-    from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+    from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
     from agentgym.rollouts.runner import Limits, Runner
     from agentgym.session import LocalSession
     from agentgym_trainers.config.sections import OptimOptions
@@ -191,7 +191,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
 
     runner = Runner(open_session, chat, Limits(TURNS), 32)
     episodes = [EpisodeSpec("keydoor", "train", i % spec.splits["train"], i) for i in range(400)]
-    played = asyncio.run(runner.run(ExpertPolicy(0.2, 0), episodes))
+    played = asyncio.run(runner.run(SolverPolicy(0.2, 0), episodes))
     tools = chat.tools(spec)
     shape = tiny.TinyModel(vocab_size=512, max_length=LENGTH)
     bare = tiny.make_tokenizer(["done"], 262, LENGTH, chat_template=template)

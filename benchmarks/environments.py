@@ -4,7 +4,7 @@ wraps one.
     python benchmarks/environments.py                       every installed environment
     python benchmarks/environments.py keydoor textworld --seconds 5
 
-For each environment, by a random policy (the expert where actions cannot be listed), over episodes of the first split:
+For each environment, by a random policy (the solver where actions cannot be listed), over episodes of the first split:
 
 reset, ms      median of resets to different tasks
 steps/s        in this process, choosing excluded; over HTTP, one session, everything included
@@ -119,12 +119,12 @@ def measure(name: str, seconds: float) -> bool:
 
 
 def choices(env: Env) -> Choose:
-    """What to do next: drawn from what is offered; where nothing is, the expert's."""
+    """What to do next: drawn from what is offered; where nothing is, the solver's."""
     random = np.random.default_rng(0)
 
     def choose(env: Any, info: dict[str, Any]) -> Action:
         offered = info.get("available_actions") or env.env_spec.actions
-        return offered[int(random.integers(len(offered)))] if offered else env.expert()
+        return offered[int(random.integers(len(offered)))] if offered else env.solver()
 
     return choose
 

@@ -119,7 +119,7 @@ def translate(action: str, ours: str, theirs: str) -> str:
 
 
 def play(site: Any, peer: Peer, page: str, seed: int, times: dict[str, list[float]]) -> bool:
-    """One episode on both sides, by our expert's actions; whether both were solved and asked for the same."""
+    """One episode on both sides, by our solver's actions; whether both were solved and asked for the same."""
     from agentgym_environments.backends.browser.actions import parse
     from agentgym_environments.benchmarks.miniwob.elements import Elements
     from agentgym_environments.benchmarks.miniwob.solver import solve

@@ -1,10 +1,10 @@
-"""Play an environment in this process, by its scripted expert and by a script of your own, and look at what was
+"""Play an environment in this process, by its scripted solver and by a script of your own, and look at what was
 recorded."""
 
 import asyncio
 
 from agentgym import EpisodeSpec, Limits, LocalSession, PromptFormat, Trajectory, make, rollout
-from agentgym.rollouts.policy import ExpertPolicy, Policy, ScriptedPolicy, TurnContext
+from agentgym.rollouts.policy import SolverPolicy, Policy, ScriptedPolicy, TurnContext
 
 
 def follow_the_key(ask: TurnContext) -> str:
@@ -35,7 +35,7 @@ def show(name: str, trajectory: Trajectory) -> None:
 
 async def main() -> None:
     episode = EpisodeSpec("keydoor", split="test", task=2, seed=0)
-    show("expert", await play(ExpertPolicy(), episode))
+    show("solver", await play(SolverPolicy(), episode))
     show("a script", await play(ScriptedPolicy(follow_the_key), episode))
     show("a stubborn one", await play(ScriptedPolicy(["go north"]), episode))
 

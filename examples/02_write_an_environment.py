@@ -17,7 +17,7 @@ async def play_over_http() -> None:
             session = env.session()
             step = await session.reset(options={"split": "test", "task": 1})
             while not (step.terminated or step.truncated):
-                action = await session.expert()
+                action = await session.solver()
                 print(f"  {step.observation:22} > {action:4} progress {step.info['progress']:.2f}")
                 step = await session.step(action)
             print(f"  {step.observation}, reward {step.reward:g}")

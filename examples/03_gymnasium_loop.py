@@ -12,7 +12,7 @@ def one(url: str) -> None:
         observation, info = env.reset(seed=0, options={"split": "test", "task": 3})
         over = False
         while not over:
-            action = env.expert()
+            action = env.solver()
             print(f"  {observation.splitlines()[-1]:42} > {action}")
             observation, reward, terminated, truncated, info = env.step(action)
             over = terminated or truncated

@@ -14,7 +14,7 @@ class GuessNumber(Env):
         splits={"train": 12, "test": 4},
         max_turns=6,
         info_keys=("success", "valid_action", "progress"),
-        capabilities=("snapshot", "expert"),
+        capabilities=("snapshot", "solver"),
         inline=True,
     )
     turn, over = -1, True
@@ -47,7 +47,7 @@ class GuessNumber(Env):
     def info(self, valid, won=False):
         return {"success": won, "valid_action": valid, "progress": 1 - (self.high - self.low) / 15}
 
-    def expert(self):
+    def solver(self):
         return str((self.low + self.high) // 2)
 
     def snapshot(self):

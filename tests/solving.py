@@ -10,7 +10,7 @@ def play(env: Any, split: str = "train", task: int = 0) -> list[tuple[Any, float
     env.reset(seed=0, options={"split": split, "task": task})
     steps = []
     while not env.over:
-        steps.append(env.step(env.expert()))
+        steps.append(env.step(env.solver()))
     return steps
 
 

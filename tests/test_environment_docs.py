@@ -26,11 +26,11 @@ def readme(folder: Path) -> str:
 
 def table() -> str:
     """A row for each id, in the order of folders and, within one, of its file."""
-    lines = ["| id | what it is and teaches | turns | expert | README |", "|---|---|---|---|---|"]
+    lines = ["| id | what it is and teaches | turns | solver | README |", "|---|---|---|---|---|"]
     for path in sorted(PACKAGE.rglob("spec.toml")):
         for name in read_variants(path):
             spec = EnvSpec.load(path, name)
-            solved = "yes" if "expert" in spec.capabilities else "no"
+            solved = "yes" if "solver" in spec.capabilities else "no"
             told = [f"`{name}`", spec.description, str(spec.max_turns), solved, readme(path.parent)]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in told) + " |")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROMISES = {
     "01_play_an_environment.py": [
-        "expert: success=True score=1",
+        "solver: success=True score=1",
         "a script: success=True",
         "a stubborn one: success=False",
     ],

@@ -23,14 +23,14 @@ PLAY = """
 import asyncio, sys
 import agentgym, agentgym_environments, agentgym_servers, agentgym_trainers
 from agentgym import registry
-from agentgym.rollouts.policy import ExpertPolicy
+from agentgym.rollouts.policy import SolverPolicy
 
 for package in (agentgym, agentgym_environments, agentgym_servers, agentgym_trainers):
     assert package.__file__.startswith(sys.argv[1]), package.__file__
 print(*registry.list_envs())
 episode = agentgym.EpisodeSpec("wordle", "test", 3)
 session = agentgym.LocalSession(agentgym.make("wordle"))
-played = agentgym.rollout(session, ExpertPolicy().actor(episode), agentgym.PromptFormat(), episode, agentgym.Limits())
+played = agentgym.rollout(session, SolverPolicy().actor(episode), agentgym.PromptFormat(), episode, agentgym.Limits())
 print(asyncio.run(played).success)
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ENV = "keydoor-untold"
 WARM = ("rollout.max_length=512", "sft.noise=0.9", "sft.check_every=5", "sft.stop_at_success=0.25")
-"""A short warm-up on a nearly random expert: a policy that wins about every fourth time has something to learn."""
+"""A short warm-up on a nearly random solver: a policy that wins about every fourth time has something to learn."""
 PLAIN = (
     *(f"{table}=" for table in ("credit", "value", "signals", "shaping", "select", "source", "loss", "eval")),
     "credit.assigner=reinforce",

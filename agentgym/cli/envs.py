@@ -108,7 +108,7 @@ def envs_rates(names: tuple[str, ...], **options: int) -> None:
     READMEs have it: the share of episodes solved in per cent, and the mean score in brackets where that is something
     else.
     """
-    click.echo("| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|")
+    click.echo("| id | split | episodes | solver | random | format only |\n|---|---|---|---|---|---|")
     for name in names:
         asyncio.run(_rates(name, **options))
 
@@ -132,7 +132,7 @@ async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
                 )
         for split, by_policy in shown.items():
             played = max(rate.episodes for rate in by_policy.values())
-            cells = [by_policy[p].cell() if p in by_policy else "–" for p in ("expert", "random", "format only")]
+            cells = [by_policy[p].cell() if p in by_policy else "–" for p in ("solver", "random", "format only")]
             click.echo(f"| `{name}` | {split} | {played} | {' | '.join(cells)} |")
 
 
@@ -145,7 +145,7 @@ def envs_new(name: str, out: Path | None) -> None:
     """Write a complete package of an environment called NAME: a small environment that passes its tests, to put yours
     in its place.
 
-    It has an EnvSpec, tasks in splits, an expert, tests, a Dockerfile, and what OpenEnv's tools look for.
+    It has an EnvSpec, tasks in splits, a solver, tests, a Dockerfile, and what OpenEnv's tools look for.
     """
     from agentgym.cli.new_env import new_env
 

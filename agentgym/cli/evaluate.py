@@ -64,7 +64,7 @@ def evaluate(what: tuple[str, ...], suite: str | None, as_json: bool, **options:
     \b
     agentgym eval CHECKPOINT --suite SUITE         a checkpoint's folder
     agentgym eval URL --model NAME --suite SUITE   an OpenAI-compatible server
-    agentgym eval expert --suite SUITE             or random: what a solver, or chance, does
+    agentgym eval solver --suite SUITE             or random: what a solver, or chance, does
     agentgym eval random --env keydoor --tasks 50  one environment, without a suite
     agentgym eval compare A B                      two evaluations' folders, paired by task
 

@@ -17,7 +17,7 @@ from agentgym.errors import AgentGymError, UsageError
 @click.option("--task", default=0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--policy", default="human", show_default=True, help="human, random, expert, a checkpoint's folder or a URL."
+    "--policy", default="human", show_default=True, help="human, random, solver, a checkpoint's folder or a URL."
 )
 @click.option("--model", help="The model's name at a URL.")
 @click.option(

@@ -1,4 +1,4 @@
-"""A policy as the command line names it: human, random, expert, a checkpoint's folder or a URL."""
+"""A policy as the command line names it: human, random, solver, a checkpoint's folder or a URL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def named_policy(
     from agentgym.rollouts import policy as policies
 
     change = {} if grammar is None else {"grammar": grammar}
-    named = {"human": policies.HumanPolicy, "random": policies.RandomPolicy, "expert": policies.ExpertPolicy}
+    named = {"human": policies.HumanPolicy, "random": policies.RandomPolicy, "solver": policies.SolverPolicy}
     if what in named:
         return named[what](), what, PromptFormat(**change)
     if "://" in what:

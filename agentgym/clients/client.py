@@ -4,7 +4,7 @@ async with connect("http://127.0.0.1:8000") as environment:   # or "sokoban", or
     session = env.session()
     step = await session.reset(options={"split": "train", "task": 0})
     while not (step.terminated or step.truncated):
-        step = await session.step(await session.expert())
+        step = await session.step(await session.solver())
 """
 
 from __future__ import annotations

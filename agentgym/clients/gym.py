@@ -130,9 +130,9 @@ class RemoteEnv(gymnasium.Env[Observation, Action]):
         """Return the value of a query of the protocol, by its name."""
         return self._remote.run(self._session.query(name))
 
-    def expert(self) -> Action:
-        """Return the scripted solver's next action (capability "expert")."""
-        return self._remote.run(self._session.expert())
+    def solver(self) -> Action:
+        """Return the scripted solver's next action (capability "solver")."""
+        return self._remote.run(self._session.solver())
 
     def hint(self) -> str:
         """Return guidance for the present state, in words."""

@@ -357,22 +357,22 @@ async def hints_are_text(probe: CheckContext) -> None:
             raise CheckFailed(f"hint() returned {hint!r}")
 
 
-async def expert_wins(probe: CheckContext) -> None:
-    """the expert succeeds on at least 95 % of tasks of every split"""
-    require_capability(probe, "expert")
+async def solver_wins(probe: CheckContext) -> None:
+    """the solver succeeds on at least 95 % of tasks of every split"""
+    require_capability(probe, "solver")
     for split in probe.splits:
         tasks, won = probe.task_list(split), []
         async with probe.session() as session:
             for task in tasks:
                 step = await probe.begin(session, task, seed=task, split=split)
                 while not (step.terminated or step.truncated):
-                    step = await session.step(await session.expert())
+                    step = await session.step(await session.solver())
                 won.append(bool(step.info.get("success", step.reward >= probe.spec.reward_range[1])))
         if np.mean(won) < 0.95:
             lost = [task for task, win in zip(tasks, won) if not win]
             raise CheckFailed(
-                f"it won {sum(won)} of {len(won)} tasks of {split} and lost {lost[:5]}. An expert that can be beaten "
-                'teaches losing: mend it, give it more turns, or drop the capability "expert"'
+                f"it won {sum(won)} of {len(won)} tasks of {split} and lost {lost[:5]}. A solver that can be beaten "
+                'teaches losing: mend it, give it more turns, or drop the capability "solver"'
             )
 
 
@@ -396,5 +396,5 @@ RULES: tuple[Callable[[CheckContext], Awaitable[None]], ...] = (
     snapshot_continues,
     players_take_turns,
     hints_are_text,
-    expert_wins,
+    solver_wins,
 )

@@ -59,12 +59,12 @@ class CheckContext:
         return await session.reset(seed=self.seed + seed, options=options)
 
     async def choose(self, session: Session, step: Step, random: np.random.Generator) -> Action:
-        """An action for the present state: now and then nonsense, else the expert's or a legal one."""
+        """An action for the present state: now and then nonsense, else the solver's or a legal one."""
         if random.random() < 0.1:
             return NONSENSE
         offered = step.info.get("available_actions") or list(self.spec.actions)
-        if "expert" in self.spec.capabilities and (not offered or random.random() < 0.5):
-            return await session.expert()
+        if "solver" in self.spec.capabilities and (not offered or random.random() < 0.5):
+            return await session.solver()
         if offered:
             return str(offered[random.integers(len(offered))])
         if self.spec.tools:

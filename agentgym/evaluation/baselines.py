@@ -1,7 +1,7 @@
-"""Rates: how often an environment is solved by its expert, by chance, and by an agent that knows only how actions are
+"""Rates: how often an environment is solved by its solver, by chance, and by an agent that knows only how actions are
 written.
 
-The expert shows that tasks can be solved. A random policy's rate is what any other is to be compared with. The third
+The solver shows that tasks can be solved. A random policy's rate is what any other is to be compared with. The third
 must not be above chance: it reads neither the observation nor the list of available actions, so that an environment
 which paid it would pay for form.
 """
@@ -20,7 +20,7 @@ from agentgym.evaluation.stats import Interval, wilson
 from agentgym.rollouts.policy import (
     Actor,
     EpisodeSpec,
-    ExpertPolicy,
+    SolverPolicy,
     ModelResponse,
     Policy,
     RandomPolicy,
@@ -112,7 +112,7 @@ def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:
 
 async def example_actions(open_session: Callable[[], Awaitable[Session]], spec: EnvSpec) -> tuple[str, ...]:
     """Actions as they are written: the spec's, else those that the openings of a few training tasks offer and those
-    that the expert takes in them."""
+    that the solver takes in them."""
     if spec.actions or spec.tools:
         return spec.actions
     split, size = next(iter(spec.splits.items()))
@@ -123,8 +123,8 @@ async def example_actions(open_session: Callable[[], Awaitable[Session]], spec: 
         steps = [await session.reset(seed=0, options={"split": split, "task": opening.task}) for opening in openings]
         await session.close()
         said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
-    if "expert" in spec.capabilities:
-        played = await Runner(open_session, PromptFormat(), Limits(), 1).run(ExpertPolicy(), openings)
+    if "solver" in spec.capabilities:
+        played = await Runner(open_session, PromptFormat(), Limits(), 1).run(SolverPolicy(), openings)
         said |= dict.fromkeys(t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str))
     return tuple(said)
 
@@ -140,12 +140,12 @@ async def rates(
     """Every (split, policy) as it is done: at most `episodes` tasks of each split, evenly spread, one episode each; of
     a split with a single task, as many seeds.
 
-    A policy that the environment cannot have is left out: no expert, no actions to draw from. Where actions cannot be
-    listed, chance draws from what the expert says in other tasks. The same `seed` gives the same
+    A policy that the environment cannot have is left out: no solver, no actions to draw from. Where actions cannot be
+    listed, chance draws from what the solver says in other tasks. The same `seed` gives the same
     rates where the environment is deterministic.
     """
     said = await example_actions(open_session, spec)
-    policies: dict[str, Policy] = {"expert": ExpertPolicy()} if "expert" in spec.capabilities else {}
+    policies: dict[str, Policy] = {"solver": SolverPolicy()} if "solver" in spec.capabilities else {}
     if said or spec.tools:
         listed = spec.actions or "available_actions" in spec.info_keys
         policies["random"] = RandomPolicy(seed) if listed else FormatPolicy(said, seed + 1)

@@ -1,6 +1,6 @@
 """Policies: whatever answers a prompt with a reply.
 
-A policy makes one actor an episode; an actor answers turn after turn. Scripted, random, expert and human policies are
+A policy makes one actor an episode; an actor answers turn after turn. Scripted, random, solver and human policies are
 here, and any OpenAI-compatible URL is in `agentgym.rollouts.openai_policy`; token policies, which learn, are in
 `agentgym_trainers`.
 """
@@ -151,7 +151,7 @@ class _Random(TextActor):
 
 
 @dataclass
-class ExpertPolicy:
+class SolverPolicy:
     """The environment's scripted solver; with `noise`, a random action instead with that probability."""
 
     noise: float = 0.0
@@ -159,11 +159,11 @@ class ExpertPolicy:
 
     def actor(self, episode: EpisodeSpec) -> Actor:
         """Return the actor of one episode."""
-        return _Expert(self.noise, episode.rng(self.seed, 1))
+        return _Solver(self.noise, episode.rng(self.seed, 1))
 
 
 @dataclass
-class _Expert(TextActor):
+class _Solver(TextActor):
     noise: float
     rng: np.random.Generator
 
@@ -171,9 +171,9 @@ class _Expert(TextActor):
         if self.rng.random() < self.noise:
             return ModelResponse(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
         spec = ask.session.spec
-        if "expert" not in spec.capabilities:
+        if "solver" not in spec.capabilities:
             raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
-        return ModelResponse(ask.harness.render(await ask.session.expert(), spec))
+        return ModelResponse(ask.harness.render(await ask.session.solver(), spec))
 
 
 @dataclass

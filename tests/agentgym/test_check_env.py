@@ -33,7 +33,7 @@ GOOD = EnvSpec(
     splits={"train": 10, "test": 5},
     max_turns=12,
     info_keys=("success", "valid_action", "state_key"),
-    capabilities=("snapshot", "expert"),
+    capabilities=("snapshot", "solver"),
     inline=True,
 )
 
@@ -83,7 +83,7 @@ class Hill(Env):
     def restore(self, state: bytes) -> None:
         self.height, self.foot, self.turn, self.over, self.np_random.bit_generator.state = json.loads(state)
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         return "up"
 
 
@@ -191,8 +191,8 @@ class CrashesOnNonsense(Hill):
         return super().step(action)
 
 
-class WeakExpert(Hill):
-    def expert(self) -> str:
+class WeakSolver(Hill):
+    def solver(self) -> str:
         return "rest"
 
 
@@ -219,7 +219,7 @@ BROKEN = [
     (StepsWithoutReset, "step_needs_reset", "was answered with"),
     (StepsWithoutReset, "step_after_end_is_refused", "was answered with"),
     (CrashesOnNonsense, "nonsense_is_survived", "raised hill raised KeyError"),
-    (WeakExpert, "expert_wins", "won 0 of 10 tasks of train"),
+    (WeakSolver, "solver_wins", "won 0 of 10 tasks of train"),
     (BadSpec, "spec_is_complete", "no instructions"),
     (BadSpec, "spec_is_complete", "a reward_range that is no range"),
 ]
@@ -251,7 +251,7 @@ def test_a_broken_env_fails_the_rule_it_breaks(broken, rule, reason):
     assert reason in finding.message
 
 
-@pytest.mark.parametrize("broken", [RewardTooBig, ClockInKey, SnapshotForgetsChance, WeakExpert, SplitsOverlap])
+@pytest.mark.parametrize("broken", [RewardTooBig, ClockInKey, SnapshotForgetsChance, WeakSolver, SplitsOverlap])
 def test_a_fault_is_blamed_on_one_rule_only(broken):
     expected = {rule for env, rule, _ in BROKEN if env is broken}
     assert {finding.rule for finding in check_env(broken) if not finding.ok} == expected
@@ -262,7 +262,7 @@ class Elsewhere:
 
     def __init__(self, session: LocalSession) -> None:
         self.spec = session.spec
-        for name in ("reset", "step", "expert", "hint", "snapshot", "restore", "close"):
+        for name in ("reset", "step", "solver", "hint", "snapshot", "restore", "close"):
             setattr(self, name, getattr(session, name))
 
 
@@ -277,7 +277,7 @@ def test_the_same_rules_check_a_remote_session(env, faults):
 
 def test_what_the_spec_does_not_claim_is_not_asked_for():
     class Chancy(Unseeded):
-        env_spec = GOOD.model_copy(update={"deterministic": False, "notes": "a real wind", "capabilities": ("expert",)})
+        env_spec = GOOD.model_copy(update={"deterministic": False, "notes": "a real wind", "capabilities": ("solver",)})
 
     findings = by_rule(check_env(Chancy))
     assert all(finding.ok for finding in findings.values())

@@ -143,7 +143,7 @@ def test_envs_list_and_show(say):
 BROKEN = """
 from agentgym_environments.diagnostics.oracle.env import Oracle
 class Broken(Oracle):
-    def expert(self):
+    def solver(self):
         return "nonsense"
 """
 
@@ -156,7 +156,7 @@ def test_envs_check_passes_and_fails(say, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     status, out, err = say("envs", "check", "broken_env:Broken", "--tasks", "2")
     assert status == 1
-    assert re.search(r"^FAIL expert_wins: .*won 0 of 1 tasks", out, re.MULTILINE)
+    assert re.search(r"^FAIL solver_wins: .*won 0 of 1 tasks", out, re.MULTILINE)
     assert err.startswith("error: broken_env:Broken breaks 1 of 20 rules")
 
 
@@ -193,8 +193,8 @@ def test_serve_finds_a_class_of_the_working_directory():
         server.communicate(timeout=20)
 
 
-def test_play_by_the_expert_and_at_random(say):
-    status, out, _ = say("play", "keydoor", "--policy", "expert", "--split", "test", "--task", "2")
+def test_play_by_the_solver_and_at_random(say):
+    status, out, _ = say("play", "keydoor", "--policy", "solver", "--split", "test", "--task", "2")
     assert status == 0
     assert "[turn 0] key north east door east\n> go north" in out
     assert out.endswith("door open\nsuccess: score 1 in 7 turns (terminated)\n")
@@ -353,26 +353,26 @@ def test_the_warm_up_alone_and_a_run_that_starts_from_it(say, tmp_path):
 
 
 def test_eval_goes_on_and_compares(say, tmp_path):
-    status, out, _ = say("eval", "expert", "--suite", "smoke")
+    status, out, _ = say("eval", "solver", "--suite", "smoke")
     assert status == 0
-    attempts = tmp_path / "runs/eval/smoke/expert/attempts.jsonl"
+    attempts = tmp_path / "runs/eval/smoke/solver/attempts.jsonl"
     lines = attempts.read_text().splitlines()
     assert len(lines) == 24
     assert re.search(r"overall +9 +24 +100\.0", out)
     attempts.write_text("\n".join(lines[:20]) + "\n")
-    status, out, _ = say("eval", "expert", "--suite", "smoke")
+    status, out, _ = say("eval", "solver", "--suite", "smoke")
     assert status == 0
     assert attempts.read_text().splitlines()[:20] == lines[:20]
     assert len(attempts.read_text().splitlines()) == 24
     status, out, _ = say("eval", "random", "--out", "chance")
     assert status == 0
-    status, out, _ = say("eval", "compare", "chance", "runs/eval/smoke/expert")
+    status, out, _ = say("eval", "compare", "chance", "runs/eval/smoke/solver")
     assert status == 0
-    assert "a: random; b: expert" in out
+    assert "a: random; b: solver" in out
 
 
 def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
-    words = ("eval", "expert", "--env", "sokoban:size=6", "--tasks", "3", "--attempts", "2", "--seed", "1")
+    words = ("eval", "solver", "--env", "sokoban:size=6", "--tasks", "3", "--attempts", "2", "--seed", "1")
     status, out, err = say(*words, "--json")
     assert (status, err) == (0, "")
     summary = json.loads(out)
@@ -380,12 +380,12 @@ def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
     assert (env["name"], env["split"], env["tasks"]) == ("sokoban:size=6", "test", 3)
     assert (summary["overall"]["attempts"], summary["overall"]["success"]["estimate"]) == (6, 1.0)
     (folder,) = (tmp_path / "runs" / "eval").iterdir()
-    assert len((folder / "expert" / "trajectories.jsonl").read_text().splitlines()) == 6
+    assert len((folder / "solver" / "trajectories.jsonl").read_text().splitlines()) == 6
     assert say(*words)[0] == 0
     random = ("eval", "random", "--env", "sokoban:size=6", "--tasks", "3", "--seed", "1", "--no-trajectories")
     assert say(*random, "--out", "chance")[0] == 0
     assert not (tmp_path / "chance" / "trajectories.jsonl").exists()
-    status, out, _ = say("eval", "compare", "chance", str(folder / "expert"), "--json")
+    status, out, _ = say("eval", "compare", "chance", str(folder / "solver"), "--json")
     assert (status, json.loads(out)["overall"]["b"]) == (0, 1.0)
     assert say("eval", "random", "--env", "keydoor", "--tasks", "2", "--out", "keys")[0] == 0
     status, _, err = say("eval", "compare", "chance", "keys")
@@ -394,7 +394,7 @@ def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
 
 
 def test_trajectories_of_an_evaluation_train_offline(say):
-    assert say("eval", "expert", "--env", "oracle", "--split", "train", "--tasks", "1", "--attempts", "4",
+    assert say("eval", "solver", "--env", "oracle", "--split", "train", "--tasks", "1", "--attempts", "4",
                "--out", "shown")[0] == 0  # fmt: skip
     source = ["source.kind=offline", "source.path=shown/trajectories.jsonl"]
     status, out, err = say("train", "quickstart", "--out", "run", *MICRO, *source)
@@ -478,11 +478,11 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("sft nowhere", "there is no recipe 'nowhere'."),
         ("recipes show gigop", "there is no recipe 'gigop'. Did you mean 'gigpo'? The recipes are"),
         ("recipes show nowhere.toml", "there is no file nowhere.toml"),
-        ("eval runs/nothing", "runs/nothing is no checkpoint's folder, no URL and none of human, random, expert"),
+        ("eval runs/nothing", "runs/nothing is no checkpoint's folder, no URL and none of human, random, solver"),
         ("eval empty", "empty is not a model that transformers can load"),
         ("eval random --suite smokey", "no suite is called 'smokey'. Did you mean smoke? Shipped suites: smoke, text"),
         ("eval random --suite mine.toml", "mine.toml cannot be read ("),
-        ("eval random expert", "evaluate one policy at a time, not 2; to compare: agentgym eval compare A B"),
+        ("eval random solver", "evaluate one policy at a time, not 2; to compare: agentgym eval compare A B"),
         ("eval compare one", "compare takes two evaluations' folders: agentgym eval compare A B"),
         ("eval compare one two", "one holds no evaluation: there is no attempts.jsonl"),
         ("eval human", "a person plays one episode at a time: agentgym play ENV"),
@@ -583,7 +583,7 @@ def test_what_needs_no_extra_runs_without_any(tmp_path):
         "train --help",
         "eval --help",
         "envs list",
-        "play oracle --policy expert",
+        "play oracle --policy solver",
         "envs check wordle --tasks 2",
         "recipes list",
         "recipes show gigpo",
@@ -610,7 +610,7 @@ def test_an_interrupt_is_no_traceback(tmp_path):
     """Ctrl-C in the midst of an evaluation: what was played is kept."""
     suite = 'name = "long"\n[[env]]\nname = "keydoor"\nsplit = "train"\ntasks = 500\nattempts = 100\n'
     (tmp_path / "long.toml").write_text(suite)
-    command = [sys.executable, "-m", "agentgym", "eval", "expert", "--suite", "long.toml", "--out", "long"]
+    command = [sys.executable, "-m", "agentgym", "eval", "solver", "--suite", "long.toml", "--out", "long"]
     attempts = tmp_path / "long" / "attempts.jsonl"
     with subprocess.Popen(
         command,

@@ -42,11 +42,11 @@ def client_of(app: Any, plan: Any = (), **kwargs: Any) -> EnvClient:
 
 
 async def episode(session: Any, **reset: Any) -> list[Any]:
-    """Every Step of an episode that the expert plays, with one mistake in it."""
+    """Every Step of an episode that the solver plays, with one mistake in it."""
     steps = [await session.reset(**{"seed": 1, "options": {"split": "test", "task": 2}, **reset})]
     steps.append(await session.step("wrong"))
     while not (steps[-1].terminated or steps[-1].truncated):
-        steps.append(await session.step(await session.expert()))
+        steps.append(await session.step(await session.solver()))
     return steps
 
 
@@ -115,7 +115,7 @@ def test_a_lost_episode_stays_lost_until_reset():
             with pytest.raises(EpisodeLost, match="was it restarted"):
                 await session.step("x")
             with pytest.raises(EpisodeLost):
-                await session.expert()
+                await session.solver()
             assert (await session.reset()).observation.startswith("Say")
             app.state.sessions.close_all()
             await session.reset()  # the caller asked for a new episode: no reason to fail
@@ -236,12 +236,12 @@ def test_a_snapshot_is_continued_in_another_session():
             await session.step("apple")
             state = await session.snapshot()
             await fork.restore(state)
-            assert await fork.expert() == "brook"
+            assert await fork.solver() == "brook"
             assert await fork.hint() == "The word begins with 'b'."
             for word in ("brook", "cloud"):
                 assert await fork.step(word) == await session.step(word)
             await session.restore(state)  # back to where it was
-            assert await session.expert() == "brook"
+            assert await session.solver() == "brook"
             with pytest.raises(BadRequest, match="cannot be restored"):
                 await fork.restore(b"nothing")
 

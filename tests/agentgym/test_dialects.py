@@ -210,7 +210,7 @@ def test_an_episode(env, first, rewards):
         for options in ({"split": "nowhere"}, {"task": 40}, {"task": "1"}, {"x": 1}):
             with pytest.raises(BadRequest):
                 await session.reset(options=options)
-        for call in (session.expert, session.hint, session.snapshot):
+        for call in (session.solver, session.hint, session.snapshot):
             with pytest.raises(BadRequest):
                 await call()
 

@@ -26,7 +26,7 @@ from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pa
 from agentgym.evaluation.suite import AttemptRecord, Suite, key_of, open_folder, read_attempts
 from agentgym.evaluation.summary import summarize
 from agentgym.evaluation.tables import comparison_table, summary_table
-from agentgym.rollouts.policy import ExpertPolicy, ModelResponse, ScriptedPolicy, TextActor
+from agentgym.rollouts.policy import SolverPolicy, ModelResponse, ScriptedPolicy, TextActor
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, read_jsonl
@@ -61,7 +61,7 @@ class _Coin(TextActor):
     async def act(self, ask):
         await asyncio.sleep(float(self.rng.uniform(0, 0.002)))
         if self.rng.random() < self.luck:
-            return ModelResponse(await ask.session.expert())
+            return ModelResponse(await ask.session.solver())
         return ModelResponse("" if self.rng.random() < 0.3 else "what")
 
 
@@ -257,7 +257,7 @@ def test_failures_are_not_zeros_and_are_retried_on_resume(tmp_path, monkeypatch)
     (tmp_path / "ag_flaky.py").write_text(FLAKY.format(flag=str(flag)))
     monkeypatch.syspath_prepend(tmp_path)
     suite = suite_of(env=[{"name": "ag_flaky:Flaky", "tasks": 4}])
-    wins = ScriptedPolicy(lambda ask: ask.session.env.expert())
+    wins = ScriptedPolicy(lambda ask: ask.session.env.solver())
     report = play(tmp_path / "run", suite, wins, keep_trajectories=True)
     (line,) = report.summary.envs
     failed = [row for row in report.rows if row.failed]
@@ -379,7 +379,7 @@ def test_compare_without_a_shared_task_is_refused(tmp_path):
 def test_environment_without_a_solver_is_left_out_and_named(tmp_path):
     envs = [{"name": "blackjack", "tasks": 2}, {"name": ECHO, "tasks": 2}]
     told: list[Progress] = []
-    report = play(tmp_path, suite_of(env=envs, seeds=[0]), ExpertPolicy(), on_progress=told.append)
+    report = play(tmp_path, suite_of(env=envs, seeds=[0]), SolverPolicy(), on_progress=told.append)
     assert {row.env for row in report.rows} == {ECHO}
     assert report.left_out == {"blackjack test": "blackjack has no scripted solver; use another policy"}
     assert (report.failed, told[-1].done, told[-1].total) == (0, 4, 4)

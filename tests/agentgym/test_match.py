@@ -14,7 +14,7 @@ from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.rollouts.policy import (
     ContextFull,
     EpisodeSpec,
-    ExpertPolicy,
+    SolverPolicy,
     ModelResponse,
     RandomPolicy,
     TextActor,
@@ -90,7 +90,7 @@ def test_where_one_role_is_cut_the_other_is() -> None:
     def full(turn: int) -> str:
         raise ContextFull("no room")
 
-    first, second = play("tic-tac-toe-self", Says(lambda turn: ""), ExpertPolicy().actor(episodes("")[1]), max_turns=2)
+    first, second = play("tic-tac-toe-self", Says(lambda turn: ""), SolverPolicy().actor(episodes("")[1]), max_turns=2)
     assert StopReason.MAX_TURNS in (first.stop, second.stop)
     assert first.stop.is_truncated
     assert second.stop.is_truncated

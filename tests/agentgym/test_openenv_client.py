@@ -208,7 +208,7 @@ def test_an_episode(resumable):
         for options in ({"split": "nowhere"}, {"task": 7}, {"task": "1"}, {"x": object()}):
             with pytest.raises(BadRequest):
                 await session.reset(options=options)
-        for call in (session.expert, session.hint, session.snapshot):
+        for call in (session.solver, session.hint, session.snapshot):
             with pytest.raises(BadRequest):
                 await call()
 

@@ -1,4 +1,4 @@
-"""Policies: scripted, random, expert and human actors, and the random streams of episodes."""
+"""Policies: scripted, random, solver and human actors, and the random streams of episodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from agentgym.errors import UsageError
 from agentgym.rollouts.policy import (
     EpisodeSpec,
-    ExpertPolicy,
+    SolverPolicy,
     HumanPolicy,
     RandomPolicy,
     ScriptedPolicy,
@@ -49,8 +49,8 @@ def test_a_script_is_said_in_order_and_its_last_line_for_ever():
 
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
-def test_the_expert_wins_in_every_grammar(grammar):
-    assert play(ExpertPolicy(), harness=PromptFormat(grammar=grammar)).success
+def test_the_solver_wins_in_every_grammar(grammar):
+    assert play(SolverPolicy(), harness=PromptFormat(grammar=grammar)).success
 
 
 def test_random_prefers_the_available_actions_and_is_uniform():
@@ -63,12 +63,12 @@ def test_random_prefers_the_available_actions_and_is_uniform():
         said(RandomPolicy(), ask())
 
 
-def test_a_noisy_expert_draws_at_random_sometimes():
+def test_a_noisy_solver_draws_at_random_sometimes():
     question = ask("xy")
 
     async def go():
         await question.session.reset(seed=0)
-        actor = ExpertPolicy(noise=0.5, seed=2).actor(EPISODE)
+        actor = SolverPolicy(noise=0.5, seed=2).actor(EPISODE)
         return [(await actor.act(question)).text for _ in range(200)]
 
     replies = asyncio.run(go())
@@ -96,7 +96,7 @@ def test_a_person_types_bare_actions_in_any_grammar(grammar):
     env.reset(seed=0, options={"split": "test", "task": 1})
     words = []
     for _ in range(3):
-        words.append(env.expert())
+        words.append(env.solver())
         env.step(words[-1])
     lines = iter(words)
     played = play(

@@ -1,4 +1,4 @@
-"""Rates of experts, of chance, and of agents that only know how actions are written."""
+"""Rates of solvers, of chance, and of agents that only know how actions are written."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ async def _measure(name, **options):
         )
 
 
-def test_an_expert_solves_what_chance_and_form_do_not():
+def test_a_solver_solves_what_chance_and_form_do_not():
     found, _ = measure("sokoban", episodes=10)
-    assert {policy for _, policy in found} == {"expert", "random", "format only"}
+    assert {policy for _, policy in found} == {"solver", "random", "format only"}
     for split in ("train", "validation", "test"):
-        assert found[split, "expert"].cell() == "100"
+        assert found[split, "solver"].cell() == "100"
         assert found[split, "format only"].success.estimate <= 0.1
     assert measure("sokoban", episodes=10)[0] == found
 
@@ -80,7 +80,7 @@ def test_one_task_is_played_with_many_seeds():
 def test_an_env_that_pays_for_form_is_found_out():
     found, _ = measure(f"{__name__}:PaysForForm")
     assert found["train", "format only"].cell() == "100"
-    assert ("train", "expert") not in found
+    assert ("train", "solver") not in found
 
 
 def test_arguments_fit_their_schema():
@@ -107,7 +107,7 @@ def test_arguments_fit_their_schema():
 def test_the_command_prints_a_line_of_markdown_a_split(capsys):
     main(["envs", "rates", "keydoor", "--episodes", "5"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| id | split | episodes | expert | random | format only |"
+    assert lines[0] == "| id | split | episodes | solver | random | format only |"
     assert [line.split(" | ")[:4] for line in lines[2:]] == [
         ["| `keydoor`", split, "5", "100"] for split in ("train", "validation", "test")
     ]

@@ -49,10 +49,10 @@ def test_an_episode(url):
         assert (observation, info["success"]) == ("Say: apple", False)
         assert env.hint() == "The word begins with 'a'."
         state = env.snapshot()
-        observation, reward, terminated, truncated, info = env.step(env.expert())
+        observation, reward, terminated, truncated, info = env.step(env.solver())
         assert (observation, reward, terminated, truncated) == ("You said: apple\nSay: brook", 0.0, False, False)
         env.restore(state)
-        assert env.expert() == "apple"
+        assert env.solver() == "apple"
     env.close()  # twice is no mistake
     with pytest.raises(UsageError, match="closed"):
         env.reset()

@@ -88,7 +88,7 @@ def test_both_envs_are_played_through_the_gateway(up):
             opened = http.post(f"/envs/{name}/reset", json={"seed": 0, "index": 0}).json()
             session, done = {"session_id": opened["session_id"]}, False
             while not done:
-                action = http.post(f"/envs/{name}/expert", json=session).json()["action"]
+                action = http.post(f"/envs/{name}/solver", json=session).json()["action"]
                 reply = http.post(f"/envs/{name}/step", json={**session, "action": action}).json()
                 done = reply["done"]
             assert reply["info"]["success"] is True

@@ -25,7 +25,7 @@ def test_an_episode_of_each_application_is_played_over_http(desktop_image, run, 
             opened = http.post("/reset", json={"seed": 0, "index": 5 * task}).json()
             session, done = {"session_id": opened["session_id"]}, False
             while not done:
-                action = http.post("/expert", json=session).json()["action"]
+                action = http.post("/solver", json=session).json()["action"]
                 reply = http.post("/step", json={**session, "action": action}).json()
                 done = reply["done"]
             assert reply["info"]["success"] is True

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
         ),
     ],
 )
-def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, family, envs):
+def test_its_solver_solves_a_task_of_each_over_http(images, run, kit, place, family, envs):
     folder = kit.root / "environments" / "agentgym_environments" / place
     image = kit.build(folder, f"localhost/agentgym/{family}", "--build-arg", f"BASE={images('base')}")
     container = run(image, *envs, options=("--init", "--memory", "2g", "--tmpfs", "/tmp:exec"))
@@ -33,7 +33,7 @@ def test_its_expert_solves_a_task_of_each_over_http(images, run, kit, place, fam
             session = client.session()
             step = await session.reset(seed=0, options={"split": "train", "task": 0})
             while not (step.terminated or step.truncated):
-                step = await session.step(await session.expert())
+                step = await session.step(await session.solver())
             await session.close()
             return step.info["success"]
 

@@ -39,7 +39,7 @@ def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, r
             step = await session.reset(seed=0, options={"split": "test", "task": 0})
             said.append((await session.step("run touch /usr/x /tmp/x; id -u; ls /proc | grep -c ^[0-9]")).observation)
             while not (step.terminated or step.truncated):
-                step = await session.step(await session.expert())
+                step = await session.step(await session.solver())
             assert step.info["success"] is True
             await session.close()
             return said
@@ -63,7 +63,7 @@ def test_a_bug_is_mended_in_containers(kit):
     assert env.box.backend == "docker"
     assert "passed" in env.step("run echo 'def test(): pass' > test_a.py; python -m pytest -q test_a.py")[0]
     while not env.over:
-        env.step(env.expert())
+        env.step(env.solver())
     assert env.success
     env.close()
     assert kit.docker("ps", "--all", "--quiet", "--filter", "label=agentgym.sandbox") == ""

@@ -19,7 +19,7 @@ def test_endgames_and_a_maze_are_played_over_http(images, run, kit):
             opened = http.post("/reset", json={"seed": 0, "index": 2}).json()
             session, done = {"session_id": opened["session_id"]}, False
             while not done:
-                action = http.post("/expert", json=session).json()["action"]
+                action = http.post("/solver", json=session).json()["action"]
                 reply = http.post("/step", json={**session, "action": action}).json()
                 done = reply["done"]
             assert reply["info"]["success"] is True

@@ -25,7 +25,7 @@ def test_pages_are_solved_in_a_container_that_is_locked_down(images, kit, run):
             for task in (0, 1, 2):
                 step = await session.reset(seed=0, options={"split": "test", "task": task})
                 while not (step.terminated or step.truncated):
-                    step = await session.step(await session.expert())
+                    step = await session.step(await session.solver())
                 rewards.append(step.reward)
             await session.close()
         return rewards

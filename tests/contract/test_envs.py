@@ -34,7 +34,7 @@ ONE_OF_A_FAMILY = list(
 )
 
 HILLS = Path(__file__).resolve().parent.parent / "agentgym" / "test_check_env.py"
-BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakExpert", "NoSuccess", "IgnoresTask")
+BROKEN = ("Unseeded", "RewardTooBig", "ClockInKey", "SnapshotForgetsChance", "WeakSolver", "NoSuccess", "IgnoresTask")
 HELPER = f"""
 import hills_of_check_env as hills
 

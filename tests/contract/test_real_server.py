@@ -37,7 +37,7 @@ async def episode(session: Any, task: int) -> list[Any]:
     steps = [await session.reset(seed=task, options={"split": "train", "task": task})]
     steps.append(await session.step("wrong"))
     while not (steps[-1].terminated or steps[-1].truncated):
-        steps.append(await session.step(await session.expert()))
+        steps.append(await session.step(await session.solver()))
     return steps
 
 

@@ -41,7 +41,7 @@ def check_the_explorer_finds_staircases():
             env.reset(seed=0, options={"split": split, "task": task})
             total = 0.0
             while not env.over:
-                _, reward, *_, info = env.step(env.expert())
+                _, reward, *_, info = env.step(env.solver())
                 total += reward
             assert (total, info["success"], info["progress"]) == (1.0, True, 1.0), (split, task)
             assert int(env.inner.last_observation[env.inner._internal_index][4]) == 1  # NetHack's own: on stairs
@@ -54,7 +54,7 @@ def check_the_game_does_what_is_said_and_only_that():
     assert "Agent the Candidate" in observation
     assert "St:" in observation
     here = env._explorer.here
-    word = env.expert()
+    word = env.solver()
     *_, after = env.step(word.upper())
     right, below = STEPS[word]
     assert env._explorer.here == (here[0] + right, here[1] + below)
@@ -96,7 +96,7 @@ def check_same_actions_same_bytes_and_snapshots():
 
 def check_gold_pays_by_the_piece():
     env = registry.make("nle-gold:goal=1")
-    assert "expert" not in env.env_spec.capabilities
+    assert "solver" not in env.env_spec.capabilities
     chance, paid = random.Random(0), 0
     for task in range(40):
         env.reset(options={"task": task})
@@ -134,10 +134,10 @@ def check_arguments_that_mean_nothing_are_refused():
         assert said in refusal(ConfigError, lambda: registry.make(f"nle:{arguments}"))  # noqa: B023
 
 
-def check_another_character_has_levels_of_its_own_and_no_expert():
+def check_another_character_has_levels_of_its_own_and_no_solver():
     env = registry.make("nle:character=val-dwa-law-fem")
     assert env.env_spec.splits == registry.get_spec("nle").splits
-    assert "expert" not in env.env_spec.capabilities
+    assert "solver" not in env.env_spec.capabilities
     observation, _ = env.reset(options={"task": 0})
     assert "Valkyrie" in observation
     env.close()
@@ -164,7 +164,7 @@ def check_the_episode_in_the_readme():
     observation, _ = env.reset(seed=0, options={"split": split, "task": int(task)})
     lines, total = [observation], 0.0
     while not env.over:
-        action = env.expert()
+        action = env.solver()
         observation, reward, *_ = env.step(action)
         total += reward
         lines.append(f"> {action}")

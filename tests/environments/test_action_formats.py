@@ -15,7 +15,7 @@ from agentgym.rollouts.runner import Limits, rollout
 from agentgym.session import LocalSession
 
 SOLVED = {
-    name: registry.get_spec(name) for name in registry.list_envs() if "expert" in registry.get_spec(name).capabilities
+    name: registry.get_spec(name) for name in registry.list_envs() if "solver" in registry.get_spec(name).capabilities
 }
 HEAVY_TURNS = 8
 """Turns that are played of an environment that has a browser, a sandbox or an engine."""
@@ -38,7 +38,7 @@ class Solver(TextActor):
         self.actions: list[Action] = []
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        self.actions.append(await ask.session.expert())
+        self.actions.append(await ask.session.solver())
         return ModelResponse(f"First I look.\n\n{ask.harness.render(self.actions[-1], ask.session.spec)}\n")
 
 
@@ -46,7 +46,7 @@ def played_directly(env: Env, split: str) -> Any:
     _, info = env.reset(seed=0, options={"split": split, "task": 0})
     over = False
     while not over:
-        _, _, terminated, truncated, info = env.step(env.expert())
+        _, _, terminated, truncated, info = env.step(env.solver())
         over = terminated or truncated
     return info.get("success")
 

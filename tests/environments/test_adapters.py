@@ -15,7 +15,7 @@ import pytest
 import agentgym_environments.benchmarks
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError, MissingDependency
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import LocalSession
@@ -142,7 +142,7 @@ def test_a_snapshot_of_any_moment_goes_on_alike(name, games):
     env.reset(seed=1, options={"split": "train", "task": 0})
     turn = 0
     while not env.over and turn < 10:
-        action = "dance on the moon" if turn % 4 == 1 else env.expert()
+        action = "dance on the moon" if turn % 4 == 1 else env.solver()
         state = env.snapshot()
         step = env.step(action)
         copy.restore(state)
@@ -159,7 +159,7 @@ def test_a_snapshot_of_another_env_is_refused():
     """All share an id, and differ by arguments."""
     env, other = registry.make("textarena"), registry.make("textarena:game=FrozenLake-v0-hardcore")
     env.reset(options={"task": 0})
-    env.step(env.expert())
+    env.step(env.solver())
     with pytest.raises(BadRequest, match=r"comes out otherwise .* other arguments"):
         other.restore(env.snapshot())
 
@@ -187,7 +187,7 @@ def test_envs_in_threads_do_not_disturb_each_other(name, games):
         return LocalSession(registry.make(name))
 
     episodes = [EpisodeSpec(name, "train", task) for task in range(4)]
-    played = asyncio.run(Runner(opened, PromptFormat(), Limits(), 4).run(ExpertPolicy(), episodes))
+    played = asyncio.run(Runner(opened, PromptFormat(), Limits(), 4).run(SolverPolicy(), episodes))
     assert [(trajectory.error, trajectory.success) for trajectory in played] == [("", True)] * 4
 
 
@@ -200,7 +200,7 @@ def test_a_readme_names_every_id_and_what_it_needs(folder):
     for name in read_variants(folder / "spec.toml"):
         assert f"`{name}`" in text
     assert "pip install -e '.[" in text
-    assert "| id | split | episodes | expert | random | format only |" in text
+    assert "| id | split | episodes | solver | random | format only |" in text
 
 
 # Training.

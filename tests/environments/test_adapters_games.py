@@ -13,10 +13,10 @@ import pytest
 from solving import solve
 
 from agentgym import registry
-from agentgym_environments.benchmarks.babyai.env import NO_EXPERT as NO_BOT
-from agentgym_environments.benchmarks.reasoning_gym.tasks import LEFT_OUT, NO_EXPERT, UNSTEADY, names
+from agentgym_environments.benchmarks.babyai.env import NO_SOLVER as NO_BOT
+from agentgym_environments.benchmarks.reasoning_gym.tasks import LEFT_OUT, NO_SOLVER, UNSTEADY, names
 from agentgym_environments.benchmarks.textarena.games import GAMES, SINGLE
-from agentgym_environments.benchmarks.textarena.solver import EXPERTS
+from agentgym_environments.benchmarks.textarena.solver import SOLVERS
 
 SPLITS = ("train", "validation", "test")
 
@@ -56,7 +56,7 @@ def test_babyais_bot_on_every_level():
     for level in levels:
         env = registry.make("babyai-boss", level=level)
         if level in NO_BOT:
-            assert "expert" not in env.env_spec.capabilities
+            assert "solver" not in env.env_spec.capabilities
             continue
         lost += [] if solve(env, "test")[1]["success"] else [level]
     assert len(lost) <= 0.05 * len(levels), lost
@@ -95,7 +95,7 @@ def test_babyais_bot_need_not_be_obeyed():
         env.reset(options={"split": "test", "task": task})
         info = {}
         while not env.over:
-            *_, info = env.step(chance.choice(env.env_spec.actions[:3]) if env.turn % 3 == 1 else env.expert())
+            *_, info = env.step(chance.choice(env.env_spec.actions[:3]) if env.turn % 3 == 1 else env.solver())
         assert info["success"], task
 
 
@@ -128,7 +128,7 @@ def test_an_answer_is_taken_as_it_was_said():
     """With its capitals and lines: some verifiers want them."""
     env = registry.make("reasoning-gym:dataset=ab")
     env.reset(options={"task": 1})
-    answer = env.expert()
+    answer = env.solver()
     assert answer != answer.lower()
     assert env.step(f"  {answer}\n")[4]["success"]
     env.reset(options={"task": 1})
@@ -173,13 +173,13 @@ def test_an_unsteady_data_set_says_that_it_is(dataset):
     assert spec.notes.startswith(f"{dataset}: another process has other questions")
 
 
-@pytest.mark.parametrize("dataset", sorted(NO_EXPERT))
-def test_a_data_set_without_right_answers_has_no_expert(dataset):
+@pytest.mark.parametrize("dataset", sorted(NO_SOLVER))
+def test_a_data_set_without_right_answers_has_no_solver(dataset):
     env = registry.make(f"reasoning-gym:dataset={dataset}")
     assert env.env_spec.capabilities == ("snapshot",)
     env.reset(options={"task": 0})
-    with pytest.raises(NotImplementedError, match="no expert"):
-        env.expert()
+    with pytest.raises(NotImplementedError, match="no solver"):
+        env.solver()
 
 
 QUESTIONS = """
@@ -214,7 +214,7 @@ def test_every_data_set_is_an_env():
     assert not set(names()) & set(LEFT_OUT)
     for dataset in names():
         env = registry.make(f"reasoning-gym:dataset={dataset}")
-        if dataset not in NO_EXPERT:
+        if dataset not in NO_SOLVER:
             assert solve(env)[1]["success"], dataset
         env.reset(options={"task": 0})
         assert not env.step("I do not know.")[4]["success"], dataset
@@ -239,14 +239,14 @@ def test_a_game_is_played_alike_and_its_splits_are_disjoint(game):
         assert json.dumps(copy.step(action)) == json.dumps(env.step(action))
 
 
-@pytest.mark.parametrize("game", EXPERTS)
-def test_an_expert_solves_its_game(game):
+@pytest.mark.parametrize("game", SOLVERS)
+def test_a_solver_solves_its_game(game):
     env = registry.make(f"textarena:game={game}")
     for split in env.env_spec.splits:
         for task in range(min(4, env.env_spec.splits[split])):
             total, info = solve(env, split, task)
             assert (total, info["success"], info["progress"]) == (1.0, True, 1.0), (split, task)
-    assert set(EXPERTS) <= set(GAMES)
+    assert set(SOLVERS) <= set(GAMES)
 
 
 def test_guessed_numbers_of_one_split_are_of_no_other():
@@ -265,7 +265,7 @@ def test_textarenas_engine_does_what_is_said_and_only_that():
     env = registry.make("textarena")
     observation, info = env.reset(options={"task": 0})
     assert observation.startswith("Welcome to Frozen Lake!")
-    right = env.expert()
+    right = env.solver()
     before = tuple(env.inner.state.game_state["player_pos"])
     *_, after = env.step(right.upper())
     assert after["valid_action"]

@@ -54,9 +54,9 @@ def set_up(env, fen, white=True):
 @pytest.mark.parametrize("name", ENVS)
 @pytest.mark.envs
 def test_it_keeps_the_contract(name):
-    """With an expert that hardly looks, which is quick and need not win; two other tests see to the real one."""
+    """With a solver that hardly looks, which is quick and need not win; two other tests see to the real one."""
     findings = check_env(lambda: registry.make(name, strong=50), tasks=1)
-    assert [finding for finding in findings if not finding.ok and finding.rule != "expert_wins"] == []
+    assert [finding for finding in findings if not finding.ok and finding.rule != "solver_wins"] == []
 
 
 def test_openings_are_legal_and_in_one_split(make):
@@ -149,35 +149,35 @@ def test_a_snapshot_continues_with_a_fresh_engine(make):
     env, copy = make("chess-hard", strong=1000), make("chess-hard", strong=1000)
     begin(env, 3)
     for _ in range(4):
-        env.step(env.expert())
+        env.step(env.solver())
     copy.restore(env.snapshot())
     for _ in range(4):
-        assert copy.expert() == env.expert()
-        move = env.expert()
+        assert copy.solver() == env.solver()
+        move = env.solver()
         assert copy.step(move) == env.step(move)
     with pytest.raises(BadRequest, match="not a snapshot"):
         copy.restore(b"{}")
 
 
 @pytest.mark.parametrize("name", ["chess", "chess-endgames"])
-def test_the_expert_wins(make, name):
+def test_the_solver_wins(make, name):
     env = make(name)
     begin(env)
     while not env.over:
-        env.step(env.expert())
+        env.step(env.solver())
     assert env.success
 
 
 @pytest.mark.envs
 @pytest.mark.parametrize("name", ENVS)
-def test_the_expert_wins_nearly_all(make, name):
+def test_the_solver_wins_nearly_all(make, name):
     env = make(name)
     won = []
     for split in env.env_spec.splits:
         for task in range(8):
             begin(env, task, split)
             while not env.over:
-                env.step(env.expert())
+                env.step(env.solver())
             won.append(env.success)
     assert sum(won) >= 0.95 * len(won)
 
@@ -193,13 +193,13 @@ def test_the_engine_starts_lazily_and_ends_with_its_env():
     env = registry.make("chess-endgames")
     begin(env)
     assert env.engine.process is None
-    env.expert()
+    env.solver()
     pid = env.engine.process.pid
     assert running(pid)
     env.close()
     env.close()
     assert not running(pid)
-    env.expert()  # closed too early: it starts again
+    env.solver()  # closed too early: it starts again
     pid = env.engine.process.pid
     del env
     gc.collect()
@@ -221,7 +221,7 @@ import sys, time
 from agentgym import registry
 env = registry.make("chess-endgames")
 env.reset(seed=0)
-env.expert()
+env.solver()
 print(env.engine.process.pid, flush=True)
 time.sleep(60)
 """

@@ -17,7 +17,7 @@ SPECS = {
     if target.startswith("agentgym_environments.")
 }
 ENVS = [name for name, spec in SPECS.items() if spec.inline and spec.family == "text"]
-EXPERTS = [name for name in ENVS if "expert" in registry.get_spec(name).capabilities]
+SOLVERS = [name for name in ENVS if "solver" in registry.get_spec(name).capabilities]
 
 
 def play(env, seed, options, choose):
@@ -59,12 +59,12 @@ def test_same_task_seed_and_actions_give_the_same_bytes(name):
         assert len(texts) == 1
 
 
-@pytest.mark.parametrize("name", EXPERTS)
-def test_the_expert_wins_every_task_it_is_given(name):
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_solver_wins_every_task_it_is_given(name):
     env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(min(size, 30)):
-            _, info = play(env, task, {"split": split, "task": task}, lambda info: env.expert())
+            _, info = play(env, task, {"split": split, "task": task}, lambda info: env.solver())
             assert info["success"], (split, task)
 
 
@@ -98,7 +98,7 @@ def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
 def test_capitals_and_spaces_are_forgiven(name):
     env = registry.make(name)
     _, info = env.reset(seed=0)
-    action = (info.get("available_actions") or [env.expert()])[0]
+    action = (info.get("available_actions") or [env.solver()])[0]
     assert env.step(f"  {action.upper().replace(' ', '   ')}\n")[4]["valid_action"] is True
 
 

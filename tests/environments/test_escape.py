@@ -135,7 +135,7 @@ def test_a_refused_fix_costs_a_turn_and_can_be_mended(env):
     assert (reward, terminated, truncated) == (0.0, False, False)
     env.step(f"edit {path} 1-1")
     while not env.over:
-        env.step(env.expert())
+        env.step(env.solver())
     assert env.success
 
 

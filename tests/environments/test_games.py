@@ -1,4 +1,4 @@
-"""Games: rules, opponents, experts, roles on the wire, and how much a policy can be beaten by."""
+"""Games: rules, opponents, solvers, roles on the wire, and how much a policy can be beaten by."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ README = Path(agentgym_environments.games.__file__).with_name("README.md")
 
 
 def make(name: str) -> Any:
-    """With Connect Four's expert made quick."""
+    """With Connect Four's solver made quick."""
     return registry.make(name, **({"depth": 1} if name.startswith("connect-four") else {}))
 
 
@@ -84,10 +84,10 @@ def test_the_conformance_rules_are_kept_by_connect_four_as_it_is():
     [("tic-tac-toe", 34), ("tic-tac-toe:opponent=random", 34), ("tic-tac-toe-expert", 34), ("negotiation", 60),
      ("negotiation:opponent=random", 60), pytest.param("connect-four", 60, marks=pytest.mark.envs)],
 )  # fmt: skip
-def test_the_expert_succeeds(name, tasks):
+def test_the_solver_succeeds(name, tasks):
     env = registry.make(name)
     won = [
-        finish(env, task, {"split": "test", "task": task}, lambda _: env.expert())[-1][4]["success"]
+        finish(env, task, {"split": "test", "task": task}, lambda _: env.solver())[-1][4]["success"]
         for task in range(tasks)
     ]
     assert np.mean(won) >= 0.95
@@ -352,7 +352,7 @@ def test_alpha_beta_finds_what_plain_search_finds():
     assert decided > 10
 
 
-def test_the_expert_makes_two_threats_at_once():
+def test_the_solver_makes_two_threats_at_once():
     state = position(
         """
         . . . . . . .

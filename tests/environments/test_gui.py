@@ -58,10 +58,10 @@ def begin(env: Gui, app: str, level: str, task: int, split: str = "train"):
 
 
 def play(env: Gui):
-    """The expert to the end; (its actions, the last step)."""
+    """The solver to the end; (its actions, the last step)."""
     said = []
     while not env.over:
-        said.append(env.expert())
+        said.append(env.solver())
         step = env.step(said[-1])
     return said, step
 
@@ -249,7 +249,7 @@ def test_what_is_missing_is_told_with_the_command(monkeypatch):
 
 @real
 @pytest.mark.parametrize(("app", "level"), [("editor", "easy"), ("calculator", "easy"), ("files", "easy")])
-def test_the_expert_does_an_easy_task_of_every_application(environment, app, level):
+def test_the_solver_does_an_easy_task_of_every_application(environment, app, level):
     _, info = begin(environment, app, level, 1)
     assert (info["success"], info["valid_action"], info["progress"]) == (False, True, 0.0)
     said, (_, reward, terminated, truncated, info) = play(environment)
@@ -259,7 +259,7 @@ def test_the_expert_does_an_easy_task_of_every_application(environment, app, lev
 
 
 @real
-def test_the_expert_does_a_long_task_in_two_applications(environment):
+def test_the_solver_does_a_long_task_in_two_applications(environment):
     begin(environment, "long", "hard", 0)
     said, (*_, info) = play(environment)
     assert info["success"], said
@@ -473,7 +473,7 @@ def test_the_conformance_suite_passes(name):
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ENVS)
-def test_the_expert_does_every_kind_of_task(name, stride):
+def test_the_solver_does_every_kind_of_task(name, stride):
     """Each kind in one split of `stride`, the next kind in the next split."""
     env = registry.make(name)
     try:

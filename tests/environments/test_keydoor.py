@@ -45,7 +45,7 @@ def test_small_rooms_are_distinct_and_solvable_in_ten_turns():
             starts.add(env.key())
             turns, over = 0, False
             while not over:
-                _, reward, terminated, over, _ = env.step(env.expert())
+                _, reward, terminated, over, _ = env.step(env.solver())
                 turns, over = turns + 1, terminated or over
             assert (reward, turns <= 10) == (1.0, True)
     assert len(starts) == 9 * 9 * 8 == sum(env.env_spec.splits.values())
@@ -60,7 +60,7 @@ def finish(env, key: str) -> tuple[list[str], float, bool]:
     """Take a key, then walk the corridor without a fault. Returns (observations, last reward, success)."""
     seen, over = [env.step(f"take {key}")[0]], False
     while not over:
-        observation, reward, terminated, truncated, info = env.step(env.expert())
+        observation, reward, terminated, truncated, info = env.step(env.solver())
         seen, over = [*seen, observation], terminated or truncated
     return seen, reward, info["success"]
 

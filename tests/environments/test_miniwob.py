@@ -1,4 +1,4 @@
-"""MiniWoB++: its tasks, what is seen of them, whom the reward believes, and the scripted experts."""
+"""MiniWoB++: its tasks, what is seen of them, whom the reward believes, and the scripted solvers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentgym_environments.backends.browser.actions import NotPossible, parse
 from agentgym_environments.backends.browser.browser import browsers, find_program
 from agentgym_environments.benchmarks.miniwob.elements import Elements
 from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, names
-from agentgym_environments.benchmarks.miniwob.solver import EXPERTS
+from agentgym_environments.benchmarks.miniwob.solver import SOLVERS
 from agentgym_environments.benchmarks.miniwob.tasks import EASY, RELOAD, pages_of, seeds, tasks_of
 
 pytest.importorskip("playwright", reason="Playwright is not installed: pip install 'turngym[web]'")
@@ -46,12 +46,12 @@ def make():
 
 
 def play(env: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
-    """Everything that an episode of the expert says, and the last info."""
+    """Everything that an episode of the solver says, and the last info."""
     observation, info = env.reset(seed=0, options=options)
     said: list = [observation, info]
     over = False
     while not over and len(said) < limit:
-        action = env.expert()
+        action = env.solver()
         *step, info = env.step(action)
         over = step[2] or step[3]
         said += [action, step, info]
@@ -64,12 +64,12 @@ def test_the_spec_says_what_the_class_does(name):
     assert env.env_spec == spec
     assert spec.family == "web"
     assert list(spec.splits) == ["train", "validation", "test"]
-    assert ("expert" in spec.capabilities) is (name != "miniwob-all")
+    assert ("solver" in spec.capabilities) is (name != "miniwob-all")
 
 
 def test_the_pages():
-    assert set(pages_of("easy")) <= set(EXPERTS) <= set(pages_of("all")) == set(seeds()) == set(names())
-    assert len(EXPERTS) >= 100
+    assert set(pages_of("easy")) <= set(SOLVERS) <= set(pages_of("all")) == set(seeds()) == set(names())
+    assert len(SOLVERS) >= 100
     assert set(seeds()) >= RELOAD
     assert set(EASY) <= set(seeds())
     for page, splits in seeds().items():
@@ -77,7 +77,7 @@ def test_the_pages():
         assert len(every) == len(set(every)), page
         assert splits["train"], page
     tasks = tasks_of(pages_of("solved"))
-    assert len({page for page, _ in tasks["train"][: len(EXPERTS)]}) == len(EXPERTS)  # each page before any comes again
+    assert len({page for page, _ in tasks["train"][: len(SOLVERS)]}) == len(SOLVERS)  # each page before any comes again
 
 
 def test_arguments_choose_pages_and_what_is_seen(make):
@@ -90,7 +90,7 @@ def test_arguments_choose_pages_and_what_is_seen(make):
     )
     assert info["page"] == "click-test"
     assert registry.get_spec("miniwob:page=hot-cold").splits == {"train": 20}
-    assert "expert" not in registry.get_spec("miniwob:page=hot-cold").capabilities
+    assert "solver" not in registry.get_spec("miniwob:page=hot-cold").capabilities
     for wrong in ("page=no-such", "group=no-such", "observation=smell", "pace_ms=0"):
         with pytest.raises(ConfigError):
             registry.make(f"miniwob:{wrong}")
@@ -105,7 +105,7 @@ def test_a_screenshot_is_an_image_that_can_be_pointed_at(make):
     assert len({tuple(pixel) for row in image[70:200:5, 10:150:5] for pixel in row}) >= 4
     assert re.fullmatch(r"Task: Click on the \w+ colored box\.", text)
     env.reset(options={"task": 2})
-    id = re.findall(r"\d+", env.expert())[0]
+    id = re.findall(r"\d+", env.solver())[0]
     box = next(element for element in Elements(env._seen.tree) if element.id == int(id)).box
     assert tuple(image[box[1], box[0]]) == next(e for e in Elements(env._seen.tree) if e.id == int(id)).colour
     _, reward, terminated, _, info = env.step(f"click {box[0]},{box[1]}")
@@ -146,10 +146,10 @@ def test_a_snapshot_is_played_again(make):
     env, other = make("miniwob:page=click-checkboxes-large"), make("miniwob:page=click-checkboxes-large")
     env.reset(seed=1, options={"task": 5})
     for _ in range(3):
-        env.step(env.expert())
+        env.step(env.solver())
     env.step("dance")
     state = env.snapshot()
-    action = env.expert()
+    action = env.solver()
     expected = env.step(action)
     other.restore(state)
     assert other.step(action) == expected
@@ -229,7 +229,7 @@ def test_an_env_goes_on_after_its_browser_has_died(make):
     "count", [pytest.param(1, marks=pytest.mark.envs), pytest.param(2, marks=pytest.mark.every)], ids=["some", "all"]
 )
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_the_expert_wins_on_every_page(make, split, count):
+def test_the_solver_wins_on_every_page(make, split, count):
     """One task of each page, in one of the splits that have it; or two tasks of each page and split."""
     env = make("miniwob")
     offered = {split: {page for page, _ in tasks} for split, tasks in env.tasks.items()}

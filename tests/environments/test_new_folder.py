@@ -19,7 +19,7 @@ family = "text"
 instructions = "A number of coins lies here. Say take 1 or take 2 each turn; whoever leaves exactly one wins."
 actions = ["take 1", "take 2"]
 info_keys = ["success", "valid_action", "state_key"]
-capabilities = ["snapshot", "expert"]
+capabilities = ["snapshot", "solver"]
 inline = true
 
 [variants.coins]
@@ -58,8 +58,8 @@ class Coins(TurnEnv):
     def key(self):
         return str(self.coins)
 
-    def expert(self):
-        self.require_episode("expert")
+    def solver(self):
+        self.require_episode("solver")
         return "take 1" if self.coins == 2 else "take 2"
 
     def save(self):

@@ -1,4 +1,4 @@
-"""What the environments' READMEs say of their expert, of chance and of form alone is what `agentgym envs rates`
+"""What the environments' READMEs say of their solver, of chance and of form alone is what `agentgym envs rates`
 prints."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from agentgym.evaluation.baselines import rates
 from agentgym.session import LocalSession, Session
 
 FOLDER = Path(__file__).parents[2] / "environments" / "agentgym_environments"
-HEAD = "| id | split | episodes | expert | random | format only |\n|---|---|---|---|---|---|\n"
+HEAD = "| id | split | episodes | solver | random | format only |\n|---|---|---|---|---|---|\n"
 LONGEST_S = 900
 """A table that takes longer is not measured again here; its solver is by the tests of its own."""
 
 
 def tables() -> dict[str, dict[str, list[str]]]:
-    """By id and split, the cells of its line: episodes, expert, random, format only."""
+    """By id and split, the cells of its line: episodes, solver, random, format only."""
     told: dict[str, dict[str, list[str]]] = {}
     for path in sorted(FOLDER.rglob("README.md")):
         for table in path.read_text(encoding="utf-8").split(HEAD)[1:]:
@@ -61,5 +61,5 @@ def test_the_readme_says_what_is_measured(name):
         pytest.skip(f"{name} would take {needed_s:.0f} s")
     found = asyncio.run(measured(episodes))
     assert {
-        split: [by.get(policy, "–") for policy in ("expert", "random", "format only")] for split, by in found.items()
+        split: [by.get(policy, "–") for policy in ("solver", "random", "format only")] for split, by in found.items()
     } == {split: cells[1:] for split, cells in TOLD[name].items()}

@@ -47,7 +47,7 @@ def test_the_episode_in_a_readme_is_what_the_solver_plays(name, split, task, pri
     try:
         lines, rewards = [env.reset(seed=0, options={"split": split, "task": int(task)})[0]], 0.0
         while not env.over:
-            action = env.expert()
+            action = env.solver()
             observation, reward, *_ = env.step(action)
             rewards += reward
             lines += [f"> {action if isinstance(action, str) else json.dumps(action)}", observation]

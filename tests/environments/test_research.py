@@ -85,7 +85,7 @@ def test_the_spec_says_what_the_class_does(name):
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("research:hard=true", (0, 1)), ("research:interface=tools", (1,))])
-def test_the_expert_looks_writes_and_submits(name, numbers):
+def test_the_solver_looks_writes_and_submits(name, numbers):
     other = registry.make(name)
     for number in numbers:
         *_, wrote, submitted = play(other, "validation", number)
@@ -102,7 +102,7 @@ def test_the_expert_looks_writes_and_submits(name, numbers):
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["research", "research-hard"])
-def test_the_expert_solves_its_tasks(name, stride):
+def test_the_solver_solves_its_tasks(name, stride):
     env = registry.make(name)
     for split, size in SIZES.items():
         for number in range(0, size, stride):
@@ -133,10 +133,10 @@ def test_part_of_the_way_is_part_of_the_reward(env):
 def test_a_snapshot_goes_on_elsewhere(env):
     env.reset(seed=1, options={"split": "train", "task": 3})
     for _ in range(3):
-        env.step(env.expert())
+        env.step(env.solver())
     other = registry.make("research")
     other.restore(env.snapshot())
-    assert other.step(other.expert())[1] == env.step(env.expert())[1] == 1.0
+    assert other.step(other.solver())[1] == env.step(env.solver())[1] == 1.0
     hard = registry.make("research:hard=true")
     with pytest.raises(BadRequest, match="this snapshot is of research"):
         hard.restore(env.snapshot())

@@ -154,13 +154,13 @@ def test_the_spec_says_what_the_class_does(name):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_expert_answers(name):
+def test_the_solver_answers(name):
     env = registry.make(name)
-    solved = [play(env, split, task, lambda _: env.expert())[1]["success"] for split in SIZES for task in range(60)]
+    solved = [play(env, split, task, lambda _: env.solver())[1]["success"] for split in SIZES for task in range(60)]
     assert sum(solved) >= 0.95 * len(solved)
 
 
-def test_the_expert_uses_nothing_before_it_was_shown():
+def test_the_solver_uses_nothing_before_it_was_shown():
     """Every word of a query is the question's, or was on the screen, or is one of the solver's own."""
     env = registry.make("search-3hop")
     own = set(fold("airport serving iata icao elevation feet coordinates population time zone").split())
@@ -169,7 +169,7 @@ def test_the_expert_uses_nothing_before_it_was_shown():
         observation, _ = env.reset(options={"split": "train", "task": task})
         read, over = fold(observation), False
         while not over:
-            action = env.expert()
+            action = env.solver()
             if action.startswith("search "):
                 assert set(fold(action).split()[1:]) <= own | set(read.split())
             if action.startswith("answer ") and env.progress() == 1:
@@ -181,13 +181,13 @@ def test_the_expert_uses_nothing_before_it_was_shown():
 def test_same_actions_give_the_same_bytes_and_a_snapshot_goes_on():
     env, other = registry.make("search-3hop:judge=true"), registry.make("search-3hop:judge=true")
     for task in range(3):
-        assert json.dumps(play(env, "test", task, lambda _: env.expert())) == json.dumps(
-            play(other, "test", task, lambda _: other.expert())
+        assert json.dumps(play(env, "test", task, lambda _: env.solver())) == json.dumps(
+            play(other, "test", task, lambda _: other.solver())
         )
     env.reset(seed=1, options={"task": 5})
     over, turn = False, 0
     while not over:
-        action = "judge yes" if turn % 3 == 1 else env.expert()
+        action = "judge yes" if turn % 3 == 1 else env.solver()
         state = env.snapshot()
         step = env.step(action)
         other.restore(state)
@@ -232,10 +232,10 @@ def test_searching_opening_finding():
 def test_full_results_are_documents_as_in_search_r1():
     env = registry.make("search:full=true")
     env.reset(options={"split": "test", "task": 0})
-    env.step(env.expert())
+    env.step(env.solver())
     first = env.document(env.view[2][0])
     assert env.observe().splitlines()[1] == f"[{first.id}] {first.title}: {first.text}"
-    assert env.step(env.expert())[0].startswith(("5 found", "4 found", "3 found", "2 found", "The answer"))
+    assert env.step(env.solver())[0].startswith(("5 found", "4 found", "3 found", "2 found", "The answer"))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_progress_counts_documents_whose_facts_were_shown():
     _, info = env.reset(options={"split": "train", "task": 3})
     seen = [info["progress"]]
     while not env.over:
-        *_, info = env.step(env.expert())
+        *_, info = env.step(env.solver())
         seen.append(info["progress"])
     assert seen[0] == 0
     assert seen[-1] == 1
@@ -293,7 +293,7 @@ def test_hints_name_only_what_was_read_and_lead_to_the_answer():
         query = re.search(r'"(.+)"', env.hint())
         assert query is None or set(fold(query[1]).split()) <= set(read.split()) | {"airport", "serving"}
         assert not within(fold(env.chain.answers[0]), fold(env.hint()))
-        read += " " + fold(env.step(env.expert())[0])
+        read += " " + fold(env.step(env.solver())[0])
     assert env.success
 
 

@@ -93,8 +93,8 @@ def test_an_env_with_a_remote_retriever_plays_as_with_its_own(served):
         one = own.reset(seed=0, options={"split": "test", "task": task})
         assert remote.reset(seed=0, options={"split": "test", "task": task}) == one
         while not own.over:
-            action = own.expert()
-            assert remote.expert() == action
+            action = own.solver()
+            assert remote.solver() == action
             assert remote.step(action) == own.step(action)
         assert remote.success
     remote.close()
@@ -222,7 +222,7 @@ def test_judgements_are_rewarded_once_on_their_own_turn():
     assert env.env_spec.max_turns > plain.env_spec.max_turns
     env.reset(options={"split": "test", "task": 0})
     said = [
-        env.expert(),
+        env.solver(),
         "judge yes",
         "judge yes",
         "search lisbon",
@@ -256,7 +256,7 @@ def test_citations_are_split_from_the_answer_and_checked():
 def test_an_answers_citations_are_in_info():
     env = registry.make("search")
     env.reset(options={"split": "test", "task": 1})
-    while not (action := env.expert()).startswith("answer"):
+    while not (action := env.solver()).startswith("answer"):
         env.step(action)
     answer = env.step(f"{action} [city-0]")[4]["answer"]
     assert answer["em"]

@@ -227,39 +227,39 @@ def test_all_kinds_and_addresses_are_asked_for():
 
 
 @pytest.mark.parametrize("name", ENVS)
-def test_the_expert_orders_what_was_asked(name):
+def test_the_solver_orders_what_was_asked(name):
     env = registry.make(name)
     for split in SPLITS:
         for index in range(20):
             env.reset(options={"split": split, "task": index})
             while not env.over:
                 assert env.hint()
-                _, reward, _, _, info = env.step(env.expert())
+                _, reward, _, _, info = env.step(env.solver())
             assert (reward, info["success"], info["progress"]) == (1.0, True, 1.0)
 
 
-def test_the_expert_takes_up_what_others_began():
+def test_the_solver_takes_up_what_others_began():
     env = registry.make("shop-hard")
     for index in range(10):
         env.reset(options={"task": index})
         for action in ("search blanket", f"click P{search('blanket')[1]}", "click buy now", "click home", "nonsense"):
             env.step(action)
         while not env.over:
-            *_, info = env.step(env.expert())
+            *_, info = env.step(env.solver())
         assert info["success"]
 
 
 def test_a_nearly_right_order_gets_partial_reward_and_ends():
     env = registry.make("shop")
     env.reset(options={"split": "test", "task": CHOOSES})
-    while "choose" not in env.expert():
-        env.step(env.expert())
+    while "choose" not in env.solver():
+        env.step(env.solver())
     env.step("click buy now")
     _, reward, terminated, truncated, info = env.step("click place order")
     assert 0 < reward < 1
     assert (terminated, truncated, info["success"], info["available_actions"]) == (True, False, False, [])
     with pytest.raises(BadRequest):
-        env.expert()
+        env.solver()
 
 
 def test_actions_ignore_case_and_brackets_and_must_be_offered():
@@ -281,7 +281,7 @@ def test_snapshots_are_small_and_another_level_is_an_argument():
     env, copy = registry.make("shop:level=two"), registry.make("shop:level=two")
     env.reset(options={"task": 5})
     for _ in range(4):
-        env.step(env.expert())
+        env.step(env.solver())
     copy.restore(env.snapshot())
     assert (copy.state, copy.goal) == (env.state, env.goal)
     assert len(env.snapshot()) < 2000

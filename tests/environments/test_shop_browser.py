@@ -167,7 +167,7 @@ def test_a_purchase_gets_equal_reward_in_text_and_browser(envs, name):
                 env.reset(options={"split": "test", "task": index})
             said = ["search cardigan", "click Next page", "click Basket"] if spoil else []
             while not text.over:
-                action = said.pop(0) if said else text.expert()
+                action = said.pop(0) if said else text.solver()
                 if spoil and action.startswith("choose"):
                     action = "click Add to basket"  # as preselected
                     said = ["click Checkout", "click Place order"]
@@ -182,14 +182,14 @@ def test_a_purchase_gets_equal_reward_in_text_and_browser(envs, name):
 
 
 @pytest.mark.parametrize("level", [pytest.param(level, marks=in_browser) for level in ("easy", "one", "two")])
-def test_the_expert_orders_by_clicks(envs, level):
+def test_the_solver_orders_by_clicks(envs, level):
     env = envs(f"shop-browser:level={level}")
     assert env.env_spec.max_turns == {"easy": 24, "one": 40, "two": 80}[level]
     for split in ("train", "test"):
         env.reset(options={"split": split, "task": 3})
         while not env.over:
             assert env.hint()
-            action = env.expert()
+            action = env.solver()
             _, reward, _, _, info = env.step(action)
         assert (reward, info["success"], info["available_actions"]) == (1.0, True, [])
     with pytest.raises(BadRequest):
@@ -227,7 +227,7 @@ def test_going_back_works_and_a_snapshot_continues_there(envs, name):
     copy.restore(state)
     assert json.loads(state)["turn"] == copy.turn == 6
     assert copy.customer.state == env.customer.state
-    again = [environment.step(environment.expert()) for environment in (env, copy)]
+    again = [environment.step(environment.solver()) for environment in (env, copy)]
     assert again[0] == again[1]
     assert "Results for boots" in observation
 
@@ -257,13 +257,13 @@ def test_the_conformance_suite_passes_in_the_browser(name):
     ids=["some", "many"],
 )
 @pytest.mark.parametrize("level", [pytest.param(level, marks=in_browser) for level in ("easy", "one", "two")])
-def test_the_expert_orders_the_tasks_it_is_given_in_the_browser(envs, level, tasks):
+def test_the_solver_orders_the_tasks_it_is_given_in_the_browser(envs, level, tasks):
     env, won = envs(f"shop-browser:level={level}"), []
     for split in env.env_spec.splits:
         for index in range(tasks):
             env.reset(options={"split": split, "task": index})
             while not env.over:
-                *_, info = env.step(env.expert())
+                *_, info = env.step(env.solver())
             won.append(info["success"])
     assert won.count(False) <= max(1, 0.05 * len(won))
 

@@ -80,8 +80,8 @@ def test_progress_and_available_actions():
 def test_the_solver_acts_from_any_state_even_if_lost():
     env = registry.make("sokoban")
     env.reset(options={"task": 1})
-    first = env.expert()
+    first = env.solver()
     env.step(next(way for way in env.describe()["available_actions"] if way != first))
-    env.expert()
+    env.solver()
     env.level = SokobanLevel.parse("#####\n#$__#\n#_@.#\n#####")
-    assert env.expert() == "up"
+    assert env.solver() == "up"

@@ -92,7 +92,7 @@ def test_every_package_is_verified_both_ways(name, stride):
 @LENGTHS
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
-def test_the_expert_solves_tasks_and_submitting_at_once_none(name, stride):
+def test_the_solver_solves_tasks_and_submitting_at_once_none(name, stride):
     env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         for task in range(0, size, stride):
@@ -230,7 +230,7 @@ def env():
     env.close()
 
 
-def test_an_expert_looks_mends_and_submits(env):
+def test_a_solver_looks_mends_and_submits(env):
     looked, edited, submitted = play(env, "test", 0)
     assert looked[4]["valid_action"]
     assert env.task.edits[0].broken[:200] in looked[0]
@@ -249,18 +249,18 @@ def test_hints_say_more_each_time_and_see_what_is_mended(env):
     assert "near line" not in told[0]
     assert "line" in told[2]
     assert told[2] == told[3]
-    env.step(env.expert())
-    env.step(env.expert())
+    env.step(env.solver())
+    env.step(env.solver())
     assert env.hint() == "Nothing is left to mend: submit."
 
 
-def test_an_expert_mends_what_others_have_spoilt(env):
+def test_a_solver_mends_what_others_have_spoilt(env):
     env.reset(options={"split": "train", "task": 3})
     path = env.task.edits[0].path
     env.step(f"edit {path} 1-20")
     env.step("run echo 'x = 1' > " + next(p for p in sorted(env.source.seen) if env.source.is_code(p) and p != path))
     while not env.over:
-        reward = env.step(env.expert())[1]
+        reward = env.step(env.solver())[1]
     assert reward == 1.0
 
 
@@ -307,11 +307,11 @@ def test_tools_are_the_same_actions(env):
     tools = registry.make("swe:interface=tools")
     assert [tool.name for tool in tools.env_spec.tools] == ["run", "view", "edit", "submit"]
     tools.reset(options={"split": "test", "task": 0})
-    call = tools.expert()
+    call = tools.solver()
     assert call["name"] == "view"
     assert json.dumps(call)
     while not tools.over:
-        step = tools.step(tools.expert())
+        step = tools.step(tools.solver())
     assert step[1] == 1.0
     tools.close()
     with pytest.raises(ConfigError, match="text or tools"):
@@ -338,7 +338,7 @@ def test_generated_tasks_are_loaded_and_solved(tmp_path, monkeypatch):
     assert opening.startswith("markupsafe 3.0.4 in /work.")
     info = {}
     while not env.over:
-        *_, info = env.step(env.expert())
+        *_, info = env.step(env.solver())
     assert info["success"]
     env.close()
     with pytest.raises(ConfigError, match="has no task with 2 bugs: make some with --pairs"):

@@ -28,7 +28,7 @@ def begin(name, task=0, split="train", **kwargs):
 
 def play(env):
     while not env.over:
-        step = env.step(env.expert())
+        step = env.step(env.solver())
     return step
 
 
@@ -50,9 +50,9 @@ def test_with_hidden_walls_the_solver_uses_visited_cells_only(name):
         env = begin(name, task)
         while not env.over:
             known = {door for door in env.plan.doors if door[0] in env.seen}
-            whole, said = env.plan, env.expert()
+            whole, said = env.plan, env.solver()
             env.plan = type(whole)(whole.size, frozenset(known), whole.start, whole.exit)
-            assert env.expert() == said
+            assert env.solver() == said
             env.plan = whole
             env.step(said)
         assert env.success
@@ -198,7 +198,7 @@ def first(persona, name="car-dealer"):
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
-def test_the_expert_earns_nearly_all_from_every_persona(persona):
+def test_the_solver_earns_nearly_all_from_every_persona(persona):
     for task in range(25):
         step = play(begin("car-dealer-hard", task, personas=persona))
         assert step[1] > 0.97, (task, step)
@@ -258,17 +258,17 @@ PURE = [
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
+def test_a_snapshot_half_way_goes_on_as_the_solver_did(name):
     for task in range(3):
         env, copy = begin(name, task), registry.make(name)
         for _ in range(2):
             if not env.over:
-                env.step(env.expert())
+                env.step(env.solver())
         if env.over:
             continue
         copy.restore(json.dumps(json.loads(env.snapshot())).encode())
         assert (copy.observe(), copy.key(), copy.describe()) == (env.observe(), env.key(), env.describe())
-        assert copy.expert() == env.expert()
+        assert copy.solver() == env.solver()
         assert play(copy) == play(env)
 
 
@@ -276,7 +276,7 @@ def test_a_snapshot_half_way_goes_on_as_the_expert_did(name):
     "tasks", [pytest.param(100, marks=pytest.mark.envs), pytest.param(400, marks=pytest.mark.every)]
 )
 @pytest.mark.parametrize("name", PURE)
-def test_the_expert_wins_hundreds_of_tasks(name, tasks):
+def test_the_solver_wins_hundreds_of_tasks(name, tasks):
     env = registry.make(name)
     for split, size in env.env_spec.splits.items():
         won = 0

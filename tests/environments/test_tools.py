@@ -46,10 +46,10 @@ def there(env: Any) -> int:
 
 
 def play(env: Any, calls: int | None = None) -> dict[str, Any]:
-    """The expert's episode; with `calls`, only so many calls of it."""
+    """The solver's episode; with `calls`, only so many calls of it."""
     info: dict[str, Any] = {}
     while not env.over and calls != 0:
-        *_, info = env.step(env.expert())
+        *_, info = env.step(env.solver())
         assert info["valid_action"], env.told
         calls = None if calls is None else calls - 1
     return info
@@ -107,7 +107,7 @@ def test_the_spec_matches_the_class_and_tools_have_schemas(name):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_expert_wins_in_every_split(name):
+def test_the_solver_wins_in_every_split(name):
     env = registry.make(name)
     for split in env.env_spec.splits:
         for task in range(15):
@@ -120,7 +120,7 @@ def test_the_expert_wins_in_every_split(name):
     "tasks", [pytest.param(100, marks=pytest.mark.envs), pytest.param(400, marks=pytest.mark.every)]
 )
 @pytest.mark.parametrize("name", IDS)
-def test_the_expert_wins_hundreds(name, tasks):
+def test_the_solver_wins_hundreds(name, tasks):
     env = registry.make(name)
     for split in env.env_spec.splits:
         for task in range(tasks):
@@ -326,7 +326,7 @@ def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
         more = new_env(kind, task)
         play(more, whole)
         do(more, "notes_add", title="Done", text="I was here")
-        info = more.step(more.expert())[4]
+        info = more.step(more.solver())[4]
         assert (info["success"], more.over) == (False, True)
         assert 0 < info["progress"] < 1
 
@@ -383,11 +383,11 @@ def test_a_question_wants_the_answer_and_a_quiet_database():
     assert wrong.step({"name": "finish", "arguments": {"answer": "12.34"}})[1] == 0.0
 
 
-def test_the_expert_takes_up_what_others_began():
+def test_the_solver_takes_up_what_others_began():
     env = new_env("shopping_list", 2)
     for call in (step for step in env.job.plan if not step.goals):
         env.step({"name": call.name, "arguments": call.arguments})
-    checkout = env.expert()
+    checkout = env.solver()
     assert checkout["name"] == "shop_checkout"
     env.step(checkout)
     assert env.hint().startswith(
@@ -415,10 +415,10 @@ def test_a_snapshot_of_any_moment_goes_on_as_the_episode_did(name):
     env, copy = registry.make(name), registry.make(name)
     env.reset(seed=3, options={"split": "test", "task": 7})
     while not env.over:
-        state, action = env.snapshot(), env.expert()
+        state, action = env.snapshot(), env.solver()
         step = env.step(action)
         copy.restore(state)
-        assert copy.expert() == action
+        assert copy.solver() == action
         assert copy.step(action) == step
     with pytest.raises(BadRequest, match="not a snapshot"):
         copy.restore(state.replace(b'"db": "', b'"db": "!'))
@@ -462,7 +462,7 @@ def test_a_whole_task_over_mcp(name):
         assert wrong["data"].startswith("error: ")
         env.step({"name": tools[2]["name"], "arguments": {"no": 1}})
         while not env.over:
-            call = env.expert()
+            call = env.solver()
             observation, reward, *_, info = env.step(call)
             result = rpc("tools/call", session_id=session_id, **call)["result"]
             assert result["content"][0]["text"] == observation == render(observation)

@@ -58,11 +58,11 @@ def allowed(kind: str, call: str) -> Any:
 
 @pytest.mark.parametrize("persona", PERSONAS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_serves_every_kind_of_wish_and_of_customer(kind, persona):
+def test_the_solver_serves_every_kind_of_wish_and_of_customer(kind, persona):
     for task in range(3):
         env = desk(kind, persona, task)
         while not env.over:
-            *_, info = env.step(env.expert())
+            *_, info = env.step(env.solver())
             assert info["valid_action"], env.told
         assert info["success"]
 
@@ -175,7 +175,7 @@ def test_what_the_policy_forbids_the_tools_do_and_it_fails(kind, call):
     order = found(env)
     do(env, call, order=order)
     while not env.over:
-        *_, info = env.step(env.expert())
+        *_, info = env.step(env.solver())
     assert not info["success"]
 
 
@@ -190,15 +190,15 @@ def test_orders_of_people_who_were_not_found_stay_shut():
     assert not finish(env)
 
 
-def test_the_expert_asks_again_when_something_else_was_said():
+def test_the_solver_asks_again_when_something_else_was_said():
     env = allowed("move_address", "change_address")
-    while env.expert()["name"] != "change_address":
-        env.step(env.expert())
+    while env.solver()["name"] != "change_address":
+        env.step(env.solver())
     say(env, "One moment, please.")
-    again = env.expert()
+    again = env.solver()
     assert again["name"] == "say"
     env.step(again)
-    assert env.expert()["name"] == "change_address"
+    assert env.solver()["name"] == "change_address"
 
 
 def test_the_key_leaves_out_how_the_conversation_came_there():
@@ -299,6 +299,6 @@ def test_the_new_address_is_another():
     env.reset(seed=0, options={"split": "validation", "task": 217})
     over, info = False, {}
     while not over:
-        _, _, terminated, truncated, info = env.step(env.expert())
+        _, _, terminated, truncated, info = env.step(env.solver())
         over = terminated or truncated
     assert info["success"] is True

@@ -76,7 +76,7 @@ def test_the_cliff():
     assert (reward, terminated, info["state_key"]) == (-100.0, False, "state 36")
     rewards = []
     while not env.over:
-        rewards.append(env.step(env.expert())[1])
+        rewards.append(env.step(env.solver())[1])
     assert rewards == [-1.0] * 13
     assert env.success
 

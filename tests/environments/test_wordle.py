@@ -76,7 +76,7 @@ def test_the_last_guess_is_a_loss_and_shows_the_word():
     assert steps[-1][0].endswith(f"the word was {env.answer}")
 
 
-def test_the_expert_wins_nearly_always_and_is_quick():
+def test_the_solver_wins_nearly_always_and_is_quick():
     env = registry.make("wordle")
     won, slowest = 0, 0.0
     tasks = range(0, 1700, 40)
@@ -85,7 +85,7 @@ def test_the_expert_wins_nearly_always_and_is_quick():
         over = False
         while not over:
             began = time.process_time()
-            guess = env.expert()
+            guess = env.solver()
             slowest = max(slowest, time.process_time() - began)
             *_, terminated, truncated, info = env.step(guess)
             over = terminated or truncated

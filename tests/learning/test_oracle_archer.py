@@ -1,6 +1,6 @@
 """ArCHer's recipe on the oracle environment in words: a policy that says nearly random words learns from Q − V alone.
 
-The warm-up imitates an expert that is random nine times in ten, which hardly reads the room, so the critic's encoder is
+The warm-up imitates a solver that is random nine times in ten, which hardly reads the room, so the critic's encoder is
 trained too.
 """
 

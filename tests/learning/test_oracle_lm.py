@@ -1,6 +1,6 @@
 """A tiny language model learns the oracle environment, in words, by every assigner that asks for no other signal.
 
-Uniform words win 3 times in 16, and saying each room's first word always wins. The warm-up imitates an expert that is
+Uniform words win 3 times in 16, and saying each room's first word always wins. The warm-up imitates a solver that is
 random nine times in ten, so that all of the rest is the assigner's doing.
 """
 

@@ -1,4 +1,4 @@
-"""The warm-up from a file: an environment without a scripted expert learns from what others played."""
+"""The warm-up from a file: an environment without a scripted solver learns from what others played."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import CheckpointError, ConfigError
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy, RandomPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy, RandomPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl
@@ -33,7 +33,7 @@ class Bare(KeyDoor):
 """
 
 
-def episodes(policy: ExpertPolicy | RandomPolicy, count: int) -> list[Trajectory]:
+def episodes(policy: SolverPolicy | RandomPolicy, count: int) -> list[Trajectory]:
     async def session() -> LocalSession:
         return LocalSession(registry.make("keydoor"))
 
@@ -45,7 +45,7 @@ def episodes(policy: ExpertPolicy | RandomPolicy, count: int) -> list[Trajectory
 def test_a_warm_up_imitates_the_episodes_of_a_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "bare.py").write_text(BARE)
     monkeypatch.syspath_prepend(tmp_path)
-    write_jsonl(tmp_path / "shown.jsonl", episodes(ExpertPolicy(), 40))
+    write_jsonl(tmp_path / "shown.jsonl", episodes(SolverPolicy(), 40))
     tree = {
         "name": "shown",
         "run": {"steps": 1, "threads": 1},
@@ -64,7 +64,7 @@ def test_a_warm_up_imitates_the_episodes_of_a_file(tmp_path, monkeypatch) -> Non
 
 
 def test_only_episodes_that_succeeded_are_imitated(tmp_path) -> None:
-    shown, tried = episodes(ExpertPolicy(), 3), [t for t in episodes(RandomPolicy(), 6) if not t.success]
+    shown, tried = episodes(SolverPolicy(), 3), [t for t in episodes(RandomPolicy(), 6) if not t.success]
     assert tried
     write_jsonl(tmp_path / "mixed.jsonl", [*tried, *shown])
     assert [t.task for t in read_demonstrations(tmp_path / "mixed.jsonl", 10)] == [0, 1, 2]

@@ -79,7 +79,7 @@ def test_a_running_step_is_joined_and_others_find_it_busy(play):
         assert (await api.step(session_id, "brook", 1))[1]["code"] == "SESSION_BUSY"
         assert (await api.step(session_id, "other", 0))[1]["code"] == "OUT_OF_ORDER"
         assert (await api.post("/reset", session_id=session_id))[1]["code"] == "SESSION_BUSY"
-        assert (await api.post("/expert", session_id=session_id))[0] == 409
+        assert (await api.post("/solver", session_id=session_id))[0] == 409
         assert await first == await again
         assert (await first)[1]["step"] == 1
         assert (await api.step(session_id, "brook", 1))[1]["step"] == 2
@@ -395,7 +395,7 @@ def test_a_snapshot_forks_the_episode(play, inline):
         fork = (await api.post("/restore", snapshot=snapshot, episode_id="f"))[1]
         assert (await api.post("/restore", snapshot=snapshot, episode_id="f"))[1] == fork
         assert fork["session_id"] != session_id
-        assert (await api.post("/expert", session_id=fork["session_id"]))[1]["action"]["text"] == "brook"
+        assert (await api.post("/solver", session_id=fork["session_id"]))[1]["action"]["text"] == "brook"
         assert (await api.post("/hint", session_id=fork["session_id"]))[1]["hint"] == "The word begins with 'b'."
         tails = []
         for one, first in ((session_id, 1), (fork["session_id"], 0)):
@@ -466,7 +466,7 @@ class Plain(EchoEnv):
 def test_abilities_an_env_does_not_have(play):
     async def script(api):
         session_id = await api.begin()
-        for verb in ("expert", "hint", "snapshot"):
+        for verb in ("solver", "hint", "snapshot"):
             status, refused = await api.post(f"/{verb}", session_id=session_id)
             assert (status, refused["code"]) == (422, "BAD_REQUEST")
             assert f"has no {verb}" in refused["message"]

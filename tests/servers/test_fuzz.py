@@ -28,7 +28,7 @@ SCALARS = st.one_of(
 NAMES = """id type data session_id action text tool arguments metadata step steps wait_for wait_s queue_s episode_id
     seed split index timeout_s request_id snapshot jsonrpc method params name tool_name"""
 KEYS = st.sampled_from(NAMES.split())
-VERBS = "reset step step_many close expert hint snapshot restore state mcp list_tools nope"
+VERBS = "reset step step_many close solver hint snapshot restore state mcp list_tools nope"
 TYPES = st.sampled_from(VERBS.split())
 VALUES = st.recursive(
     SCALARS,

@@ -94,7 +94,7 @@ def test_a_fork_can_wait_and_the_queue_has_an_end(play):
         await api.post("/close", session_id=session_id)
         status, reply = await fork
         assert status == 200
-        assert (await api.post("/expert", session_id=reply["session_id"]))[0] == 200
+        assert (await api.post("/solver", session_id=reply["session_id"]))[0] == 200
 
     app = create_app([ECHO], max_sessions=1, queue=1)
     play(app, script)

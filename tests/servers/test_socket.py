@@ -81,7 +81,7 @@ def test_an_episode_is_the_same_as_over_http(dial, url, wire):
 def test_every_verb(wire):
     session_id = begin(wire)
     asked = {"session_id": session_id}
-    assert wire.ask({"id": 1, "type": "expert", "data": asked})["data"]["action"]["text"] == "apple"
+    assert wire.ask({"id": 1, "type": "solver", "data": asked})["data"]["action"]["text"] == "apple"
     assert "'a'" in wire.ask({"id": 2, "type": "hint", "data": asked})["data"]["hint"]
     snapshot = wire.ask({"id": 3, "type": "snapshot", "data": asked})["data"]["snapshot"]
     fork = wire.ask({"id": 4, "type": "restore", "data": {"snapshot": snapshot}})["data"]["session_id"]
@@ -212,7 +212,7 @@ def test_a_large_answer_and_many_frames_at_once(wire):
     reply = wire.ask({"id": 1, "type": "step", "data": step(session_id, said, 0)})
     assert said.strip() in reply["data"]["observation"]["text"]
     for index in range(500):
-        wire.say({"id": index, "type": "expert" if index % 50 == 0 else "reset", "data": {"session_id": session_id}})
+        wire.say({"id": index, "type": "solver" if index % 50 == 0 else "reset", "data": {"session_id": session_id}})
     assert {wire.hear()["id"] for _ in range(500)} == set(range(500))
 
 

@@ -53,7 +53,7 @@ def test_the_official_client_plays_a_task_to_the_reward(url):
             observation, *_ = env.step({"name": listed[2].name, "arguments": {"no": 1}})
             assert wrong.content[0].text == observation
             while not env.over:
-                call = env.expert()
+                call = env.solver()
                 observation, reward, terminated, _, _ = env.step(call)
                 result: Any = await client.call_tool(call["name"], call["arguments"])
                 assert (result.content[0].text, result.is_error) == (observation, False)

@@ -256,7 +256,7 @@ def test_odd_exceptions_and_answers_are_typed(play):
 
 
 class Vague(EchoEnv):
-    def expert(self) -> Any:
+    def solver(self) -> Any:
         return {"name": 3}
 
     def hint(self) -> Any:
@@ -269,7 +269,7 @@ class Vague(EchoEnv):
 @pytest.mark.parametrize("inline", [True, False])
 def test_abilities_that_answer_garbage_are_typed(play, inline):
     async def script(api):
-        for verb in ("expert", "hint", "snapshot"):
+        for verb in ("solver", "hint", "snapshot"):
             session_id = await api.begin()
             status, crash = await api.post(f"/{verb}", session_id=session_id)
             assert (status, crash["code"]) == (500, "ENVIRONMENT_CRASHED")

@@ -27,7 +27,7 @@ from transformers import (
 
 from agentgym import registry
 from agentgym.clients.server_process import server_process
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
@@ -128,7 +128,7 @@ def play(
 def told(
     tokenizer: Any, *, env: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
 ) -> SignalContext:
-    """Real rows of an expert that acts at random with probability `noise`: some of them succeed. Log-probabilities are
+    """Real rows of a solver that acts at random with probability `noise`: some of them succeed. Log-probabilities are
     `model`'s, else 0."""
     spec, template = registry.get_spec(env), ChatTemplate(tokenizer)
 
@@ -138,7 +138,7 @@ def told(
     tasks = spec.splits["train"]
     episodes = [EpisodeSpec(env, "train", i // size % tasks, i // size, i % size) for i in range(groups * size)]
     runner = Runner(open_session, PromptFormat(), Limits(None), groups * size)
-    played = asyncio.run(runner.run(ExpertPolicy(noise), episodes))
+    played = asyncio.run(runner.run(SolverPolicy(noise), episodes))
     tokenized = [tokenize(t, spec, PromptFormat(), template) for t in played]
     batch, rows, trajectories = collate([Group(tuple(tokenized[i : i + size])) for i in range(0, len(episodes), size)])
     if model is not None:

@@ -100,11 +100,11 @@ def test_the_same_rewards_in_another_order_are_no_preference() -> None:
     assert [len(part) for part in preference_pairs(batch, "best_worst")] == [0, 0]
 
 
-def test_an_expert_is_preferred_to_failures_of_the_policy() -> None:
-    """ETO: the expert's attempt is one of the group, and it has the better return."""
-    batch = toy_batch([[0, 1], [0, 0], [0]], expert_M=[1, 0, 0])
+def test_a_solver_is_preferred_to_failures_of_the_policy() -> None:
+    """ETO: the solver's attempt is one of the group, and it has the better return."""
+    batch = toy_batch([[0, 1], [0, 0], [0]], solver_M=[1, 0, 0])
     better, worse = preference_pairs(batch)
-    assert (batch.x["expert_M"][better] == 1).all()
+    assert (batch.x["solver_M"][better] == 1).all()
     assert sorted(worse.tolist()) == [1, 2]
 
 

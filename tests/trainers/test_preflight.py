@@ -71,23 +71,23 @@ def test_missing_ray_is_refused_at_start(monkeypatch) -> None:
         check_start(resolve("gigpo", ["scale.kind=ray"]))
 
 
-def test_warm_up_without_an_expert_is_refused() -> None:
+def test_warm_up_without_a_solver_is_refused() -> None:
     chosen = resolve("quickstart", ["env.name=oracle", "eval.split=train", "eval.tasks=1"])
     spec = registry.get_spec("oracle")
-    bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
-    with pytest.raises(ConfigError, match=r"oracle has no scripted expert .* sft= to train without a warm-up"):
+    bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "solver")})
+    with pytest.raises(ConfigError, match=r"oracle has no scripted solver .* sft= to train without a warm-up"):
         check_spec(chosen, bare)
     check_spec(chosen.model_copy(update={"sft": None}), bare)
 
 
-def test_a_warm_up_on_a_file_needs_the_file_and_no_expert(tmp_path) -> None:
+def test_a_warm_up_on_a_file_needs_the_file_and_no_solver(tmp_path) -> None:
     spec = registry.get_spec("oracle")
-    bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
+    bare = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "solver")})
     base = ["env.name=oracle", "eval.split=train", "eval.tasks=1", f"sft.path={tmp_path / 'shown.jsonl'}"]
     with pytest.raises(ConfigError, match=r"sft\.path: there is no file .*shown\.jsonl"):
         check_spec(resolve("quickstart", [*base, "sft.noise=0"]), bare)
     (tmp_path / "shown.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"sft\.path has no expert: set sft\.noise=0"):
+    with pytest.raises(ConfigError, match=r"sft\.path has no solver: set sft\.noise=0"):
         check_spec(resolve("quickstart", base), bare)
     check_spec(resolve("quickstart", [*base, "sft.noise=0"]), bare)
 

@@ -24,8 +24,8 @@ from agentgym_trainers.testing import toy_batch
 from agentgym_trainers.train import Trainer
 
 
-def attempt(reward: float, task: int = 0, *, failed: bool = False, expert: bool = False, penalty: float = 0.0) -> Any:
-    info = {"expert": True} if expert else {}
+def attempt(reward: float, task: int = 0, *, failed: bool = False, solver: bool = False, penalty: float = 0.0) -> Any:
+    info = {"solver": True} if solver else {}
     turn = Turn(0, "seen", "said", "said", reward, penalty=penalty, info=info)
     stop = StopReason.ENVIRONMENT_FAILED if failed else StopReason.TERMINATED
     return Trajectory("env", "train", task, 0, 0, (turn,), stop)
@@ -59,7 +59,7 @@ def test_groups_count_once_at_any_size_and_failures_never() -> None:
         Group((attempt(1), attempt(0), attempt(5, failed=True))),
         Group((attempt(3),)),
         Group((attempt(7, failed=True),)),
-        Group((attempt(0), attempt(1), attempt(9, expert=True))),
+        Group((attempt(0), attempt(1), attempt(9, solver=True))),
         Group(()),
     ])  # fmt: skip
     assert list(buffer.means) == [0.5, 3, 0.5]
@@ -85,7 +85,7 @@ def test_only_attempts_of_positive_advantage_are_kept() -> None:
     buffer = ReplayBuffer(BufferOptions())
     buffer.add(batch, credit, [attempt(5), attempt(6)], 0)
     assert [item.total for item in buffer.kept] == [5]
-    buffer.add(toy_batch([[1]]), Credit(np.ones(1)), [attempt(9, expert=True)], 0)
+    buffer.add(toy_batch([[1]]), Credit(np.ones(1)), [attempt(9, solver=True)], 0)
     assert [item.total for item in buffer.kept] == [5]
 
 

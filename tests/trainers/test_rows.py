@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Span, StopReason, Trajectory
@@ -156,7 +156,7 @@ def test_nothing_at_all() -> None:
 
 def test_a_turn_without_tokens_is_refused() -> None:
     episode = EpisodeSpec("echo", "train", 0)
-    actor, session = ExpertPolicy().actor(episode), LocalSession(EchoEnv())
+    actor, session = SolverPolicy().actor(episode), LocalSession(EchoEnv())
     written = asyncio.run(rollout(session, actor, PromptFormat(), episode, Limits()))
     with pytest.raises(PolicyFailure, match="turn 0 of echo task 0 has no tokens"):
         collate([Group((written,))])

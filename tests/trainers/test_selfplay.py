@@ -92,7 +92,7 @@ def test_in_lockstep_the_same_is_played_twice(warm, tmp_path) -> None:
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("opponent", ["past", "random", "expert"])
+@pytest.mark.parametrize("opponent", ["past", "random", "solver"])
 def test_against_another_only_the_policys_side_is_learned_from(warm, tmp_path, opponent) -> None:
     trainer = trainer_of(warm, tmp_path, f"source.opponent={opponent}", "rollout.concurrency=5")
     batch, _, trajectories = collate(collect(trainer))

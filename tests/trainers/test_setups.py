@@ -172,7 +172,7 @@ def test_a_warm_up_without_actions_to_draw_has_no_noise():
 def test_an_override_wins_over_what_the_environment_lacks():
     echo = EnvSpec(id="echo", description="d", instructions="i", max_turns=3, splits={"train": 5, "test": 5})
     config, _ = on(echo, overrides=["sft.demonstrations=3"])
-    with pytest.raises(ConfigError, match="echo has no scripted expert"):  # asked for, so refused and not left out
+    with pytest.raises(ConfigError, match="echo has no scripted solver"):  # asked for, so refused and not left out
         check_spec(config, echo)
 
 

@@ -349,7 +349,7 @@ def test_nothing_to_draw_from_is_said(chatty, tokenizer, tmp_path) -> None:
     ("options", "says"),
     [
         ({"path": "x.jsonl", "refresh_every": 3}, "remove one of the two"),
-        ({"rounds_over_expert": 5}, "add expert = 1"),
+        ({"rounds_over_solver": 5}, "add solver = 1"),
     ],
 )
 def test_options_that_do_not_fit(options, says, chatty, tokenizer, tmp_path) -> None:
@@ -378,20 +378,20 @@ def test_what_is_wrong_is_a_sentence(overrides, says) -> None:
     assert says in str(caught.value)
 
 
-def test_an_env_without_an_expert_is_refused_at_the_start() -> None:
+def test_an_env_without_a_solver_is_refused_at_the_start() -> None:
     spec = EchoEnv.env_spec.model_copy(update={"capabilities": ()})
     config = Config.model_validate({
         "name": "x", "env": {"name": "echo"}, "credit": {"assigner": "rloo"}, "eval": {"tasks": 0},
-        "source": {"kind": "offline", "expert": 1},
+        "source": {"kind": "offline", "solver": 1},
     })  # fmt: skip
-    with pytest.raises(ConfigError, match="needs an environment with 'expert'; echo has none"):
+    with pytest.raises(ConfigError, match="needs an environment with 'solver'; echo has none"):
         check_environment(config, SimpleNamespace(spec=spec))  # type: ignore[arg-type]
     check_environment(config, SimpleNamespace(spec=EchoEnv.env_spec))  # type: ignore[arg-type]
 
 
 def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
     """One a group, on its task and seed, tokenized as a warm-up's are, and at first of ratio 1."""
-    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 3, "expert": 1})
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 3, "solver": 1})
     groups = collect(trainer)
     for group in groups:
         shown = [t for t in group.trajectories if is_demonstration(t)]
@@ -402,18 +402,18 @@ def test_demonstrations(chatty, tokenizer, tmp_path) -> None:
             assert tokenizer.decode([token for token, _, _ in ids[:-1]]) == turn.reply
             assert ids[-1][0] == tokenizer.eos_token_id
     batch, rows, trajectories = collate(groups)
-    assert batch.x["expert_M"].sum() == 3
+    assert batch.x["solver_M"].sum() == 3
     assert trainer.learner.logprobs(batch, rows) == pytest.approx(batch.logprob_A, abs=1e-4)
     everyone = rollout_metrics(trajectories)
     alone = rollout_metrics([t for t in trajectories if not is_demonstration(t)])
-    assert everyone == alone  # an expert's success is not the policy's
+    assert everyone == alone  # a solver's success is not the policy's
     assert alone["rollout/success"] < 1
     trainer.engine.shutdown()
 
 
 def test_attempts_are_cut_some_rounds_after_the_demonstration(chatty, tokenizer, tmp_path) -> None:
-    """The oracle's expert needs three turns; attempts whose replies are no actions would have four."""
-    source = {"kind": "offline", "groups": 4, "expert": 1, "rounds_over_expert": 0}
+    """The oracle's solver needs three turns; attempts whose replies are no actions would have four."""
+    source = {"kind": "offline", "groups": 4, "solver": 1, "rounds_over_solver": 0}
     trainer = trainer_of(chatty(), tokenizer, tmp_path, source, env="oracle", rollout={**ROLLOUT, "max_new_tokens": 2})
     lengths = set()
     for group in collect(trainer, 4):

@@ -203,7 +203,7 @@ def _drop(tables: dict[str, Any], paths: Sequence[str]) -> list[tuple[str, Any]]
 def _fit_warm_up(place: dict[str, Any], method: dict[str, Any], spec: EnvSpec) -> list[str]:
     """Leave out the warm-up that the environment cannot give."""
     tables = [tree["sft"] for tree in (place, method) if "sft" in tree]
-    if tables and "expert" not in spec.capabilities:
+    if tables and "solver" not in spec.capabilities:
         for tree in (place, method):
             tree.pop("sft", None)
         return [

@@ -118,7 +118,7 @@ def random_columns(rng: np.random.Generator, m: int, n: int, a: int) -> dict[str
         "valid_N": (rng.random(n) < 0.8).astype(np.float64),
         "branched_N": (rng.random(n) < 0.2).astype(np.float64),
         "success_M": (rng.random(m) < 0.5).astype(np.float64),
-        "expert_M": (rng.random(m) < 0.2).astype(np.float64),
+        "solver_M": (rng.random(m) < 0.2).astype(np.float64),
         "prox_logprob_A": -rng.random(a),
         "ref_logprob_A": -rng.random(a),
         "role_N": rng.integers(0, 2, size=n),

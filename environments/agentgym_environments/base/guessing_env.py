@@ -1,6 +1,6 @@
 """Find out which of many by asking: what `twenty_questions` and `guess_city` share.
 
-A secret name, questions whose answers follow from a table, and a few guesses. The expert asks what tells it most.
+A secret name, questions whose answers follow from a table, and a few guesses. The solver asks what tells it most.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Guessing(TurnEnv):
         progress = 1 - math.log2(max(1, len(self.left()))) / math.log2(len(self.table.names))
         return {"progress": progress, "available_actions": questions + guesses}
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         left = self.left()
         question = self.table.best_question(left)
         if question is None or self.env_spec.max_turns - self.turn <= 1:

@@ -121,7 +121,7 @@ class ShellEnv(EpisodeEnv):
         return self._box
 
     def say(self, said: Said) -> Action:
-        """An action of the expert in the environment's interface."""
+        """An action of the solver in the environment's interface."""
         return actions.as_call(said) if self.env_spec.tools else actions.as_text(said)
 
     # What the actions do.

@@ -29,7 +29,7 @@ class Game(TurnEnv):
     side: the role that is played against an opponent, 0 or 1, or "alternate" (decided by the task)."""
 
     beatable: ClassVar[tuple[str, ...]] = ()
-    """Opponents against whom `best` succeeds at 95 % of the tasks: there the environment claims an expert."""
+    """Opponents against whom `best` succeeds at 95 % of the tasks: there the environment claims a solver."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Game(TurnEnv):
         self.rules, self.opponent, self.side = rules, opponent, side
         self.choose = opponents.get(opponent)
         two = opponent == "self"
-        expert = two or opponent in self.beatable
+        solver = two or opponent in self.beatable
         changes |= {
             "actions": rules.actions,
             "reward_range": rules.reward_range,
             "max_turns": (sum(rules.moves) if two else max(rules.moves)) + (1 + two) * (PATIENCE - 1),
-            "capabilities": ("snapshot", *(["expert"] if expert else []), *(["two_player"] if two else [])),
+            "capabilities": ("snapshot", *(["solver"] if solver else []), *(["two_player"] if two else [])),
         }
         super().__init__(spec.model_copy(update=changes))
         self.state: Any = None
@@ -149,8 +149,8 @@ class Game(TurnEnv):
             told["successes"] = [self.succeeded(role) for role in (0, 1)]
         return told
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         return self.best(self.state)
 
     def save(self) -> Any:

@@ -26,14 +26,14 @@ MODULE = """
 from agentgym.protocol import TEXT, VERBS, query
 from agentgym.testing import EchoEnv
 
-VERBS["plan"] = query("plan", capability="expert", field="plan", value=TEXT)
+VERBS["plan"] = query("plan", capability="solver", field="plan", value=TEXT)
 
 
 class Planner(EchoEnv):
     env_spec = EchoEnv.env_spec.model_copy(update={"id": "planner", "inline": INLINE})
 
     def plan(self):
-        return f"say {self.expert()}" if self._turns == 0 else 7
+        return f"say {self.solver()}" if self._turns == 0 else 7
 """
 ROOT = Path(__file__).resolve().parents[3]
 

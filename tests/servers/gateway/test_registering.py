@@ -21,12 +21,12 @@ from .conftest import ECHO, children_of, env_server, eventually, gateway_process
 
 
 async def play(url: str) -> float:
-    """The reward of an expert's episode."""
+    """The reward of a solver's episode."""
     async with EnvClient(url) as client:
         session = client.session()
         step = await session.reset(options={"task": 1})
         while not (step.terminated or step.truncated):
-            step = await session.step(await session.expert())
+            step = await session.step(await session.solver())
         await session.close()
         return step.reward
 

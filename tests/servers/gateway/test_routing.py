@@ -110,7 +110,7 @@ def test_a_client_plays_many_sessions_over_both_replicas(shared):
                 session = client.session()
                 step = await session.reset(options={"task": task % 8})
                 while not (step.terminated or step.truncated):
-                    step = await session.step(await session.expert())
+                    step = await session.step(await session.solver())
                 await session.close()
                 return step.reward
 

@@ -193,16 +193,16 @@ class OptimOptions(Section):
 
 
 class SFTOptions(Section):
-    """Supervised warm-up on demonstrations: of the environment's scripted expert, or from a file."""
+    """Supervised warm-up on demonstrations: of the environment's scripted solver, or from a file."""
 
     path: str | None = None
     """JSON lines of trajectories, as an evaluation or a run writes them; those that succeeded are imitated.
 
-    None plays the expert."""
+    None plays the solver."""
     demonstrations: int = Field(default=1000, gt=0)
-    """Episodes of the expert, or at most so many of the file."""
+    """Episodes of the solver, or at most so many of the file."""
     noise: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a demonstrated action is random: an expert made imperfect on purpose."""
+    """Probability that a demonstrated action is random: a solver made imperfect on purpose."""
     lr: float = Field(default=2e-3, gt=0)
     batch: int = Field(default=32, gt=0)
     """Demonstrations a step."""

@@ -39,7 +39,7 @@ class Batch:
 
         success_M   1 where the environment called it a success       valid_N     1 where the environment executed the
         reply task_M      the task                                    role_N      whose turn, in environments of several
-        players expert_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair
+        players solver_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair
         diverges version_A   of the weights that sampled the token       progress_N  the environment's, after the turn;
         NaN: none
 

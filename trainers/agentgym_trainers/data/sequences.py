@@ -86,7 +86,7 @@ def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarr
     return {
         "success_M": np.array([t.success for t in trajectories], np.float64),
         "task_M": np.array([t.task for t in trajectories], np.int64),
-        "expert_M": np.array([is_demonstration(t) for t in trajectories], np.float64),
+        "solver_M": np.array([is_demonstration(t) for t in trajectories], np.float64),
         "valid_N": np.array(executed, np.float64),
         "role_N": np.array([turn.role for turn in turns], np.int64),
         "branched_N": np.array([turn.info.get("branched", False) for turn in turns], np.float64),
@@ -95,8 +95,8 @@ def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarr
 
 
 def is_demonstration(trajectory: Trajectory) -> bool:
-    """Whether an expert acted, not the policy."""
-    return bool(trajectory.turns) and bool(trajectory.turns[0].info.get("expert"))
+    """Whether a solver acted, not the policy."""
+    return bool(trajectory.turns) and bool(trajectory.turns[0].info.get("solver"))
 
 
 def rows_of(trajectory: Trajectory, index: int, first_token: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Supervised warm-up: imitate the environment's scripted expert, made imperfect on purpose, or the episodes of a
+"""Supervised warm-up: imitate the environment's scripted solver, made imperfect on purpose, or the episodes of a
 file."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory, read_jsonl
 from agentgym.spec import EnvSpec
@@ -21,17 +21,17 @@ from agentgym_trainers.losses import token_weights
 
 
 async def demonstrate(runner: Runner, spec: EnvSpec, split: str, options: SFTOptions, seed: int) -> list[Trajectory]:
-    """Demonstrations: the file's, or episodes of the noisy expert on the split's tasks, over and over.
+    """Demonstrations: the file's, or episodes of the noisy solver on the split's tasks, over and over.
 
     Raises ConfigError where there is neither, and CheckpointError where a line of the file is not a trajectory.
     """
     if options.path is not None:
         return read_demonstrations(Path(options.path), options.demonstrations)
-    if "expert" not in spec.capabilities:
-        raise ConfigError(f"{spec.id} has no scripted expert to imitate: set sft=, and start from a trained model")
+    if "solver" not in spec.capabilities:
+        raise ConfigError(f"{spec.id} has no scripted solver to imitate: set sft=, and start from a trained model")
     tasks = spec.splits[split]
     episodes = [EpisodeSpec(spec.id, split, i % tasks, seed, i // tasks) for i in range(options.demonstrations)]
-    return await runner.run(ExpertPolicy(options.noise, seed), episodes)
+    return await runner.run(SolverPolicy(options.noise, seed), episodes)
 
 
 def read_demonstrations(path: Path, count: int) -> list[Trajectory]:

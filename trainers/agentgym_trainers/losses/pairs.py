@@ -36,7 +36,7 @@ def dpo(
     """−w log σ(β [Σ lr(τ⁺) − Σ lr(τ⁻)]), lr = ℓ − ℓ_ref over action tokens, for each pair of better and worse attempts.
 
     Rafailov et al. 2023 (2305.18290) on trajectories; Song et al. 2024 (ETO, 2403.02502), where τ⁺ is mostly the
-    expert's. `pairs`, `gap` and `weigh` as in `preference_pairs`, `pair_weights`. `score` "turn_mean" divides the sum
+    solver's. `pairs`, `gap` and `weigh` as in `preference_pairs`, `pair_weights`. `score` "turn_mean" divides the sum
     by the trajectory's turns, "token_mean" by its tokens: long attempts then have no louder say. `sft` adds that much
     of −mean ℓ(τ⁺), against both falling together.
     Population: mean over the batch's pairs, whatever their weights. The reducer and the advantage have no part in it.

@@ -77,18 +77,18 @@ def _check_warm_up(config: Config, spec: EnvSpec) -> None:
             raise ConfigError(f"sft.path: there is no file {options.path}")
         if options.noise:
             raise ConfigError(
-                "sft.noise makes the scripted expert imperfect, and sft.path has no expert: set sft.noise=0"
+                "sft.noise makes the scripted solver imperfect, and sft.path has no solver: set sft.noise=0"
             )
         return
-    if "expert" not in spec.capabilities:
+    if "solver" not in spec.capabilities:
         raise ConfigError(
-            f"{spec.id} has no scripted expert for the warm-up [sft] to imitate: set "
+            f"{spec.id} has no scripted solver for the warm-up [sft] to imitate: set "
             "sft.path=FILE of demonstrations, or sft= to train without a warm-up, best with model.path=FOLDER of a "
             "trained model"
         )
     if options.noise and not lists_actions(spec):
         raise ConfigError(
-            f"sft.noise = {options.noise:g} replaces the expert's actions by random ones, and {spec.id} lists no "
+            f"sft.noise = {options.noise:g} replaces the solver's actions by random ones, and {spec.id} lists no "
             "actions to draw from: set sft.noise=0"
         )
 

@@ -82,9 +82,9 @@ class AlfWorld(EngineEnv):
     def describe(self) -> dict[str, Any]:
         return {"available_actions": [] if self.over else self._possible()}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The next step of the planner's plan."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         if not self._plan:
             with self.alone:
                 plan = self.planner._pddl_state.replan(self.planner._entity_infos)

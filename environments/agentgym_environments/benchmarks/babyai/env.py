@@ -1,4 +1,4 @@
-"""BabyAI of MiniGrid: the mission and what is seen, in words; the expert is BabyAI's own bot."""
+"""BabyAI of MiniGrid: the mission and what is seen, in words; the solver is BabyAI's own bot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 """MiniGrid's actions 0 to 5; the last, "done", does nothing in BabyAI."""
 
 
-NO_EXPERT = {
+NO_SOLVER = {
     "KeyInBox", "OpenDoorsOrderN2Debug", "PutNextS5N2Carrying", "PutNextS6N3Carrying", "PutNextS7N4Carrying",
     "UnlockToUnlock",
 }  # fmt: skip
@@ -34,8 +34,8 @@ class BabyAI(EngineEnv):
         names = {name.removeprefix("BabyAI-").rpartition("-")[0]: name for name in found}
         if level not in names:
             raise ConfigError(f"babyai has no level {level!r}; it has {', '.join(sorted(names))}")
-        if level in NO_EXPERT:
-            keep = tuple(name for name in self.env_spec.capabilities if name != "expert")
+        if level in NO_SOLVER:
+            keep = tuple(name for name in self.env_spec.capabilities if name != "solver")
             self.env_spec = self.env_spec.model_copy(update={"capabilities": keep})
         self.level = level
         self.inner: Any = gymnasium.make(names[level], disable_env_checker=True).unwrapped
@@ -80,11 +80,11 @@ class BabyAI(EngineEnv):
         whole = f"{you} {_cell(-1, inner.carrying)} {_progress(inner.instrs)} {inner.width} {' '.join(cells)}"
         return f"{inner.mission}: {hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """BabyAI's bot."""
-        self.require_episode("expert")
-        if self.level in NO_EXPERT:
-            return super().expert()  # type: ignore[return-value]
+        self.require_episode("solver")
+        if self.level in NO_SOLVER:
+            return super().solver()  # type: ignore[return-value]
         turn = len(self._taken)
         if self._advice is None or self._advice[0] != turn or self._bot is None:
             self._advice = (turn, self._ask())

@@ -15,7 +15,7 @@ from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible,
 from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.benchmarks.miniwob.elements import Elements
 from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, Seen, folder
-from agentgym_environments.benchmarks.miniwob.solver import EXPERTS, solve
+from agentgym_environments.benchmarks.miniwob.solver import SOLVERS, solve
 from agentgym_environments.benchmarks.miniwob.tasks import RELOAD, pages_of, tasks_of
 
 PASSED = 0.9
@@ -83,9 +83,9 @@ class MiniWob(EpisodeEnv):
         for action in taken:
             self._act(action)
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The next action of the page's scripted solver. Raises BadRequest on a page that has none."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         return solve(self._task[0], self._seen.task, Elements(self._seen.tree, self._taken))
 
     def close(self) -> None:
@@ -160,8 +160,8 @@ def _told(
 ) -> EnvSpec:
     """Return what the environment says of itself with these arguments."""
     image = observation == "screenshot"
-    solved = set(pages) <= set(EXPERTS) and pace_ms == 1000
-    capabilities = ["snapshot", *(["expert"] if solved else []), *(["image"] if image else [])]
+    solved = set(pages) <= set(SOLVERS) and pace_ms == 1000
+    capabilities = ["snapshot", *(["solver"] if solved else []), *(["image"] if image else [])]
     first, _, rest = spec.instructions.partition("\n")
     update: dict[str, Any] = {
         "instructions": f"{READING.get(observation, first)}\n{rest}",

@@ -10,7 +10,7 @@ from agentgym_environments.benchmarks.miniwob.solvers import choose, drag, inbox
 
 Solver = Callable[[str, Elements], str]
 
-EXPERTS: dict[str, Solver] = {
+SOLVERS: dict[str, Solver] = {
     "ascending-numbers": choose.ascending,
     "book-flight": inbox.flight,
     "book-flight-nodelay": inbox.flight,
@@ -121,9 +121,9 @@ EXPERTS: dict[str, Solver] = {
 
 def solve(page: str, task: str, seen: Elements) -> str:
     """The next action on a page. Raises BadRequest where there is no solver."""
-    if page not in EXPERTS:
-        raise BadRequest(f"miniwob has no expert for {page}; it has one for {len(EXPERTS)} pages")
+    if page not in SOLVERS:
+        raise BadRequest(f"miniwob has no solver for {page}; it has one for {len(SOLVERS)} pages")
     try:
-        return EXPERTS[page](task, seen)
+        return SOLVERS[page](task, seen)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError):
         return "wait"  # the page looks like nothing that the solver knows: something went wrong before

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from agentgym.errors import ConfigError
-from agentgym_environments.benchmarks.miniwob.solver import EXPERTS
+from agentgym_environments.benchmarks.miniwob.solver import SOLVERS
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,7 +39,7 @@ def seeds() -> dict[str, dict[str, list[int]]]:
 
 def pages_of(group: str) -> list[str]:
     """The pages of a group. Raises ConfigError for one that does not exist."""
-    groups = {"easy": EASY, "solved": EXPERTS, "all": seeds()}
+    groups = {"easy": EASY, "solved": SOLVERS, "all": seeds()}
     if group not in groups:
         raise ConfigError(f"miniwob has no group {group!r} of pages; it has {', '.join(groups)}")
     return sorted(groups[group])

@@ -64,7 +64,7 @@ class NetHack(EngineEnv):
         if self._known:
             changes: dict[str, Any] = {"splits": {split: len(draws) for split, draws in self._known.items()}}
         else:
-            changes = {"capabilities": tuple(name for name in spec.capabilities if name != "expert")}
+            changes = {"capabilities": tuple(name for name in spec.capabilities if name != "solver")}
         super().__init__(spec.model_copy(update=changes))
         nle: Any = package("nle.env.base", "nle")
         if task not in TASKS:
@@ -129,11 +129,11 @@ class NetHack(EngineEnv):
     def describe(self) -> dict[str, Any]:
         return {"progress": self._best}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """Explores until a staircase is seen, and walks there."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         if not self._known:
-            return super().expert()  # type: ignore[return-value]
+            return super().solver()  # type: ignore[return-value]
         return self._explorer.next(self.seen)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.engine_env import EngineEnv, require_flag
 from agentgym_environments.base.text_env import Outcome
-from agentgym_environments.benchmarks.reasoning_gym.tasks import NO_EXPERT, UNSTEADY, question, require
+from agentgym_environments.benchmarks.reasoning_gym.tasks import NO_SOLVER, UNSTEADY, question, require
 
 RIGHT = 0.999
 """Verifiers compute in floats: from here on an answer is right."""
@@ -32,8 +32,8 @@ class ReasoningGym(EngineEnv):
         partial: bool = False,
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
-        if dataset in NO_EXPERT:
-            spec = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "expert")})
+        if dataset in NO_SOLVER:
+            spec = spec.model_copy(update={"capabilities": tuple(c for c in spec.capabilities if c != "solver")})
         if dataset in UNSTEADY:
             notes = f"{dataset}: another process has other questions, unless PYTHONHASHSEED is the same. {spec.notes}"
             spec = spec.model_copy(update={"deterministic": False, "notes": notes})
@@ -69,11 +69,11 @@ class ReasoningGym(EngineEnv):
         """`progress` is the verifier's score."""
         return {"progress": self.score}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The stored answer."""
-        self.require_episode("expert")
-        if self.dataset in NO_EXPERT:
-            return super().expert()  # type: ignore[return-value]
+        self.require_episode("solver")
+        if self.dataset in NO_SOLVER:
+            return super().solver()  # type: ignore[return-value]
         return self._entry["answer"]
 
     def _judge(self, answer: str) -> float:

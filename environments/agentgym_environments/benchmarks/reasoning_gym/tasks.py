@@ -17,7 +17,7 @@ LEFT_OUT = {
     "puzzle24": "its verifier accepts the solution of any other question",
 }
 
-NO_EXPERT = frozenset({"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
+NO_SOLVER = frozenset({"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"})
 """Their verifiers do not accept the answer that is stored (most store none)."""
 
 UNSTEADY = frozenset(

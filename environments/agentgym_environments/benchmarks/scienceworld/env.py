@@ -102,9 +102,9 @@ class ScienceWorld(EngineEnv):
             found["available_actions"] = self._possible
         return found
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The engine's own solution, from its first action that has not been taken yet."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         return self.plan[self._followed] if self._followed < len(self.plan) else "look around"
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from agentgym_environments.base.engine_env import EngineEnv, require_flag, requi
 from agentgym_environments.base.text_env import Outcome, split_of, task_random
 from agentgym_environments.benchmarks.textarena.engine import chance, make
 from agentgym_environments.benchmarks.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE
-from agentgym_environments.benchmarks.textarena.solver import EXPERTS
+from agentgym_environments.benchmarks.textarena.solver import SOLVERS
 
 
 class TextArena(EngineEnv):
@@ -36,7 +36,7 @@ class TextArena(EngineEnv):
         require_whole("textarena", "turns", turns, 1)
         self.game, self.partial = game, partial
         self.inner: Any = make(game)
-        self._solver = EXPERTS.get(game)
+        self._solver = SOLVERS.get(game)
         self._single, self._alike = game.startswith(SINGLE), game.startswith(ALIKE)
         self._chance: list[Any] = [random.Random(0).getstate()]
         self._seed, self._text, self._score = 0, "", 0.0
@@ -46,7 +46,7 @@ class TextArena(EngineEnv):
         if self._single:
             changes["splits"] = {"train": 1}
         if self._solver is None:
-            changes["capabilities"] = tuple(name for name in spec.capabilities if name != "expert")
+            changes["capabilities"] = tuple(name for name in spec.capabilities if name != "solver")
         super().__init__(spec.model_copy(update=changes))
 
     def open(self, split: str, task: int) -> None:
@@ -89,9 +89,9 @@ class TextArena(EngineEnv):
     def describe(self) -> dict[str, Any]:
         return {"progress": self._score}
 
-    def expert(self) -> str:
-        self.require_episode("expert")
-        return self._solver(self.inner) if self._solver else super().expert()  # type: ignore[return-value]
+    def solver(self) -> str:
+        self.require_episode("solver")
+        return self._solver(self.inner) if self._solver else super().solver()  # type: ignore[return-value]
 
     def _split(self) -> str:
         """The split that the present opening belongs to."""

@@ -83,7 +83,7 @@ def _first(start: Any, done: Callable[[Any], bool], moves: Callable[[Any], list[
     return "up"
 
 
-EXPERTS: dict[str, Callable[[Any], str]] = {
+SOLVERS: dict[str, Callable[[Any], str]] = {
     "FrozenLake-v0": frozen_lake,
     "FrozenLake-v0-hardcore": frozen_lake,
     "FrozenLake-v0-random": frozen_lake,

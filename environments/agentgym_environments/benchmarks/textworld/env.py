@@ -85,9 +85,9 @@ class TextWorld(EngineEnv):
         share = min(1.0, max(0.0, (self.state.score or 0) / (self.state.max_score or 1)))
         return {"progress": share, "available_actions": [] if self.over else list(self._lowered())}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The engine's own plan from here; `look` when the game can no longer be won."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         plan = self.state.policy_commands
         return plan[0] if plan else "look"
 

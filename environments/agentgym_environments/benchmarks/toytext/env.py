@@ -95,12 +95,12 @@ class ToyText(TurnEnv):
         doing = [a for a, outcomes in table[here].items() if any(o[1] != here or o[3] for o in outcomes)]
         return {"available_actions": [words[action] for action in doing]}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """Value iteration on the environment's table."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         inner: Any = self.inner.unwrapped
         if not hasattr(inner, "P"):
-            return super().expert()  # type: ignore[return-value]
+            return super().solver()  # type: ignore[return-value]
         if self._policy is None:
             self._policy = best_actions(inner.P)
         return self.env_spec.actions[self._policy[inner.s]]

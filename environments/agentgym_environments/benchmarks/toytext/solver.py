@@ -1,4 +1,4 @@
-"""The expert of tabular environments: value iteration over their transition table."""
+"""The solver of tabular environments: value iteration over their transition table."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Corridor:
         done = (bool(state.taken) + state.place + (state.opened and state.taken == state.door)) / self.needed
         return {"progress": done, "available_actions": [] if state.opened else doing}
 
-    def expert(self, state: CorridorState) -> str:
+    def solver(self, state: CorridorState) -> str:
         if not state.taken:
             return f"take {state.door}"
         return "open" if state.place == self.length else f"go {state.bends[state.place]}"

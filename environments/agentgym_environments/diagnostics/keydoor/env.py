@@ -64,9 +64,9 @@ class KeyDoor(TurnEnv):
     def describe(self) -> dict[str, Any]:
         return self.rules.describe(self.state)
 
-    def expert(self) -> str:
-        self.require_episode("expert")
-        return self.rules.expert(self.state)
+    def solver(self) -> str:
+        self.require_episode("solver")
+        return self.rules.solver(self.state)
 
     def save(self) -> Any:
         return self.rules.save(self.state)

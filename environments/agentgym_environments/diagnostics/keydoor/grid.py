@@ -75,7 +75,7 @@ class Grid:
         left = 0 if state.opened else self._left(state)
         return {"progress": 1 - left / self.needed, "available_actions": [] if state.opened else doing}
 
-    def expert(self, state: GridState) -> str:
+    def solver(self, state: GridState) -> str:
         target = state.door if state.key is None else state.key
         if state.agent == target:
             return "open" if state.key is None else "take"

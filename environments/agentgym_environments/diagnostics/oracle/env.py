@@ -79,9 +79,9 @@ class Oracle(TurnEnv):
     def describe(self) -> dict[str, Any]:
         return {"available_actions": list(ACTIONS.get(self.room, ()))}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The first word is never worse than the second."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         return ACTIONS[self.room][0]
 
     def save(self) -> Any:

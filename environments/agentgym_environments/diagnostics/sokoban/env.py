@@ -48,9 +48,9 @@ class Sokoban(TurnEnv):
         placed = len(self.level.boxes & self.level.goals)
         return {"progress": placed / len(self.level.goals), "available_actions": doing}
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The next move of a shortest solution; "up" when the level can no longer be solved."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         if self.level not in self._plan:
             self._plan, here = {}, self.level
             for way in solve(self.level) or ["up"]:

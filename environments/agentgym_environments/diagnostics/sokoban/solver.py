@@ -1,4 +1,4 @@
-"""The expert: A* over moves, with squares from which no box ever reaches a goal left out."""
+"""The solver: A* over moves, with squares from which no box ever reaches a goal left out."""
 
 from __future__ import annotations
 

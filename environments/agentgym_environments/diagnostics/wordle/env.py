@@ -67,8 +67,8 @@ class Wordle(TurnEnv):
         """`progress` is the greatest share of letters that one guess has put in their place."""
         return {"progress": max((marks.count("G") for _, marks in self.history()), default=0) / len(self.answer)}
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         return best_guess(self.answers, self.history(), self.env_spec.max_turns - self.turn)
 
     def save(self) -> Any:

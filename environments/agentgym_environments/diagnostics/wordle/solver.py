@@ -1,4 +1,4 @@
-"""The expert: of the words that fit everything seen, or that split those best, the one that tells most."""
+"""The solver: of the words that fit everything seen, or that split those best, the one that tells most."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ChessEnv(TurnEnv):
     """The agent plays one side, the engine the other. A subclass begins with `self.open(fen, colour)`.
 
     nodes: what the engine may search for each of its moves. slips: the probability of any legal move instead.
-    strong: the nodes of the expert. engine: a program that speaks UCI.
+    strong: the nodes of the solver. engine: a program that speaks UCI.
     """
 
     def __init__(self, spec: EnvSpec, *, nodes: int, slips: float, strong: int, engine: str) -> None:
@@ -108,9 +108,9 @@ class ChessEnv(TurnEnv):
     def progress(self) -> float:
         raise NotImplementedError
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The engine's own move, with more nodes."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         return self._search(self.strong)
 
     def save(self) -> Any:

@@ -163,8 +163,8 @@ class CarDealer(TurnEnv):
             doing += [f"offer {car.name} {int(car.cost + step * number)}" for number in range(5)]
         return {"available_actions": doing + ["accept"] * (self.counter is not None)}
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         deal = self.deal
         limits = []
         for name, _ in self.refused:

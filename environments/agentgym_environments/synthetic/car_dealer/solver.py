@@ -1,4 +1,4 @@
-"""The expert: it asks, works out what she would pay, offers a little more once, and reads her answer.
+"""The solver: it asks, works out what she would pay, offers a little more once, and reads her answer.
 
 It knows what was said and how buyers of each manner behave, which the README tells; never what is hidden.
 """

@@ -90,8 +90,8 @@ class Gui(EpisodeEnv):
         refusal = f"{act}\n" if isinstance(act, str) else ""
         return self.observe(refusal), float(self.success), terminated, truncated, info
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         return next_action(SolverInput(self.task, self.elements, self.files, self._history))
 
     def close(self) -> None:

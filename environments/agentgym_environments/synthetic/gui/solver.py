@@ -1,4 +1,4 @@
-"""The scripted expert: from what shows and what is on the disk, the next action. It says what an agent may say.
+"""The scripted solver: from what shows and what is on the disk, the next action. It says what an agent may say.
 
 It is a policy, not a script: whatever was done before, it goes on from what it sees. What nothing shows (that all is
 marked in another window, what was copied) it takes from the actions so far.
@@ -20,7 +20,7 @@ DIALOGS = {"rename": "Rename File", "mkdir": "Creating New Folder", "touch": "Cr
 
 @dataclass
 class SolverInput:
-    """Input of the expert."""
+    """Input of the solver."""
 
     task: GuiTask
     elements: list[Element]

@@ -13,7 +13,7 @@ Tree = dict[str, str | None]
 
 @dataclass(frozen=True)
 class Operation:
-    """A change of the file tree, for the expert: mkdir, touch, rename, delete, move, copy, edit."""
+    """A change of the file tree, for the solver: mkdir, touch, rename, delete, move, copy, edit."""
 
     verb: str
     path: str
@@ -35,7 +35,7 @@ class GuiTask:
     """Text that the calculator must show."""
     plan: tuple[Operation, ...] = ()
     keys: str = ""
-    """Keys that the expert presses on the calculator."""
+    """Keys that the solver presses on the calculator."""
 
     @property
     def content(self) -> str:

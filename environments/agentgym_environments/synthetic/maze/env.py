@@ -33,7 +33,7 @@ class Maze(TurnEnv):
         self.plan: Plan
         self.here: Cell
         self.seen: set[Cell] = set()
-        """Cells that were visited: all that the expert knows where the map is not shown."""
+        """Cells that were visited: all that the solver knows where the map is not shown."""
 
     def begin(self, split: str, task: int) -> None:
         self.task = (split, task)
@@ -75,9 +75,9 @@ class Maze(TurnEnv):
             "available_actions": doing,
         }
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """Return the next step: with the map of a shortest way; without it of an explorer who knows what was seen."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         if self.view != "map":
             return f"go {explore(self.plan, self.seen, self.here, self.view == 'compass') or 'north'}"
         steps = self.plan.to_exit

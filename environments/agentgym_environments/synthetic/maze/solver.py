@@ -1,4 +1,4 @@
-"""The expert where the walls are not shown: it walks to the nearest cell that it does not know."""
+"""The solver where the walls are not shown: it walks to the nearest cell that it does not know."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class NavigationState:
     """None: carried."""
     open: frozenset[Spot]
     seen: frozenset[str]
-    """Rooms that were visited; only the expert reads it."""
+    """Rooms that were visited; only the solver reads it."""
 
     @property
     def carried(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The expert: it knows the rooms it has been in and what it has opened, and looks for the rest."""
+"""The solver: it knows the rooms it has been in and what it has opened, and looks for the rest."""
 
 from __future__ import annotations
 

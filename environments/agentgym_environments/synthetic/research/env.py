@@ -84,9 +84,9 @@ class Research(ShellEnv):
     def subject(self) -> str:
         return self.task.kind
 
-    def expert(self) -> Action:
+    def solver(self) -> Action:
         """Looks at the baseline's score and program, writes the reference in its place, submits."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         found, wanted = self.box.read("solve.py"), self.task.reference_program().rstrip()
         said: Said = Submit()
         if self.turn == 0:

@@ -267,8 +267,8 @@ class Search(TurnEnv):
         state["known"] = sorted(self.known)
         return hashlib.sha1(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
-    def expert(self) -> str:
-        self.require_episode("expert")
+    def solver(self) -> str:
+        self.require_episode("solver")
         return solver.next_action(self.chain, self._step(), self.view, self.known)
 
     def hint(self) -> str:

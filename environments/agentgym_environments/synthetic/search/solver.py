@@ -1,4 +1,4 @@
-"""The expert: it searches by names that it has read, opens what the answer rests on, and looks for the fact."""
+"""The solver: it searches by names that it has read, opens what the answer rests on, and looks for the fact."""
 
 from __future__ import annotations
 

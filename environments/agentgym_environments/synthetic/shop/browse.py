@@ -96,9 +96,9 @@ class ShopBrowser(EpisodeEnv):
         for action in taken:
             self._act(action)
 
-    def expert(self) -> str:
+    def solver(self) -> str:
         """The text environment's next move, by the page's fields, links and buttons."""
-        goal, state = self._moving("expert")
+        goal, state = self._moving("solver")
         here = elements(self.tree)
         if state.page == "product":
             fields = {one.name: one.value for one in here if one.role == "combobox"}

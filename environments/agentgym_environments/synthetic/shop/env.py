@@ -59,8 +59,8 @@ class Shop(TurnEnv):
         offered = [] if self.over else offers(view(self.state, self.goal), self.goal)
         return {"progress": score(self.goal, self.state), "available_actions": offered}
 
-    def expert(self) -> str:
-        self.require_running("expert")
+    def solver(self) -> str:
+        self.require_running("solver")
         return say(next_move(self.goal, self.state).event, view(self.state, self.goal))
 
     def hint(self) -> str:

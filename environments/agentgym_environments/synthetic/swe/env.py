@@ -58,9 +58,9 @@ class Swe(ShellEnv):
 
     # Help.
 
-    def expert(self) -> Action:
+    def solver(self) -> Action:
         """Looks at the place, puts back each line that is not as it was, submits."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         first = self.task.edits[0]
         if self.turn == 0:
             said: Said = View(first.path, max(1, first.line - 10), first.line + 10)

@@ -60,7 +60,7 @@ class JobEnv(TurnEnv):
         raise NotImplementedError
 
     def farewell(self) -> Action:
-        """The expert's last call."""
+        """The solver's last call."""
         raise NotImplementedError
 
     def extra(self) -> Any:
@@ -132,11 +132,11 @@ class JobEnv(TurnEnv):
     def key(self) -> str:
         return digest(self.opening, self.found, self.done, self.beside())
 
-    # The expert.
+    # The solver.
 
-    def expert(self) -> Action:
+    def solver(self) -> Action:
         """The next call of the plan whose changes are not made yet, then the end."""
-        self.require_episode("expert")
+        self.require_episode("solver")
         step = self.next_step()
         return self.farewell() if step is None else {"name": step.name, "arguments": step.arguments}
 

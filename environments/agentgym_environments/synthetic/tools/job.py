@@ -13,7 +13,7 @@ from agentgym_environments.synthetic.tools.life import Life, Row
 
 
 class PlannedStep(NamedTuple):
-    """A call of the expert's plan."""
+    """A call of the solver's plan."""
 
     name: str
     arguments: dict[str, Any]
@@ -29,7 +29,7 @@ class Job:
     answer: Says | None = None
     """Content that the answer must have, where the job is a question."""
     answer_text: str = ""
-    """Answer of the expert."""
+    """Answer of the solver."""
 
     def read(self, name: str, /, **arguments: Any) -> None:
         """A call of the plan that meets no goal."""

@@ -68,7 +68,7 @@ def text(cls: type[Tools | Dialogue], instructions: str, own: dict[str, Any], va
         "splits": {"train": 10000, "validation": 1000, "test": 1000},
         "reward_range": [0.0, 1.0],
         "info_keys": ["success", "valid_action", "state_key", "progress", "available_actions"],
-        "capabilities": ["snapshot", "expert", "hint"],
+        "capabilities": ["snapshot", "solver", "hint"],
         "inline": True,
     }
     lines = list(pairs(own | fields))

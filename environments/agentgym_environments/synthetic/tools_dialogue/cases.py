@@ -42,7 +42,7 @@ ASK = {
     "exchange": "which item is it, and which colour shall it be?",
     "address": "which new address is it?",
 }
-"""Questions of the expert for the details of a wish."""
+"""Questions of the solver for the details of a wish."""
 
 Row = dict[str, Any]
 
@@ -130,9 +130,9 @@ class Draft:
     looks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Calls that look things up before."""
     propose: str = ""
-    """Question of the expert; "" where nothing is to be agreed to."""
+    """Question of the solver; "" where nothing is to be agreed to."""
     say: str = ""
-    """Message of the expert otherwise: an answer, or why not."""
+    """Message of the solver otherwise: an answer, or why not."""
     must_say: list[Says] = field(default_factory=list)
 
 

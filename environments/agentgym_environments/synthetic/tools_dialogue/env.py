@@ -79,7 +79,7 @@ class Dialogue(JobEnv):
         if user != "scripted":
             self._model = OpenAIPolicy(user, model, api_key, timeout_s=timeout_s, retries=retries)
             why = f"The customer is played by the model {model or 'of'} {user}, which may answer differently each time."
-            can = tuple(one for one in spec.capabilities if one != "expert")  # its conversation is with the script
+            can = tuple(one for one in spec.capabilities if one != "solver")  # its conversation is with the script
             deadline_s = (retries + 2) * timeout_s
             told = {"inline": False, "deterministic": False, "notes": why, "step_deadline_s": deadline_s}
             spec = spec.model_copy(update={**told, "capabilities": can})

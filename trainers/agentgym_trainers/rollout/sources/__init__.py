@@ -22,7 +22,7 @@ SOURCES = Registry(
         "offline": SourceKind(
             OfflineOptions,
             OfflineSource,
-            lambda options: frozenset({"expert"} if options.expert else ()),
+            lambda options: frozenset({"solver"} if options.solver else ()),
             check=check_file,
         ),
         "branched": SourceKind(BranchedOptions, BranchedSource, provides=frozenset({"branched_N"})),
@@ -35,7 +35,7 @@ SOURCES = Registry(
         "selfplay": SourceKind(
             SelfPlayOptions,
             SelfPlaySource,
-            lambda options: frozenset({"two_player"} | ({"expert"} if options.opponent == "expert" else set())),
+            lambda options: frozenset({"two_player"} | ({"solver"} if options.opponent == "solver" else set())),
             players=2,
             not_in_lockstep=lambda options: (
                 'episodes wait for their opponent with source.opponent = "past"' if options.opponent == "past" else ""

@@ -80,7 +80,7 @@ class SourceKind(ClassPart):
     """A kind of source: a table [source] with this `kind`. build: (options) -> Source."""
 
     needs: Callable[[Any], frozenset[str]] = no_needs
-    """Capabilities that the environment must have ("expert", "two_player"), by the options."""
+    """Capabilities that the environment must have ("solver", "two_player"), by the options."""
     provides: frozenset[str] = frozenset()
     """Columns that only its episodes have."""
     players: int = 1

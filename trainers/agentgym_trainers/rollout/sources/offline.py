@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from agentgym.errors import ConfigError
-from agentgym.rollouts.policy import EpisodeSpec, ExpertPolicy
+from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
 from agentgym.rollouts.trajectory import Branch, Group, StopReason, Trajectory, read_jsonl, write_jsonl
 from agentgym_trainers.config.registry import KindOptions
 from agentgym_trainers.data.sequences import collate, is_demonstration
@@ -40,17 +40,17 @@ class OfflineOptions(KindOptions):
     """Tasks of a set that is played; each has rollout.group_size attempts."""
     refresh_every: int | None = Field(default=None, gt=0)
     """Steps after which the present policy plays another set."""
-    expert: int = Field(default=0, ge=0)
-    """Demonstrations by the environment's expert that are added to each group."""
-    rounds_over_expert: int | None = Field(default=None, ge=0)
+    solver: int = Field(default=0, ge=0)
+    """Demonstrations by the environment's solver that are added to each group."""
+    rounds_over_solver: int | None = Field(default=None, ge=0)
     """Attempts are cut after so many turns more than the demonstration has."""
 
     @model_validator(mode="after")
     def _fits(self) -> OfflineOptions:
         if self.path is not None and self.refresh_every is not None:
             raise ValueError("path and refresh_every: a file's episodes are not played again; remove one of the two")
-        if self.rounds_over_expert is not None and not self.expert:
-            raise ValueError("rounds_over_expert counts from the demonstration's turns: add expert = 1")
+        if self.rounds_over_solver is not None and not self.solver:
+            raise ValueError("rounds_over_solver counts from the demonstration's turns: add solver = 1")
         return self
 
 
@@ -102,10 +102,10 @@ class OfflineSource(Source):
     async def _complete(self, trainer: Collector, found: Iterable[Group]) -> list[Group]:
         """The groups without failures, every episode with tokens, and with their demonstrations."""
         groups = [group.without_failures() for group in found]
-        if self.options.expert:
-            groups = await demonstrated(trainer, groups, self.options.expert)
-        if self.options.rounds_over_expert is not None:
-            groups = [shortened(group, self.options.rounds_over_expert) for group in groups]
+        if self.options.solver:
+            groups = await demonstrated(trainer, groups, self.options.solver)
+        if self.options.rounds_over_solver is not None:
+            groups = [shortened(group, self.options.rounds_over_solver) for group in groups]
         return [Group(tuple(with_tokens(trainer, t) for t in group.trajectories)) for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,21 +116,21 @@ class OfflineSource(Source):
 
 
 async def demonstrated(trainer: Collector, groups: Sequence[Group], count: int) -> list[Group]:
-    """The groups, each with `count` episodes of the environment's expert on the same task and seed: info["expert"]."""
+    """The groups, each with `count` episodes of the environment's solver on the same task and seed: info["solver"]."""
     played = [group for group in groups if group.trajectories]
     episodes = []
     for group in played:
         first = group.trajectories[0]
         attempts = range(len(group.trajectories), len(group.trajectories) + count)
         episodes += [EpisodeSpec(first.env, first.split, first.task, first.seed, attempt) for attempt in attempts]
-    shown = await trainer.runner.run(ExpertPolicy(seed=trainer.config.run.seed), episodes)
+    shown = await trainer.runner.run(SolverPolicy(seed=trainer.config.run.seed), episodes)
     added = [Group(tuple(shown[i : i + count])).without_failures() for i in range(0, len(shown), count)]
     return [Group((*a.trajectories, *map(_marked, b.trajectories))) for a, b in zip(played, added, strict=True)]
 
 
 def _marked(trajectory: Trajectory) -> Trajectory:
     first, *rest = trajectory.turns
-    return replace(trajectory, turns=(replace(first, info={**first.info, "expert": True}), *rest))
+    return replace(trajectory, turns=(replace(first, info={**first.info, "solver": True}), *rest))
 
 
 def shortened(group: Group, rounds: int) -> Group:

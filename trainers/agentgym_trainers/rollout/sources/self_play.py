@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentgym.errors import EnvironmentFailure
-from agentgym.rollouts.policy import Actor, EpisodeSpec, ExpertPolicy, Policy, RandomPolicy
+from agentgym.rollouts.policy import Actor, EpisodeSpec, SolverPolicy, Policy, RandomPolicy
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.rollouts.two_player import match
@@ -33,11 +33,11 @@ from agentgym_trainers.rollout.sources.base import Collector, Source
 
 
 class SelfPlayOptions(KindOptions):
-    """The policy plays both roles of a two-player environment, or one of them against a past self, the expert or
+    """The policy plays both roles of a two-player environment, or one of them against a past self, the solver or
     chance."""
 
     kind: Literal["selfplay"] = "selfplay"
-    opponent: Literal["self", "past", "random", "expert"] = "self"
+    opponent: Literal["self", "past", "random", "solver"] = "self"
     """Who plays the other role. Of "self" both sides are learned from."""
     refresh_every: int = Field(default=10, gt=0)
     """Steps after which the past self is the present one again."""
@@ -79,8 +79,8 @@ class SelfPlaySource(Source):
         seed = trainer.config.run.seed
         if self.options.opponent == "random":
             return RandomPolicy(seed)
-        if self.options.opponent == "expert":
-            return ExpertPolicy(seed=seed)
+        if self.options.opponent == "solver":
+            return SolverPolicy(seed=seed)
         model = trainer.learner.model
         due = trainer.step // self.options.refresh_every
         if due != self.round:
