@@ -36,7 +36,7 @@ from agentgym.evaluation.suite import load_suite
 from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.registry import get_spec, make, register, register_with_gymnasium
 from agentgym.rollouts.openai_policy import OpenAIPolicy
-from agentgym.rollouts.policy import Actor, EpisodeSpec, SolverPolicy, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy
+from agentgym.rollouts.policy import Actor, EpisodeSpec, HumanPolicy, Policy, RandomPolicy, ScriptedPolicy, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner, rollout
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, Turn
@@ -64,7 +64,6 @@ __all__ = [
     "EpisodeLost",
     "EpisodeRefused",
     "EpisodeSpec",
-    "SolverPolicy",
     "Group",
     "GuardTripped",
     "GymnasiumEnv",
@@ -87,6 +86,7 @@ __all__ = [
     "ScriptedPolicy",
     "Session",
     "SessionBusy",
+    "SolverPolicy",
     "Step",
     "StopReason",
     "ToolSpec",

@@ -136,7 +136,7 @@ class Peer:
         print("go", file=self.process.stdin, flush=True)
 
 
-def harness() -> Any:
+def prompt_format() -> Any:
     """Ours, as TRL tells a conversation: the first observation in the prompt, the others as answers of the tool."""
     from agentgym.rollouts.prompt_format import PromptFormat, text_of
     from agentgym.spec import ToolSpec
@@ -184,7 +184,7 @@ def teach(folder: Path, template: str, steps: int) -> None:
     from agentgym_trainers.nn import checkpoint, tiny
     from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
-    spec, chat = registry.get_spec("keydoor"), harness()
+    spec, chat = registry.get_spec("keydoor"), prompt_format()
 
     async def open_session() -> LocalSession:
         return LocalSession(registry.make("keydoor"))
@@ -239,7 +239,7 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
     from agentgym_trainers.rollout.tokens import ChatTemplate
 
     torch.set_num_threads(1)
-    spec, chat = registry.get_spec("keydoor"), harness()
+    spec, chat = registry.get_spec("keydoor"), prompt_format()
     theirs = Peer(python, model, updates + 1)
     said = theirs.answer()
     learned, tokenizer = checkpoint.load_model(model)

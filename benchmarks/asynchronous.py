@@ -68,7 +68,7 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
             own.mkdir()
             trainer, log = await run.start_training(config, own, connection, start)
             usual = trainer.runner
-            trainer.runner = run.Runner(open_delayed, config.harness, usual.limits, usual.concurrency)
+            trainer.runner = run.Runner(open_delayed, config.prompt_format, usual.limits, usual.concurrency)
             seen: dict[str, float] = {}
             began = perf_counter()
             await trainer.run(log, lambda step, metrics: seen.update(metrics))

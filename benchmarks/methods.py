@@ -60,8 +60,8 @@ SOKOBAN = (
     "sft.check_every=50",
     "sft.stop_at_success=0.3",
 )
-LARGE_STEPS = ("rollout.groups=8", "optim.minibatches=2", "harness.invalid_penalty=0")
-SMALL_STEPS = ("rollout.groups=2", "optim.minibatches=1", "harness.invalid_penalty=0.1")
+LARGE_STEPS = ("rollout.groups=8", "optim.minibatches=2", "prompt_format.invalid_penalty=0")
+SMALL_STEPS = ("rollout.groups=2", "optim.minibatches=1", "prompt_format.invalid_penalty=0.1")
 """16 episodes an update: with 64 the noise of the gradient, which credit is to lessen, limits nobody (docs/LOG.md). So
 noisy a gradient drifts to replies that are no actions, until nothing succeeds: .1 a reply, as GiGPO's authors have it,
 holds it, and so does a learning rate that rises over the first steps (Adam's first step is as long as any)."""

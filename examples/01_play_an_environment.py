@@ -4,7 +4,7 @@ recorded."""
 import asyncio
 
 from agentgym import EpisodeSpec, Limits, LocalSession, PromptFormat, Trajectory, make, rollout
-from agentgym.rollouts.policy import SolverPolicy, Policy, ScriptedPolicy, TurnContext
+from agentgym.rollouts.policy import Policy, ScriptedPolicy, SolverPolicy, TurnContext
 
 
 def follow_the_key(ask: TurnContext) -> str:

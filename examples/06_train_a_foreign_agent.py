@@ -22,7 +22,7 @@ SMALL = [
     *("model.tiny.hidden_size=32", "model.tiny.layers=1"),
     *("sft.demonstrations=64", "sft.noise=0.9", "sft.max_steps=30", "sft.stop_at_success="),
     "eval.split=train",
-    "eval.tasks=0",  # held-out tasks are played by the trainer's own harness, not by the agent
+    "eval.tasks=0",  # held-out tasks are played by the trainer's own prompt format, not by the agent
 ]
 
 
@@ -43,7 +43,7 @@ def agent() -> None:
 
 
 def train(folder: Path) -> None:
-    source = ["source.kind=harness", f"source.command={sys.executable} {Path(__file__).resolve()}"]
+    source = ["source.kind=external_agent", f"source.command={sys.executable} {Path(__file__).resolve()}"]
     command_line(["train", "quickstart", *SMALL, *source, "--out", str(folder)])
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         if (metrics := json.loads(line))["phase"] == "rl":

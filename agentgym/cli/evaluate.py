@@ -136,7 +136,7 @@ async def _evaluate(
 
     if what == "human":
         raise UsageError("a person plays one episode at a time: agentgym play ENV")
-    policy, identity, harness = named_policy(what, grammar, concurrency=concurrency, **options)
+    policy, identity, prompt_format = named_policy(what, grammar, concurrency=concurrency, **options)
     of_whom = f"{_folder_name(options['model'])}--{_folder_name(what)}" if "://" in what else _folder_name(what)
     out = out or Path("runs") / "eval" / _folder_name(suite.name) / of_whom
     try:
@@ -149,7 +149,7 @@ async def _evaluate(
                 out,
                 identity=identity,
                 concurrency=concurrency,
-                harness=harness,
+                prompt_format=prompt_format,
                 on_progress=on_progress,
                 keep_trajectories=trajectories,
             )

@@ -47,11 +47,13 @@ async def _play(
             raise UsageError(f"{env} has no split {split!r}; it has {', '.join(splits)}")
         if not 0 <= task < splits[split]:
             raise UsageError(f"{env} has tasks 0 to {splits[split] - 1} in {split!r}, not {task}")
-        chosen, _, harness = named_policy(policy, grammar, model=model)
+        chosen, _, prompt_format = named_policy(policy, grammar, model=model)
         episode = EpisodeSpec(connection.spec.id, split, task, seed)
         session = connection.session()
         try:
-            trajectory = await rollout(session, chosen.actor(episode), harness, episode, Limits(episode_s=24 * 3600))
+            trajectory = await rollout(
+                session, chosen.actor(episode), prompt_format, episode, Limits(episode_s=24 * 3600)
+            )
         finally:
             await close_policy(chosen)
         await session.close()

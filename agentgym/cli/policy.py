@@ -25,8 +25,8 @@ def named_policy(
     max_new_tokens: int | None = None,
     concurrency: int = 1,
 ) -> tuple[Policy, str, PromptFormat]:
-    """(policy, what identifies it, its harness) of a name, a URL or a checkpoint. A checkpoint's harness is the one
-    it was trained with; `grammar`, when given, overrides it."""
+    """(policy, what identifies it, its prompt format) of a name, a URL or a checkpoint. A checkpoint's prompt format is
+    the one that it was trained with; `grammar`, when given, overrides it."""
     from agentgym.rollouts import policy as policies
 
     change = {} if grammar is None else {"grammar": grammar}
@@ -49,7 +49,7 @@ def named_policy(
     loaded = checkpoint_policy(
         Path(what), temperature=temperature, max_new_tokens=max_new_tokens, max_sequences=concurrency
     )
-    return loaded.policy, loaded.identity, loaded.harness.model_copy(update=change)
+    return loaded.policy, loaded.identity, loaded.prompt_format.model_copy(update=change)
 
 
 async def close_policy(policy: Policy) -> None:

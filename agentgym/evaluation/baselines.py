@@ -20,10 +20,10 @@ from agentgym.evaluation.stats import Interval, wilson
 from agentgym.rollouts.policy import (
     Actor,
     EpisodeSpec,
-    SolverPolicy,
     ModelResponse,
     Policy,
     RandomPolicy,
+    SolverPolicy,
     TextActor,
     TurnContext,
 )
@@ -85,7 +85,7 @@ class _ObservationBlindPolicy(TextActor):
             tools = ask.session.spec.tools
             tool = tools[int(self.rng.integers(len(tools)))]
             action = {"name": tool.name, "arguments": any_value(tool.parameters, self.rng)}
-        return ModelResponse(ask.harness.render(action, ask.session.spec))
+        return ModelResponse(ask.prompt_format.render(action, ask.session.spec))
 
 
 def any_value(schema: dict[str, Any], rng: np.random.Generator) -> Any:

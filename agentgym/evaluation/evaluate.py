@@ -83,7 +83,7 @@ async def evaluate(
     *,
     identity: str,
     concurrency: int = 64,
-    harness: PromptFormat | None = None,
+    prompt_format: PromptFormat | None = None,
     limits: Limits | None = None,
     retries: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -97,8 +97,8 @@ async def evaluate(
     An environment that cannot be reached fails its attempts; the others are played. One in which the policy cannot act
     at all is left out, and named in the report. Raises ConfigError when `out` holds another run.
     """
-    harness, limits = harness or PromptFormat(), limits or Limits()
-    about = describe(suite, identity, harness, limits)
+    prompt_format, limits = prompt_format or PromptFormat(), limits or Limits()
+    about = describe(suite, identity, prompt_format, limits)
     tell = on_progress or (lambda progress: None)
     left_out: dict[str, str] = {}
     with open_folder(out, about, keep_trajectories) as folder:
@@ -111,8 +111,8 @@ async def evaluate(
             done = total - sum(len(todo) for _, todo in plan)
             tell(Progress(done, total, None))
             for (env, todo), open_session in zip(plan, opened):
-                limits_here, harness_here = env.limits_over(limits), env.harness_over(harness)
-                runner = Runner(open_session, harness_here, limits_here, concurrency, retries)
+                limits_here, prompt_format_here = env.limits_over(limits), env.prompt_format_over(prompt_format)
+                runner = Runner(open_session, prompt_format_here, limits_here, concurrency, retries)
                 try:
                     async with aclosing(runner.stream(policy, todo)) as stream:
                         async for _, trajectory in stream:
@@ -166,7 +166,7 @@ def compare(a_dir: Path, b_dir: Path, metric: Scored = "success") -> Comparison:
     for env, split in places:
         of_a, of_b = ([row for row in rows if (row.env, row.split) == (env, split)] for rows in (a, b))
         envs.append(difference(env, split, of_a, of_b, metric))
-    differ = [key for key in ("suite", "harness", "max_turns") if about_a[key] != about_b[key]]
+    differ = [key for key in ("suite", "prompt_format", "max_turns") if about_a[key] != about_b[key]]
     notes = [f"the runs differ in their {key}" for key in differ]
     if all(line.difference is None for line in envs):
         raise UsageError(

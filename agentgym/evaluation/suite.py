@@ -62,12 +62,12 @@ class SuiteEnv(BaseModel):
     """Cuts every episode after so many turns; None leaves it to the run and the environment."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of an environment that runs in this process; not for URLs."""
-    harness: dict[str, Any] = Field(default_factory=dict)
-    """Fields that differ from the run's harness."""
+    prompt_format: dict[str, Any] = Field(default_factory=dict)
+    """Fields that differ from the run's prompt format."""
 
-    @field_validator("harness")
+    @field_validator("prompt_format")
     @classmethod
-    def _harness(cls, override: dict[str, Any]) -> dict[str, Any]:
+    def _prompt_format(cls, override: dict[str, Any]) -> dict[str, Any]:
         PromptFormat.model_validate(override)
         return override
 
@@ -86,9 +86,9 @@ class SuiteEnv(BaseModel):
         """The tasks, in increasing order."""
         return tuple(range(self.tasks)) if isinstance(self.tasks, int) else tuple(sorted(self.tasks))
 
-    def harness_over(self, base: PromptFormat) -> PromptFormat:
-        """The run's harness with this environment's differences."""
-        return PromptFormat.model_validate({**base.model_dump(), **self.harness})
+    def prompt_format_over(self, base: PromptFormat) -> PromptFormat:
+        """The run's prompt format with this environment's differences."""
+        return PromptFormat.model_validate({**base.model_dump(), **self.prompt_format})
 
     def limits_over(self, base: Limits) -> Limits:
         """The run's limits with this environment's."""
@@ -335,12 +335,12 @@ def read_attempts(out: Path) -> list[AttemptRecord]:
     return [rows[key] for key in sorted(rows)]
 
 
-def describe(suite: Suite, identity: str, harness: PromptFormat, limits: Limits) -> dict[str, Any]:
+def describe(suite: Suite, identity: str, prompt_format: PromptFormat, limits: Limits) -> dict[str, Any]:
     """run.json: what must be the same for a run to be resumed."""
     return {
         "suite": suite.model_dump(mode="json", exclude={"description", "metrics"}),
         "policy": identity,
-        "harness": harness.model_dump(mode="json"),
+        "prompt_format": prompt_format.model_dump(mode="json"),
         "max_turns": limits.max_turns,
     }
 
@@ -361,7 +361,7 @@ def _refuse_another_run(out: Path, about: dict[str, Any]) -> None:
 def read_description(out: Path) -> dict[str, Any]:
     try:
         about = json.loads((out / "run.json").read_text(encoding="utf-8"))
-        return {key: about[key] for key in ("suite", "policy", "harness", "max_turns")}
+        return {key: about[key] for key in ("suite", "policy", "prompt_format", "max_turns")}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(f"{out}/run.json cannot be read as a run's description: {error!r}") from error
 

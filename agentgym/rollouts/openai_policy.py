@@ -189,7 +189,7 @@ class _OpenAIActor(TextActor):
     rng: np.random.Generator
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        body = self.policy.body(ask.messages, ask.harness.tools(ask.session.spec))
+        body = self.policy.body(ask.messages, ask.prompt_format.tools(ask.session.spec))
         return await self.policy.complete(body, self.rng)
 
 
@@ -210,7 +210,7 @@ def parse_reply(answer: dict[str, Any]) -> ModelResponse:
     """The first choice of a chat completion. Raises ValueError, KeyError... for what is none.
 
     Tool calls are also rendered into the text, so that a history of texts tells the whole reply. Where the arguments of
-    a call are not JSON, all calls are only text, and the harness complains of it.
+    a call are not JSON, all calls are only text, and the prompt format complains of it.
     """
     choice = answer["choices"][0]
     message = choice["message"]

@@ -55,7 +55,7 @@ class TurnContext:
     step: Step
     """The environment's last answer; its `info` may hold `available_actions`."""
     session: Session
-    harness: PromptFormat
+    prompt_format: PromptFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class _Scripted(TextActor):
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         action = self.script(ask) if callable(self.script) else self.script[min(ask.turn, len(self.script) - 1)]
-        return ModelResponse(ask.harness.render(action, ask.session.spec))
+        return ModelResponse(ask.prompt_format.render(action, ask.session.spec))
 
 
 @dataclass
@@ -147,7 +147,7 @@ class _Random(TextActor):
     rng: np.random.Generator
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        return ModelResponse(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+        return ModelResponse(ask.prompt_format.render(random_action(ask, self.rng), ask.session.spec))
 
 
 @dataclass
@@ -169,11 +169,11 @@ class _Solver(TextActor):
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         if self.rng.random() < self.noise:
-            return ModelResponse(ask.harness.render(random_action(ask, self.rng), ask.session.spec))
+            return ModelResponse(ask.prompt_format.render(random_action(ask, self.rng), ask.session.spec))
         spec = ask.session.spec
         if "solver" not in spec.capabilities:
             raise NotApplicable(f"{spec.id} has no scripted solver; use another policy")
-        return ModelResponse(ask.harness.render(await ask.session.solver(), spec))
+        return ModelResponse(ask.prompt_format.render(await ask.session.solver(), spec))
 
 
 @dataclass
@@ -196,16 +196,16 @@ class _Human(TextActor):
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         if not self.greeted:
-            self.write(ask.harness.instructions(ask.session.spec))
+            self.write(ask.prompt_format.instructions(ask.session.spec))
             self.greeted = True
         self.write(f"\n[turn {ask.turn}] {text_of(ask.step.observation)}")
         actions = ask.step.info.get("available_actions") or ask.session.spec.actions
         if actions:
             self.write(f"actions: {', '.join(actions)}")
         line = await asyncio.to_thread(self.read, "> ")
-        if ask.harness.parse(line, ask.session.spec).action is not None:
+        if ask.prompt_format.parse(line, ask.session.spec).action is not None:
             return ModelResponse(line)
-        return ModelResponse(ask.harness.render(line, ask.session.spec))
+        return ModelResponse(ask.prompt_format.render(line, ask.session.spec))
 
 
 def random_action(ask: TurnContext, rng: np.random.Generator) -> Action:

@@ -52,14 +52,14 @@ class EpisodePrefix:
 async def rollout(
     session: Session,
     actor: Actor,
-    harness: PromptFormat,
+    prompt_format: PromptFormat,
     episode: EpisodeSpec,
     limits: Limits,
     past: EpisodePrefix | None = None,
 ) -> Trajectory:
     """Play `episode` to its end and record it, from its beginning or from where `past` ends (its turns, and the limits,
     count as if played here). Raises only for bugs and for UsageError."""
-    play = _Play(session, actor, harness, episode, limits, past)
+    play = _Play(session, actor, prompt_format, episode, limits, past)
     error = ""
     try:
         async with asyncio.timeout(limits.episode_s) as clock:
@@ -87,12 +87,12 @@ class _Play:
         self,
         session: Session,
         actor: Actor,
-        harness: PromptFormat,
+        prompt_format: PromptFormat,
         episode: EpisodeSpec,
         limits: Limits,
         past: EpisodePrefix | None,
     ) -> None:
-        self.session, self.actor, self.harness = session, actor, harness
+        self.session, self.actor, self.prompt_format = session, actor, prompt_format
         self.episode, self.limits, self.past = episode, limits, past
         self.history: list[tuple[Observation, str | Message]] = []
         self.seen: Observation = ""
@@ -128,10 +128,10 @@ class _Play:
         """One reply and the environment's answer to it; why the episode ended, if it did."""
         assert self.step is not None
         before, started = self.step, time.perf_counter()
-        ask = TurnContext(self.messages(), len(self.turns), before, self.session, self.harness)
+        ask = TurnContext(self.messages(), len(self.turns), before, self.session, self.prompt_format)
         reply = await self.actor.act(ask)
         policy_s = time.perf_counter() - started
-        parsed = self.harness.parse(reply.text, self.session.spec, reply.calls)
+        parsed = self.prompt_format.parse(reply.text, self.session.spec, reply.calls)
         if parsed.action is None:
             info = {**before.info, "valid_action": False}
             after = Step(self.invalid_action_message(parsed.problem), 0.0, False, False, info)
@@ -148,7 +148,7 @@ class _Play:
                 reply=reply.text,
                 action=parsed.action,
                 reward=after.reward,
-                penalty=0.0 if parsed.action is not None else self.harness.invalid_penalty,
+                penalty=0.0 if parsed.action is not None else self.prompt_format.invalid_penalty,
                 info=after.info,
                 state_key=before.info.get("state_key"),
                 role=before.info.get("role", 0),
@@ -160,7 +160,7 @@ class _Play:
         )
         self.history.append((before.observation, reply.message or reply.text))
         self.step = after
-        if parsed.action is None and self.harness.on_invalid == "end":
+        if parsed.action is None and self.prompt_format.on_invalid == "end":
             return StopReason.INVALID_ACTION
         if after.terminated:
             return StopReason.TERMINATED
@@ -171,8 +171,8 @@ class _Play:
 
         Under a window the environment's last observation is told again, since the window would lose it.
         """
-        text = self.harness.invalid_action_message(self.session.spec, problem)
-        if self.harness.window is None:
+        text = self.prompt_format.invalid_action_message(self.session.spec, problem)
+        if self.prompt_format.window is None:
             return text
         told = f"{text}\n\n{text_of(self.seen)}"
         return told if isinstance(self.seen, str) else {"text": told, "image": self.seen["image"]}
@@ -183,7 +183,7 @@ class _Play:
         assert self.step is not None
         asked = self.step.info.get("role", 0)
         own = [told for turn, told in zip(self.turns, self.history, strict=True) if turn.role == asked]
-        return self.harness.messages(self.session.spec, own, self.step.observation)
+        return self.prompt_format.messages(self.session.spec, own, self.step.observation)
 
     def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
         return Trajectory(
@@ -212,7 +212,7 @@ class Runner:
     """Plays many episodes at once against one environment, reusing sessions."""
 
     open_session: Callable[[], Awaitable[Session]]
-    harness: PromptFormat
+    prompt_format: PromptFormat
     limits: Limits
     concurrency: int = 64
     """Episodes in flight."""
@@ -272,7 +272,9 @@ class Runner:
                 error, stop = f"{failure.code}: {failure}", StopReason.ENVIRONMENT_FAILED
                 trajectory = Trajectory(**episode._asdict(), turns=(), stop=stop, error=error)
             else:
-                trajectory = await rollout(session, policy.actor(episode), self.harness, episode, self.limits, past)
+                trajectory = await rollout(
+                    session, policy.actor(episode), self.prompt_format, episode, self.limits, past
+                )
             if not trajectory.stop.is_failure:
                 break
             await seat.close()

@@ -37,7 +37,7 @@ class StopReason(StrEnum):
     CONTEXT_FULL = "context_full"
     """The next prompt would not fit the model's context."""
     INVALID_ACTION = "invalid_action"
-    """The harness ends an episode at a reply without an action."""
+    """The prompt format ends an episode at a reply without an action."""
     DEADLINE = "deadline"
     """The whole episode took too long."""
     ENVIRONMENT_FAILED = "environment_failed"
@@ -93,7 +93,7 @@ class Turn:
     reward: float
     """The environment's reward for this step."""
     penalty: float = 0.0
-    """The harness's penalty for a reply without an action; subtracted by shaping, not part of the score."""
+    """The prompt format's penalty for a reply without an action; subtracted by shaping, not part of the score."""
     info: dict[str, Any] = field(default_factory=dict)
     """The environment's info after the step: success, valid_action, state_key, progress, available_actions."""
     state_key: str | None = None

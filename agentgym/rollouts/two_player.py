@@ -24,7 +24,11 @@ from agentgym.spec import EnvSpec
 
 
 async def match(
-    session: Session, actors: Sequence[Actor], harness: PromptFormat, episodes: Sequence[EpisodeSpec], limits: Limits
+    session: Session,
+    actors: Sequence[Actor],
+    prompt_format: PromptFormat,
+    episodes: Sequence[EpisodeSpec],
+    limits: Limits,
 ) -> tuple[Trajectory, Trajectory]:
     """The trajectories of roles 0 and 1, played by `actors` in that order. `episodes` are of one split, task and seed;
     their attempts tell the roles' records apart.
@@ -42,7 +46,7 @@ async def match(
     async def play(role: int) -> Trajectory:
         trajectory = None
         try:
-            trajectory = await rollout(PlayerSession(table, role), actors[role], harness, episodes[role], limits)
+            trajectory = await rollout(PlayerSession(table, role), actors[role], prompt_format, episodes[role], limits)
             return trajectory
         finally:
             table.leave(failed=trajectory is None or trajectory.stop.is_failure)

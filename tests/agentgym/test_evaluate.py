@@ -26,7 +26,7 @@ from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pa
 from agentgym.evaluation.suite import AttemptRecord, Suite, key_of, open_folder, read_attempts
 from agentgym.evaluation.summary import summarize
 from agentgym.evaluation.tables import comparison_table, summary_table
-from agentgym.rollouts.policy import SolverPolicy, ModelResponse, ScriptedPolicy, TextActor
+from agentgym.rollouts.policy import ModelResponse, ScriptedPolicy, SolverPolicy, TextActor
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, read_jsonl
@@ -192,7 +192,7 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
         ({"identity": "other"}, r"another policy \(coin there, other now\); name another folder"),
         ({"suite": suite_of(name="t")}, r"another suite \(s there, t now\)"),
         ({"suite": suite_of(attempts=3)}, r"another suite \(s has been edited since\)"),
-        ({"harness": PromptFormat(grammar="tagged")}, "another harness"),
+        ({"prompt_format": PromptFormat(grammar="tagged")}, "another prompt format"),
         ({"limits": Limits(max_turns=2)}, r"another max_turns \(None there, 2 now\)"),
     ],
 )
@@ -336,7 +336,7 @@ def test_overall_weighs_every_task_the_same():
 
 def record(out: Path, rows: list[AttemptRecord], policy: str, **about) -> Path:
     out.mkdir()
-    described = {"suite": {"name": "s"}, "policy": policy, "harness": {}, "max_turns": None, **about}
+    described = {"suite": {"name": "s"}, "policy": policy, "prompt_format": {}, "max_turns": None, **about}
     (out / "run.json").write_text(json.dumps(described))
     names = AttemptRecord.__slots__
     lines = [json.dumps({name: getattr(row, name) for name in names}) for row in rows]

@@ -14,9 +14,9 @@ from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.rollouts.policy import (
     ContextFull,
     EpisodeSpec,
-    SolverPolicy,
     ModelResponse,
     RandomPolicy,
+    SolverPolicy,
     TextActor,
     TurnContext,
 )

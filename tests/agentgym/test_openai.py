@@ -90,11 +90,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def question(messages=None, harness=None, tools=()):
+def question(messages=None, prompt_format=None, tools=()):
     session = LocalSession(EchoEnv())
     session.spec = session.spec.model_copy(update={"tools": tuple(tools)})
     messages = messages or [{"role": "user", "content": "hi"}]
-    return TurnContext(messages, 0, Step("hi", 0.0, False, False, {}), session, harness or PromptFormat())
+    return TurnContext(messages, 0, Step("hi", 0.0, False, False, {}), session, prompt_format or PromptFormat())
 
 
 def policy_of(server, **options):
@@ -141,16 +141,16 @@ def test_without_options_nothing_is_sent_but_the_question():
 
 
 def test_tools_are_offered_and_calls_are_parsed():
-    harness = PromptFormat(grammar="tool_call")
+    prompt_format = PromptFormat(grammar="tool_call")
     answer = completion(None, "tool_calls", tool_calls=[tool_call("click", '{"x": 3}')])
     with Server((200, answer)) as server:
-        what = question(harness=harness, tools=[CLICK])
+        what = question(prompt_format=prompt_format, tools=[CLICK])
         reply = ask(server, what)
     assert server.requests[0][1]["tools"] == [{"type": "function", "function": CLICK.model_dump()}]
     assert reply.calls == ({"name": "click", "arguments": {"x": 3}},)
     spec = what.session.spec
-    assert harness.parse(reply.text, spec, reply.calls).action == reply.calls[0]
-    assert harness.parse(reply.text, spec).action == reply.calls[0], "the history's text tells the call"
+    assert prompt_format.parse(reply.text, spec, reply.calls).action == reply.calls[0]
+    assert prompt_format.parse(reply.text, spec).action == reply.calls[0], "the history's text tells the call"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_servers_say(message, text, calls):
 
 
 def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
-    harness, spec = PromptFormat(grammar="tool_call"), question(tools=[CLICK]).session.spec
+    prompt_format, spec = PromptFormat(grammar="tool_call"), question(tools=[CLICK]).session.spec
     good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
     for calls, problem in (
         ([bad], "not a JSON tool call"),
@@ -184,7 +184,7 @@ def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
         ([bad, good], "2 tool calls"),
     ):
         reply = parse_reply(completion("", tool_calls=calls))
-        assert problem in harness.parse(reply.text, spec, reply.calls).problem
+        assert problem in prompt_format.parse(reply.text, spec, reply.calls).problem
         assert reply.message is None, "a server refuses arguments that are no JSON in a history"
 
 
@@ -309,8 +309,8 @@ def test_calls_and_results_travel_with_their_ids():
 
         async def go():
             async with policy:
-                harness = PromptFormat(grammar="tool_call")
-                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), harness, EPISODE, Limits())
+                prompt_format = PromptFormat(grammar="tool_call")
+                return await rollout(LocalSession(EchoEnv()), policy.actor(EPISODE), prompt_format, EPISODE, Limits())
 
         played = asyncio.run(go())
     assert played.success

@@ -9,10 +9,10 @@ import pytest
 from agentgym.errors import UsageError
 from agentgym.rollouts.policy import (
     EpisodeSpec,
-    SolverPolicy,
     HumanPolicy,
     RandomPolicy,
     ScriptedPolicy,
+    SolverPolicy,
     TextActor,
     Tokens,
     TurnContext,
@@ -25,9 +25,9 @@ from agentgym.testing import EchoEnv
 EPISODE = EpisodeSpec("echo", "test", 1)
 
 
-def play(policy, episode=EPISODE, harness=None):
+def play(policy, episode=EPISODE, prompt_format=None):
     actor = policy.actor(episode)
-    return asyncio.run(rollout(LocalSession(EchoEnv()), actor, harness or PromptFormat(), episode, Limits()))
+    return asyncio.run(rollout(LocalSession(EchoEnv()), actor, prompt_format or PromptFormat(), episode, Limits()))
 
 
 def ask(actions=(), info=None, turn=0):
@@ -50,7 +50,7 @@ def test_a_script_is_said_in_order_and_its_last_line_for_ever():
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged", "tool_call"])
 def test_the_solver_wins_in_every_grammar(grammar):
-    assert play(SolverPolicy(), harness=PromptFormat(grammar=grammar)).success
+    assert play(SolverPolicy(), prompt_format=PromptFormat(grammar=grammar)).success
 
 
 def test_random_prefers_the_available_actions_and_is_uniform():
@@ -100,7 +100,7 @@ def test_a_person_types_bare_actions_in_any_grammar(grammar):
         env.step(words[-1])
     lines = iter(words)
     played = play(
-        HumanPolicy(read=lambda prompt: next(lines), write=shown.append), harness=PromptFormat(grammar=grammar)
+        HumanPolicy(read=lambda prompt: next(lines), write=shown.append), prompt_format=PromptFormat(grammar=grammar)
     )
     assert played.success
     assert shown[0].startswith("You are shown a word.")

@@ -86,10 +86,10 @@ class _Recorded(TextActor):
         return Tokens(forks=("seen",))
 
 
-def play(policy, env=None, harness=None, limits=None):
+def play(policy, env=None, prompt_format=None, limits=None):
     session = env if env is not None and not isinstance(env, Env) else LocalSession(env or Count())
     actor = policy.actor(EPISODE)
-    return asyncio.run(rollout(session, actor, harness or PromptFormat(), EPISODE, limits or Limits()))
+    return asyncio.run(rollout(session, actor, prompt_format or PromptFormat(), EPISODE, limits or Limits()))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def play(policy, env=None, harness=None, limits=None):
         (["1"], {}, StopReason.TRUNCATED, 4, True),
         (["1"], {"limits": Limits(max_turns=2)}, StopReason.MAX_TURNS, 2, True),
         ([""], {}, StopReason.MAX_TURNS, 4, True),
-        ([""], {"harness": PromptFormat(on_invalid="end")}, StopReason.INVALID_ACTION, 1, False),
+        ([""], {"prompt_format": PromptFormat(on_invalid="end")}, StopReason.INVALID_ACTION, 1, False),
         (["1", ContextFull("long")], {}, StopReason.CONTEXT_FULL, 1, False),
         (["1", PolicyFailure("the engine fell")], {}, StopReason.POLICY_FAILED, 1, False),
         (["1", "what?"], {}, StopReason.ENVIRONMENT_FAILED, 1, False),
@@ -200,7 +200,7 @@ def test_what_cannot_be_shown_or_scored_is_the_envs_failure(step):
 
 def test_turns_record_what_was_seen_said_and_answered():
     policy = Recorded("thinking\n1", "", "end")
-    played = play(policy, harness=PromptFormat(invalid_penalty=0.5))
+    played = play(policy, prompt_format=PromptFormat(invalid_penalty=0.5))
     first, second, third = played.turns
     assert (first.reply, first.action, first.reward) == ("thinking\n1", "1", 0.0)
     assert first.observation == policy.asks[0].messages[-1]["content"]
@@ -217,7 +217,7 @@ def test_turns_record_what_was_seen_said_and_answered():
 
 def test_under_a_window_a_complaint_tells_the_env_again():
     policy = Recorded("", "", "end")
-    played = play(policy, harness=PromptFormat(window=0))
+    played = play(policy, prompt_format=PromptFormat(window=0))
     seen = played.turns[0].observation
     assert [ask.messages[-1]["content"].endswith(f"\n\n{seen}") for ask in policy.asks] == [False, True, True]
     assert policy.asks[2].messages[-1]["content"].count(seen) == 1

@@ -27,7 +27,7 @@ tasks = 1
 attempts = 3
 seeds = [7]
 max_turns = 5
-harness = { window = 2 }
+prompt_format = { window = 2 }
 kwargs = { latency_s = 0.0 }
 """
 
@@ -50,12 +50,12 @@ def test_episodes_are_every_task_seed_and_attempt_in_order(suite_file):
     assert suite.episodes(second) == [EpisodeSpec(name, "train", 0, 7, attempt) for attempt in range(3)]
 
 
-def test_an_env_changes_the_runs_harness_and_limits(suite_file):
+def test_an_env_changes_the_runs_prompt_format_and_limits(suite_file):
     first, second = load_suite(suite_file(MINE)).envs
     base, limits = PromptFormat(grammar="tagged", invalid_penalty=0.5), Limits(max_turns=9, episode_s=3.0)
-    assert first.harness_over(base) == base
+    assert first.prompt_format_over(base) == base
     assert first.limits_over(limits) == limits
-    assert second.harness_over(base) == PromptFormat(grammar="tagged", invalid_penalty=0.5, window=2)
+    assert second.prompt_format_over(base) == PromptFormat(grammar="tagged", invalid_penalty=0.5, window=2)
     assert second.limits_over(limits) == Limits(max_turns=5, episode_s=3.0)
 
 

@@ -39,7 +39,7 @@ class Solver(TextActor):
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         self.actions.append(await ask.session.solver())
-        return ModelResponse(f"First I look.\n\n{ask.harness.render(self.actions[-1], ask.session.spec)}\n")
+        return ModelResponse(f"First I look.\n\n{ask.prompt_format.render(self.actions[-1], ask.session.spec)}\n")
 
 
 def played_directly(env: Env, split: str) -> Any:

@@ -279,9 +279,9 @@ def test_an_episode_whose_customer_fails_is_not_scored():
     env = desk("cancel", user="http://127.0.0.1:9/v1", retries=0)
     policy = ScriptedPolicy([{"name": "say", "arguments": {"text": "Hello!"}}])
     episode = EpisodeSpec("tools-dialogue", "train", 0)
-    harness = PromptFormat(grammar="tool_call")
+    prompt_format = PromptFormat(grammar="tool_call")
     session = LocalSession(env)
-    played = asyncio.run(rollout(session, policy.actor(episode), harness, episode, Limits()))
+    played = asyncio.run(rollout(session, policy.actor(episode), prompt_format, episode, Limits()))
     assert played.stop == StopReason.ENVIRONMENT_FAILED
     assert "simulated user" in str(played.error)
 

@@ -67,14 +67,14 @@ def config(assigner: str, seed: int) -> Config:
 @cache
 def warm(seed: int) -> tuple[Any, Any]:
     """(model, tokenizer) after the warm-up."""
-    harness = PromptFormat()
-    runner = Runner(open_session, harness, Limits(), 64)
+    prompt_format = PromptFormat()
+    runner = Runner(open_session, prompt_format, Limits(), 64)
     demonstrations = asyncio.run(sft.demonstrate(runner, SPEC, "train", WARM_UP, seed))
-    tokenizer = tiny.make_tokenizer(corpus(SPEC, harness, demonstrations), SHAPE.vocab_size, SHAPE.max_length)
+    tokenizer = tiny.make_tokenizer(corpus(SPEC, prompt_format, demonstrations), SHAPE.vocab_size, SHAPE.max_length)
     model = tiny.make_model(SHAPE, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
     learner = Learner(model, config("reinforce", seed).optim.model_copy(update={"lr": WARM_UP.lr}))
-    tokenized = [tokenize(t, SPEC, harness, template) for t in demonstrations]
+    tokenized = [tokenize(t, SPEC, prompt_format, template) for t in demonstrations]
     for _ in sft.imitate(learner, tokenized, WARM_UP, seed):
         pass
     return model, tokenizer

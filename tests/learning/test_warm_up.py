@@ -10,7 +10,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import CheckpointError, ConfigError
-from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy, RandomPolicy
+from agentgym.rollouts.policy import EpisodeSpec, RandomPolicy, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl

@@ -106,7 +106,7 @@ def play(
     max_new_tokens: int = 6,
     max_length: int = 640,
     max_turns: int | None = None,
-    harness: PromptFormat | None = None,
+    prompt_format: PromptFormat | None = None,
     engine: Any = None,
     salt: int = 0,
 ) -> list[Trajectory]:
@@ -118,7 +118,7 @@ def play(
     async def open_session() -> LocalSession:
         return LocalSession(registry.make(env))
 
-    runner = Runner(open_session, harness or PromptFormat(), Limits(max_turns), episodes)
+    runner = Runner(open_session, prompt_format or PromptFormat(), Limits(max_turns), episodes)
     tasks = registry.get_spec(env).splits["train"]
     return asyncio.run(
         runner.run(policy, [EpisodeSpec(env, "train", (i // 2) % tasks, i // 2, i % 2) for i in range(episodes)])

@@ -91,7 +91,7 @@ def test_overrides_are_toml_or_else_text(mine):
             "optim.lr=1e-4",
             "run.seed=7",
             "env.serve=false",
-            'harness.system="say: \\"hi\\""',
+            'prompt_format.system="say: \\"hi\\""',
             "env.name=keydoor-5x5",
             "env.split=train",
             "model.tiny.layers=2",
@@ -99,7 +99,7 @@ def test_overrides_are_toml_or_else_text(mine):
         ],
     )
     assert (config.optim.lr, config.run.seed, config.env.serve) == (1e-4, 7, False)
-    assert (config.harness.system, config.env.name) == ('say: "hi"', "keydoor-5x5")
+    assert (config.prompt_format.system, config.env.name) == ('say: "hi"', "keydoor-5x5")
     assert config.model.tiny.layers == 2
     assert config.sft is not None
     assert config.sft.noise == 0.25
@@ -114,7 +114,7 @@ def test_an_empty_override_removes_an_option_or_a_table():
 
 def test_text_of_any_kind_survives_toml(mine):
     text = 'quote " backslash \\ newline \n tab \t café 鍵 # no comment ' + "'"
-    config = resolve(mine, ["harness.window=0"]).model_copy(update={"description": text})
+    config = resolve(mine, ["prompt_format.window=0"]).model_copy(update={"description": text})
     path = mine.with_name("odd.toml")
     path.write_text(to_toml(config), encoding="utf-8")
     assert resolve(path) == config
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
         ("optim.learning_rate=1", "unknown option 'optim.learning_rate'; known: lr, betas"),
         ("optim.epoch=1", "unknown option 'optim.epoch' (did you mean 'epochs'?)"),
         ("model.tiny.hiden_size=3", "unknown option 'model.tiny.hiden_size' (did you mean 'hidden_size'?)"),
-        ("harness.gramar=x", "unknown option 'harness.gramar' (did you mean 'grammar'?)"),
+        ("prompt_format.gramar=x", "unknown option 'prompt_format.gramar' (did you mean 'grammar'?)"),
         ("sft.nois=1", "unknown option 'sft.nois' (did you mean 'noise'?)"),
         ("value.heads=scalar", "unknown option 'value.heads' (did you mean 'head'?)"),
         ("credit.reward_togo=true", "credit: unknown option 'reward_togo' (did you mean 'reward_to_go'?)"),

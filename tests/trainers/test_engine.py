@@ -115,8 +115,8 @@ class Recorder:
 @pytest.mark.parametrize("window", [None, 1], ids=["one branch", "forks"])
 def test_trained_tokens_are_the_sampled_ones(kit, chatty, tokenizer, window) -> None:
     recorder = Recorder(engine_of(chatty(), 6, 640))
-    harness = PromptFormat(window=window)
-    trajectories = kit.play(recorder.engine.model, tokenizer, engine=recorder, harness=harness)
+    prompt_format = PromptFormat(window=window)
+    trajectories = kit.play(recorder.engine.model, tokenizer, engine=recorder, prompt_format=prompt_format)
     assert any(t.forks for t in trajectories) == (window is not None)
     batch, rows, _ = collate(kit.in_pairs(trajectories))
     trained = np.full(len(batch.turn_A), -1)

@@ -69,7 +69,7 @@ def trainer_of(model: Any, tokenizer: Any, folder: Path, source: dict[str, Any],
 def agent(tmp_path: Path, behave: str = "") -> dict[str, Any]:
     file = tmp_path / "agent.py"
     file.write_text(AGENT.replace("BEHAVE", behave), encoding="utf-8")
-    return {"kind": "harness", "command": shlex.join([sys.executable, str(file)])}
+    return {"kind": "external_agent", "command": shlex.join([sys.executable, str(file)])}
 
 
 async def one_step(trainer: Trainer) -> tuple[list[Any], dict[str, float]]:
@@ -130,8 +130,8 @@ def test_what_cannot_be_is_refused(chatty, tokenizer, tmp_path):
         trainer_of(chatty(), tokenizer, tmp_path, agent(tmp_path), rollout={**ROLLOUT, "lockstep": True})
     for command in ("", "python 'agent.py"):
         with pytest.raises(ValueError, match="command"):
-            trainer_of(chatty(), tokenizer, tmp_path, {"kind": "harness", "command": command})
-    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "harness", "command": "no-such-program-here"})
+            trainer_of(chatty(), tokenizer, tmp_path, {"kind": "external_agent", "command": command})
+    trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "external_agent", "command": "no-such-program-here"})
     with pytest.raises(ConfigError, match="no-such-program-here"):
         asyncio.run(one_step(trainer))
 

@@ -72,7 +72,7 @@ def test_a_shaped_bonus_is_no_part_of_the_return() -> None:
     buffer.add(shaped, Credit(np.ones(1)), [attempt(1)], 0)
     assert [item.total for item in buffer.kept] == [1]
     assert shaped.return_M.tolist() != [item.total for item in buffer.kept]  # the defective variant
-    assert total_return(attempt(1, penalty=0.25)) == 0.75  # the harness's penalty is no bonus
+    assert total_return(attempt(1, penalty=0.25)) == 0.75  # the prompt format's penalty is no bonus
 
 
 def test_only_attempts_of_positive_advantage_are_kept() -> None:

@@ -35,14 +35,14 @@ SHORT = 230
 
 
 def play(
-    replies: Sequence[str | Exception], harness: PromptFormat | None = None, *, task: int = 0, cut: bool = False,
+    replies: Sequence[str | Exception], prompt_format: PromptFormat | None = None, *, task: int = 0, cut: bool = False,
     max_length: int = 1 << 20, **env,
 ) -> Trajectory:  # fmt: skip
     ids = [r if isinstance(r, Exception) else [*TEMPLATE.encode(r), *([] if cut and r else [END])] for r in replies]
     policy = TokenPolicy(ScriptedEngine(ids, max_length), TEMPLATE, Sampling(stop_ids=TEMPLATE.stop_ids()))
     episode, limits = EpisodeSpec("echo", "train", task), Limits(max_turns=len(replies))
     session = LocalSession(EchoEnv(**env))
-    return asyncio.run(rollout(session, policy.actor(episode), harness or PromptFormat(), episode, limits))
+    return asyncio.run(rollout(session, policy.actor(episode), prompt_format or PromptFormat(), episode, limits))
 
 
 tagged = PromptFormat(grammar="tagged", invalid_penalty=0.25)

@@ -156,7 +156,7 @@ def test_what_is_asked_is_what_is_sampled(warm, tmp_path) -> None:
     trainer = trainer_of(warm, tmp_path, "rollout.group_size=25", "rollout.concurrency=150")
     every = [t for group in collect(trainer) for t in group.trajectories]
     said = action_probabilities(
-        trainer.learner, ChatTemplate(trainer.tokenizer), trainer.spec, trainer.config.harness,
+        trainer.learner, ChatTemplate(trainer.tokenizer), trainer.spec, trainer.config.prompt_format,
         views(kuhn_poker()).values(),
     )  # fmt: skip
     for card in "JQK":

@@ -53,7 +53,7 @@ def test_a_turn_is_observation_response_and_outcome() -> None:
 @pytest.mark.parametrize("window", [None, 1])
 def test_the_transitions_of_real_episodes(kit, chatty, tokenizer, window) -> None:
     """Every state is a prompt that the policy was asked; with a window, an episode's turns lie in several branches."""
-    trajectories = kit.play(chatty(), tokenizer, max_turns=3, harness=PromptFormat(window=window))
+    trajectories = kit.play(chatty(), tokenizer, max_turns=3, prompt_format=PromptFormat(window=window))
     batch, rows, counted = collate(kit.in_pairs(trajectories))
     found = iter(transitions_of(batch, rows, 0.9))
     for trajectory in counted:

@@ -34,12 +34,18 @@ def said(*texts: str) -> list[list[int]]:
 
 
 def play(
-    engine, harness: PromptFormat | None = None, limits: Limits | None = None, sampling: Sampling | None = None, **env
+    engine,
+    prompt_format: PromptFormat | None = None,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    **env,
 ) -> Trajectory:
     async def once() -> Trajectory:
         session = LocalSession(EchoEnv(**env))
         policy = TokenPolicy(engine, TEMPLATE, sampling or Sampling(stop_ids=STOP))
-        return await rollout(session, policy.actor(EPISODE), harness or PromptFormat(), EPISODE, limits or Limits())
+        return await rollout(
+            session, policy.actor(EPISODE), prompt_format or PromptFormat(), EPISODE, limits or Limits()
+        )
 
     return asyncio.run(once())
 
@@ -66,10 +72,10 @@ def tail(branch: Branch) -> str:
     (StopReason.DEADLINE, said("apple", "brook"), {"hang_at": 1, "hang_s": 0.3, "limits": Limits(episode_s=0.15)}),
 ])  # fmt: skip
 def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict, window: int | None) -> None:
-    harness = PromptFormat(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
+    prompt_format = PromptFormat(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
     engine = ScriptedEngine(replies)
     env = {name: value for name, value in options.items() if name not in ("grammar", "limits")}
-    trajectory = play(engine, harness, options.get("limits"), **env)
+    trajectory = play(engine, prompt_format, options.get("limits"), **env)
     assert trajectory.stop is stop
     assert (engine.opened, engine.closed) == (1, 1)
     assert len(trajectory.forks) == max(0, len(trajectory.branches) - 1)
@@ -93,13 +99,13 @@ def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict,
 @pytest.mark.parametrize("window", [None, 0])
 def test_the_context_is_full(window: int | None) -> None:
     """The prompt that did not fit is recorded, unsampled: the value of the final observation can be read."""
-    harness = PromptFormat(window=window, system="")
+    prompt_format = PromptFormat(window=window, system="")
     probe = ScriptedEngine(said("x", "x", "x"))
-    play(probe, harness, Limits(max_turns=3))
+    play(probe, prompt_format, Limits(max_turns=3))
     # The window drops what was said, so that the prompt stops growing; it is full at once or never.
     room = len(probe.calls[1][1])
     engine = ScriptedEngine(said("x", "x", "x"), max_length=room)
-    trajectory = play(engine, harness, Limits(max_turns=3))
+    trajectory = play(engine, prompt_format, Limits(max_turns=3))
     assert trajectory.stop is StopReason.CONTEXT_FULL
     assert len(trajectory.turns) == 1
     assert engine.closed == 1
@@ -178,19 +184,23 @@ def test_streams_belong_to_the_episode_and_the_salt() -> None:
     assert len(set(drawn)) == 3
 
 
-@pytest.mark.parametrize("harness", [PromptFormat(), PromptFormat(window=1), PromptFormat(grammar="tagged", window=0)])
+@pytest.mark.parametrize(
+    "prompt_format", [PromptFormat(), PromptFormat(window=1), PromptFormat(grammar="tagged", window=0)]
+)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: PromptFormat, temperature: float) -> None:
+def test_a_model_gives_the_same_log_probabilities_to_the_record(
+    prompt_format: PromptFormat, temperature: float
+) -> None:
     """T-R5: one forward over each branch says what the engine said when it sampled."""
     shape = TinyModel(hidden_size=32, layers=2, heads=1, intermediate_size=32, max_length=512)
     model = make_model(shape, TEMPLATE.tokenizer, 3).eval()
     reference = make_model(shape, TEMPLATE.tokenizer, 3).eval()  # the engine changes how its model attends
     engine = InProcessEngine(model, max_sequences=1, max_length=512)
     sampling = Sampling(temperature, 6, STOP)
-    trajectory = play(engine, harness, Limits(max_turns=4), sampling)
+    trajectory = play(engine, prompt_format, Limits(max_turns=4), sampling)
     engine.shutdown()
     assert len(trajectory.turns) == 4
-    assert bool(trajectory.forks) == (harness.window is not None)
+    assert bool(trajectory.forks) == (prompt_format.window is not None)
     for branch in trajectory.branches:
         at = np.flatnonzero(branch.turn >= 0)
         with torch.inference_mode():
@@ -202,12 +212,12 @@ def test_a_model_gives_the_same_log_probabilities_to_the_record(harness: PromptF
 @pytest.mark.parametrize("window", [None, 0])
 def test_a_final_observation_fits_where_the_learner_must_hold_it(window: int | None) -> None:
     """The last observation of a cut episode is never sampled from, so nothing else has bounded it."""
-    replies, harness, limits = said("x", "x" * 40), PromptFormat(window=window), Limits(max_turns=2)
-    free = play(ScriptedEngine(replies), harness, limits).branches
+    replies, prompt_format, limits = said("x", "x" * 40), PromptFormat(window=window), Limits(max_turns=2)
+    free = play(ScriptedEngine(replies), prompt_format, limits).branches
     room = len(free[-1].ids) - 5
     sampled = np.flatnonzero(free[-1].turn >= 0).max(initial=-1) + 1
     assert sampled < room
-    held = play(ScriptedEngine(replies, room), harness, limits)
+    held = play(ScriptedEngine(replies, room), prompt_format, limits)
     assert held.stop is StopReason.MAX_TURNS
     assert held.branches[-1].ids.tolist() == free[-1].ids[:room].tolist()
     assert [branch.ids.tolist() for branch in held.branches[:-1]] == [branch.ids.tolist() for branch in free[:-1]]

@@ -127,7 +127,7 @@ def template_of(name: str) -> Recorder:
     return Recorder(tokenizer_of(name), FAMILIES[name].options)
 
 
-class StructuredHarness(PromptFormat):
+class StructuredPromptFormat(PromptFormat):
     """Tells a reply that is a tool call as the parsed call, as servers that parse replies do."""
 
     def messages(self, spec, history, observation):
@@ -141,16 +141,16 @@ class StructuredHarness(PromptFormat):
 
 
 def play(
-    template: ChatTemplate, replies: Sequence, harness: PromptFormat | None = None, max_length: int = 1 << 20
+    template: ChatTemplate, replies: Sequence, prompt_format: PromptFormat | None = None, max_length: int = 1 << 20
 ) -> tuple[Trajectory, ScriptedEngine]:
     """One episode of EchoEnv with these replies, checked."""
     engine = ScriptedEngine(replies, max_length)
-    harness = harness or PromptFormat()
+    prompt_format = prompt_format or PromptFormat()
     policy = TokenPolicy(engine, template, Sampling(stop_ids=template.stop_ids()))
     episode = EpisodeSpec("echo", "train", 0)
     limits = Limits(max_turns=min(len(replies), 8))
     session = LocalSession(EchoEnv())
-    trajectory = asyncio.run(rollout(session, policy.actor(episode), harness, episode, limits))
+    trajectory = asyncio.run(rollout(session, policy.actor(episode), prompt_format, episode, limits))
     check_record(trajectory, engine, template)
     return trajectory, engine
 
@@ -215,13 +215,13 @@ replies = st.lists(
     min_size=1,
     max_size=6,
 )
-harnesses = st.builds(
+prompt_formats = st.builds(
     PromptFormat,
     grammar=st.sampled_from(["last_line", "tagged", "tool_call"]),
     window=st.sampled_from([None, None, 0, 1, 3]),
     on_invalid=st.sampled_from(["tell", "tell", "end"]),
     system=st.sampled_from([None, "", "Say it."]),
-) | st.just(StructuredHarness(grammar="tool_call"))
+) | st.just(StructuredPromptFormat(grammar="tool_call"))
 
 
 def spell(template: ChatTemplate, family: Family, text: str | list[int], style: str, cut: int, end: str) -> list[int]:
@@ -242,10 +242,10 @@ def spell(template: ChatTemplate, family: Family, text: str | list[int], style: 
 
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=40, deadline=None)
-@given(replies=replies, harness=harnesses, max_length=st.sampled_from([1 << 20, 300]))
-def test_what_is_recorded_is_what_crossed_the_boundary(name: str, replies, harness, max_length: int) -> None:
+@given(replies=replies, prompt_format=prompt_formats, max_length=st.sampled_from([1 << 20, 300]))
+def test_what_is_recorded_is_what_crossed_the_boundary(name: str, replies, prompt_format, max_length: int) -> None:
     template = template_of(name)
-    play(template, [spell(template, FAMILIES[name], *reply) for reply in replies], harness, max_length)
+    play(template, [spell(template, FAMILIES[name], *reply) for reply in replies], prompt_format, max_length)
 
 
 def test_a_prompt_is_not_changed_after_it_was_given() -> None:
@@ -358,7 +358,7 @@ def test_write_keeps_what_a_reply_says() -> None:
 def test_a_tool_call_that_is_written_otherwise_forks(python: bool, said: str, forks: bool) -> None:
     template = Recorder(tokenizer_of("toolcalls"), {"python": python})
     reply = template.encode(f'<tool_call>{{"name": "act", "arguments": {said}}}</tool_call>')
-    trajectory, _ = play(template, [[*reply, template.end_id]] * 3, StructuredHarness(grammar="tool_call"))
+    trajectory, _ = play(template, [[*reply, template.end_id]] * 3, StructuredPromptFormat(grammar="tool_call"))
     assert len(trajectory.forks) == (3 if forks else 0)
     assert all(turn.action is not None for turn in trajectory.turns)
 

@@ -35,7 +35,7 @@ class Positions(Critic):
 @pytest.mark.parametrize("window", [None, 0], ids=["one branch", "forks"])
 def test_where_values_are_read(kit, chatty, tokenizer, tokens, window) -> None:
     model = chatty()
-    trajectories = kit.play(model, tokenizer, max_turns=3, harness=PromptFormat(window=window))
+    trajectories = kit.play(model, tokenizer, max_turns=3, prompt_format=PromptFormat(window=window))
     assert {t.stop for t in trajectories} == {StopReason.MAX_TURNS}
     batch, rows, _ = collate(kit.in_pairs(trajectories))
     learner = Learner(model, OptimOptions(tokens_per_micro_batch=tokens), value=Positions(model, ValueOptions()))

@@ -40,7 +40,7 @@ def build(
     validate_config(config)
     rollout = config.rollout
     limits = Limits(config.env.max_turns, config.env.episode_s)
-    runner = Runner(open_session, config.harness, limits, rollout.concurrency)
+    runner = Runner(open_session, config.prompt_format, limits, rollout.concurrency)
     learner = None
     if config.scale is None:
         engine = build_engine(config, folder, model, tokenizer)

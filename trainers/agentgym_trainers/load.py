@@ -51,7 +51,7 @@ class LoadedPolicy:
     policy: TokenPolicy
     identity: str
     """Its path and a hash of its weights."""
-    harness: PromptFormat
+    prompt_format: PromptFormat
     """The one it was trained with, when it lies in a run's folder."""
 
 
@@ -69,7 +69,7 @@ def checkpoint_policy(
     policy = TokenPolicy(engine, template, sampling, (seed, 10**9))
     digest = checkpoint.weights_digest(path)
     identity = f"{path} {digest[:12]} at temperature {sampling.temperature:g}"
-    return LoadedPolicy(policy, identity, config.harness if config is not None else PromptFormat())
+    return LoadedPolicy(policy, identity, config.prompt_format if config is not None else PromptFormat())
 
 
 def checkpoint_engine(

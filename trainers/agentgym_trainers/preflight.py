@@ -41,15 +41,15 @@ def check_model(config: Config) -> None:
 
 async def check_room(config: Config, env: Connection, template: ChatTemplate) -> None:
     """Raise ConfigError where the first prompt of a task and one response are longer than rollout.max_length."""
-    rollout, spec, harness = config.rollout, env.spec, config.harness
+    rollout, spec, prompt_format = config.rollout, env.spec, config.prompt_format
     splits = {config.env.split: CHECKED_TASKS, config.eval.split: min(config.eval.tasks, CHECKED_TASKS)}
     session = env.session()
     try:
         for split, count in splits.items():
             for task in range(min(count, spec.splits[split])):
                 step = await session.reset(seed=config.run.seed, options={"split": split, "task": task})
-                transcript = Transcript(template, template.stop_ids(), harness.tools(spec))
-                length = len(transcript.prompt(harness.messages(spec, [], step.observation)))
+                transcript = Transcript(template, template.stop_ids(), prompt_format.tools(spec))
+                length = len(transcript.prompt(prompt_format.messages(spec, [], step.observation)))
                 wanted = length + rollout.max_new_tokens
                 if wanted > rollout.max_length:
                     also = "" if config.model.path is not None else " and model.tiny.max_length"

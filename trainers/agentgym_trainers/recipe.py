@@ -22,10 +22,10 @@ from agentgym_trainers.config.sections import Config, CreditOptions, EvalOptions
 from agentgym_trainers.rollout.environment import lists_actions
 from agentgym_trainers.validate import validate_config
 
-SETUP_TABLES = ("run", "model", "env", "harness", "rollout", "engine", "optim", "sft", "eval", "scale")
+SETUP_TABLES = ("run", "model", "env", "prompt_format", "rollout", "engine", "optim", "sft", "eval", "scale")
 """What a setup may say; the other tables are the method's."""
 
-OF_THE_ENVIRONMENT = ("env", "harness", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
+OF_THE_ENVIRONMENT = ("env", "prompt_format", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
 """What a setup says for its own environment, and for no other."""
 
 
@@ -97,7 +97,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "run": "train.py",
         "model": "nn/checkpoint.py, learner/build.py",
         "env": "rollout/environment.py",
-        "harness": "agentgym/rollouts/prompt_format.py",
+        "prompt_format": "agentgym/rollouts/prompt_format.py",
         "rollout": "agentgym/rollouts/runner.py",
         "engine": f"engines/ ({config.engine.kind})",
         "source": f"rollout/sources/ ({config.source.kind})",

@@ -171,14 +171,14 @@ async def warm_start(config: Config, folder: Path, env: Connection, progress: Pr
     demonstrations = []
     if options is not None:
         bar = progress.add_task("demonstrations", total=None)
-        runner = Runner(_opener(env), config.harness, Limits(config.env.max_turns), config.rollout.concurrency)
+        runner = Runner(_opener(env), config.prompt_format, Limits(config.env.max_turns), config.rollout.concurrency)
         demonstrations = await sft.demonstrate(runner, env.spec, config.env.split, options, seed)
         progress.update(bar, total=len(demonstrations), completed=len(demonstrations))
     if config.model.path is not None:
         model, tokenizer = checkpoint.load_model(config.model.path)
     else:
         shape = config.model.shape
-        texts = corpus(env.spec, config.harness, demonstrations)
+        texts = corpus(env.spec, config.prompt_format, demonstrations)
         tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
     template = ChatTemplate(tokenizer)
@@ -211,7 +211,7 @@ async def imitate(
     template = ChatTemplate(tokenizer)
     prepare(config, model)
     learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
-    tokenized = [tokenize(t, env.spec, config.harness, template) for t in demonstrations]
+    tokenized = [tokenize(t, env.spec, config.prompt_format, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
     for step, metrics in sft.imitate(learner, tokenized, options, config.run.seed):
         if options.stop_at_success is not None and step % options.check_every == 0:
@@ -235,7 +235,7 @@ async def sampled_success(config: Config, env: Connection, model: Any, template:
         model, max_sequences=rollout.concurrency, max_length=rollout.max_length, lockstep=rollout.lockstep
     )
     policy = TokenPolicy(engine, template, sampling_params(config, template), (config.run.seed, 0))
-    runner = Runner(_opener(env), config.harness, Limits(config.env.max_turns), rollout.concurrency)
+    runner = Runner(_opener(env), config.prompt_format, Limits(config.env.max_turns), rollout.concurrency)
     episodes = [EpisodeSpec(env.spec.id, config.env.split, i % tasks, i // tasks) for i in range(rollout.concurrency)]
     try:
         return success_rate(await runner.run(policy, episodes))
@@ -294,7 +294,7 @@ class HeldOutEvaluation:
             out,
             identity=f"{model.name} of {self.config.name}",
             concurrency=self.config.rollout.concurrency,
-            harness=self.config.harness,
+            prompt_format=self.config.prompt_format,
             limits=Limits(self.config.env.max_turns, self.config.env.episode_s),
             on_progress=lambda p: self.progress.update(bar, total=p.total, completed=p.done),
             server=self.server,

@@ -230,7 +230,7 @@ class Config(Section):
     run: RunOptions = RunOptions()
     model: ModelOptions = ModelOptions()
     env: EnvOptions
-    harness: PromptFormat = PromptFormat()
+    prompt_format: PromptFormat = PromptFormat()
     rollout: RolloutOptions = RolloutOptions()
     engine: SerializeAsAny[KindOptions] = InProcess()
     source: SerializeAsAny[KindOptions] = OnlineOptions()

@@ -1,7 +1,7 @@
 """Shaped rewards: what credit is assigned from. Pure functions, chained in the order that a recipe names them.
 
 A shaper takes a Batch and gives its new reward_N; its options are the keyword-only parameters of its function. To add
-one, write the function and add it to SHAPERS. The harness's penalty is in reward_N before any of them.
+one, write the function and add it to SHAPERS. The prompt format's penalty is in reward_N before any of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Shaper(FunctionPart):
 
 
 def shaped_rewards(trajectory: Trajectory) -> list[float]:
-    """One reward a turn: the environment's, less the harness's penalty for a reply without an action."""
+    """One reward a turn: the environment's, less the prompt format's penalty for a reply without an action."""
     return [turn.reward - turn.penalty for turn in trajectory.turns]
 
 

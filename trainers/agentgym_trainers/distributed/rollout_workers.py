@@ -53,7 +53,7 @@ class Job:
     """What decides some episodes beside their names."""
 
     salt: tuple[int, ...]
-    harness: PromptFormat
+    prompt_format: PromptFormat
     limits: Limits
     concurrency: int
     """Of this worker."""
@@ -97,7 +97,7 @@ class RolloutWorker:
         async with self._jobs:
             await self._free.wait()
             await self._catch_up(weights)
-            runner = Runner(self._open_session, job.harness, job.limits, job.concurrency, job.retries)
+            runner = Runner(self._open_session, job.prompt_format, job.limits, job.concurrency, job.retries)
             policy = TokenPolicy(engine, self.template, sampling_params(self.config, self.template), job.salt)
             return await runner.run(policy, episodes)
 
@@ -200,7 +200,7 @@ class RolloutWorkerPool:
         await asyncio.gather(*(call(number) for number in range(len(self.workers)) if number not in self.starting))
 
     def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
-        return Job(salt, runner.harness, runner.limits, self.concurrency, runner.retries)
+        return Job(salt, runner.prompt_format, runner.limits, self.concurrency, runner.retries)
 
     async def play(self, job: Job, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
         """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""

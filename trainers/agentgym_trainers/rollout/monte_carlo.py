@@ -235,7 +235,7 @@ def _jobs(walk: Sequence[BranchPoint], found: dict[Key, Estimate], again: bool) 
 
 
 def _collected(trajectory: Trajectory, since: int, gamma: float) -> float:
-    """The discounted rewards from a turn on, less what the harness takes for replies without an action."""
+    """The discounted rewards from a turn on, less what the prompt format takes for replies without an action."""
     rewards = [turn.reward - turn.penalty for turn in trajectory.turns[since:]]
     return float(sum(reward * gamma**k for k, reward in enumerate(rewards)))
 
@@ -308,7 +308,7 @@ class _Retracer(TextActor):
         if not isinstance(self._policy, TokenPolicy) or turn.span is None:
             return None, None
         if self._transcript is None:
-            tools = ask.harness.tools(ask.session.spec)
+            tools = ask.prompt_format.tools(ask.session.spec)
             self._transcript = Transcript(self._policy.template, self._policy.sampling.stop_ids, tools)
         before = self._transcript.copy()
         prompt = self._transcript.prompt(ask.messages)

@@ -49,7 +49,7 @@ class TokenActor:
 
     def _prompt(self, ask: TurnContext) -> list[int]:
         if self._transcript is None:
-            tools = ask.harness.tools(ask.session.spec)
+            tools = ask.prompt_format.tools(ask.session.spec)
             self._transcript = Transcript(self._template, self._sampling.stop_ids, tools)
         return self._transcript.prompt(ask.messages)
 

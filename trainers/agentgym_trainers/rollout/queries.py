@@ -3,7 +3,7 @@
 With `agentgym_environments.games.exploitability` it tells how much a trained policy can be beaten by:
 
     tree = kuhn_poker()
-    told = action_probabilities(learner, ChatTemplate(tokenizer), spec, harness, views(tree).values())
+    told = action_probabilities(learner, ChatTemplate(tokenizer), spec, prompt_format, views(tree).values())
     exploitability(tree, normalized(told))
 """
 
@@ -43,19 +43,20 @@ class Place(Protocol):
 
 
 def action_probabilities(
-    learner: Learner, template: ChatTemplate, spec: EnvSpec, harness: PromptFormat, places: Iterable[Place]
+    learner: Learner, template: ChatTemplate, spec: EnvSpec, prompt_format: PromptFormat, places: Iterable[Place]
 ) -> dict[str, dict[str, float]]:
-    """place -> action -> probability that the reply is that action as the harness writes it, in its usual tokens, at
-    the learner's temperature. What a place's probabilities lack to 1 is said in other words, or means nothing."""
+    """place -> action -> probability that the reply is that action as the prompt format writes it, in its usual tokens,
+    at the learner's temperature. What a place's probabilities lack to 1 is said in other words, or means nothing."""
     queries = [(place, action) for place in places for action in place.legal]
     transcripts = []
     for place, action in queries:
         history = [*place.past, (place.observation, action)]
         turns = [
-            Turn(i, observation, harness.render(what, spec), what, 0.0) for i, (observation, what) in enumerate(history)
+            Turn(i, observation, prompt_format.render(what, spec), what, 0.0)
+            for i, (observation, what) in enumerate(history)
         ]
         played = Trajectory(spec.id, "", 0, 0, 0, tuple(turns), StopReason.TERMINATED)
-        transcripts.append(tokenize(played, spec, harness, template))
+        transcripts.append(tokenize(played, spec, prompt_format, template))
     batch, rows, _ = collate([Group((trajectory,)) for trajectory in transcripts])
     logprob_N = np.bincount(batch.turn_A, learner.logprobs(batch, rows))
     found: dict[str, dict[str, float]] = {}

@@ -241,24 +241,24 @@ def check_template(template: ChatTemplate) -> list[str]:
     return notes
 
 
-def corpus(spec: EnvSpec, harness: PromptFormat, demonstrations: Iterable[Trajectory]) -> list[str]:
+def corpus(spec: EnvSpec, prompt_format: PromptFormat, demonstrations: Iterable[Trajectory]) -> list[str]:
     """The text that a tiny model's tokenizer is learned from: what stands between the template's special tokens."""
-    texts = [f"system\n{harness.instructions(spec)}"]
+    texts = [f"system\n{prompt_format.instructions(spec)}"]
     for trajectory in demonstrations:
         for turn in trajectory.turns:
             texts += [f"user\n{turn.observation}", f"assistant\n{turn.reply}", "\n"]
     return texts
 
 
-def tokenize(trajectory: Trajectory, spec: EnvSpec, harness: PromptFormat, template: ChatTemplate) -> Trajectory:
+def tokenize(trajectory: Trajectory, spec: EnvSpec, prompt_format: PromptFormat, template: ChatTemplate) -> Trajectory:
     """The same episode with token branches, as if its replies had been sampled and stopped."""
-    tools = harness.tools(spec)
+    tools = prompt_format.tools(spec)
     transcript = Transcript(template, template.stop_ids(), tools)
     histories: dict[int, list[tuple[Any, str]]] = {}
     turns = []
     for turn in trajectory.turns:
         history = histories.setdefault(turn.role, [])
-        messages = harness.messages(spec, history, turn.observation)
+        messages = prompt_format.messages(spec, history, turn.observation)
         transcript.prompt(messages)
         ids = template.write(messages, turn.reply, tools)
         span, text = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))

@@ -26,7 +26,7 @@ SOURCES = Registry(
             check=check_file,
         ),
         "branched": SourceKind(BranchedOptions, BranchedSource, provides=frozenset({"branched_N"})),
-        "harness": SourceKind(
+        "external_agent": SourceKind(
             ExternalAgentOptions,
             ExternalAgentSource,
             serves_policy=True,

@@ -47,7 +47,7 @@ def use_host(host: Host | None) -> None:
 class ExternalAgentOptions(KindOptions):
     """Every step a program of yours plays each proposed task `rollout.group_size` times, through an OpenAI base URL."""
 
-    kind: Literal["harness"] = "harness"
+    kind: Literal["external_agent"] = "external_agent"
     command: str
     """The program and its arguments, without a shell. `rollout.concurrency` of them run at once, each for at most
     `env.episode_s` seconds."""
@@ -71,7 +71,9 @@ class ExternalAgentSource(Source):
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         host = _host.get()
         if host is None:
-            raise ConfigError("source.kind = 'harness' needs a server for its agents: start the run by agentgym train")
+            raise ConfigError(
+                "source.kind = 'external_agent' needs a server for its agents: start the run by agentgym train"
+            )
         config, size = trainer.config, trainer.config.rollout.group_size
         policy = trainer.policy(config.run.seed, trainer.step)
         served = ServedModel(

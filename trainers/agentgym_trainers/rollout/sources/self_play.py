@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentgym.errors import EnvironmentFailure
-from agentgym.rollouts.policy import Actor, EpisodeSpec, SolverPolicy, Policy, RandomPolicy
+from agentgym.rollouts.policy import Actor, EpisodeSpec, Policy, RandomPolicy, SolverPolicy
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym.rollouts.two_player import match
@@ -121,7 +121,7 @@ async def play(runner: Runner, games: Sequence[Game]) -> list[tuple[Trajectory, 
             result = {"turns": (), "stop": StopReason.ENVIRONMENT_FAILED, "error": f"{failure.code}: {failure}"}
             first, second = (Trajectory(**episode._asdict(), **result) for episode in game.episodes)
             return first, second
-        played = await match(session, game.actors(), runner.harness, game.episodes, runner.limits)
+        played = await match(session, game.actors(), runner.prompt_format, game.episodes, runner.limits)
         if any(trajectory.stop.is_failure for trajectory in played):
             await _close(session)
         else:

@@ -57,7 +57,7 @@ class DigiQSignal(CriticSignal):
 
     @classmethod
     def build(cls, options: DigiQOptions, parts: SignalDependencies) -> DigiQSignal:
-        valid = validity(parts.template, parts.runner.harness, parts.spec)
+        valid = validity(parts.template, parts.runner.prompt_format, parts.spec)
         critic, wave = build_critic(options, parts), parts.runner.concurrency
         return cls(options, critic, parts.engine, parts.sampling, wave, valid)
 
@@ -83,13 +83,13 @@ class DigiQSignal(CriticSignal):
         return np.stack([np.where([t.valid for t in turns], q, v), v])
 
 
-def validity(template: ChatTemplate, harness: PromptFormat, spec: EnvSpec) -> Valid:
-    """By the harness's grammar and, where the environment lists its actions, that list."""
+def validity(template: ChatTemplate, prompt_format: PromptFormat, spec: EnvSpec) -> Valid:
+    """By the prompt format's grammar and, where the environment lists its actions, that list."""
     stops = template.stop_ids()
 
     def valid(state: Sequence[int], ids: Sequence[int]) -> bool:
         kept = ids[:-1] if ids[-1] in stops else ids
-        action = harness.parse(template.decode(kept, state[-1:]), spec).action
+        action = prompt_format.parse(template.decode(kept, state[-1:]), spec).action
         return action is not None and (not spec.actions or action in spec.actions)
 
     return valid

@@ -32,43 +32,45 @@ clicks = st.dictionaries(st.text(), json_values, max_size=3).map(
 
 @given(one_line)
 def test_last_line_round_trip(action):
-    harness = PromptFormat(grammar="last_line")
-    assert harness.parse(f"I think.\n\n{harness.render(action, SPEC)}\n \n", SPEC).action == action
+    prompt_format = PromptFormat(grammar="last_line")
+    assert prompt_format.parse(f"I think.\n\n{prompt_format.render(action, SPEC)}\n \n", SPEC).action == action
 
 
 @given(untagged, st.text())
 def test_tagged_round_trip(action, thought):
-    harness = PromptFormat(grammar="tagged")
-    assert harness.parse(harness.render(action, SPEC), SPEC).action == action
-    assert harness.parse(f"{thought} <action> {harness.render(action, SPEC)} {action}", SPEC).action == action
+    prompt_format = PromptFormat(grammar="tagged")
+    assert prompt_format.parse(prompt_format.render(action, SPEC), SPEC).action == action
+    assert (
+        prompt_format.parse(f"{thought} <action> {prompt_format.render(action, SPEC)} {action}", SPEC).action == action
+    )
 
 
 @given(st.text())
 def test_text_actions_round_trip_through_the_act_tool(action):
-    harness = PromptFormat(grammar="tool_call")
-    assert harness.parse(harness.render(action, SPEC), SPEC).action == action
+    prompt_format = PromptFormat(grammar="tool_call")
+    assert prompt_format.parse(prompt_format.render(action, SPEC), SPEC).action == action
 
 
 @given(clicks, st.text())
 def test_tool_calls_round_trip(call, thought):
-    harness = PromptFormat(grammar="tool_call")
-    assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
-    assert harness.parse(f"{thought}<tool_call>{harness.render(call, TOOLS)}", TOOLS).action == call
+    prompt_format = PromptFormat(grammar="tool_call")
+    assert prompt_format.parse(prompt_format.render(call, TOOLS), TOOLS).action == call
+    assert prompt_format.parse(f"{thought}<tool_call>{prompt_format.render(call, TOOLS)}", TOOLS).action == call
 
 
 @pytest.mark.parametrize("grammar", ["last_line", "tagged"])
 def test_tool_calls_round_trip_in_text_grammars(grammar):
-    harness, call = PromptFormat(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
-    assert harness.parse(harness.render(call, TOOLS), TOOLS).action == call
+    prompt_format, call = PromptFormat(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
+    assert prompt_format.parse(prompt_format.render(call, TOOLS), TOOLS).action == call
     for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
-        said = harness.render(text, TOOLS)
-        assert harness.parse(said, TOOLS).action == text, "text that is no call of this environment stays text"
+        said = prompt_format.render(text, TOOLS)
+        assert prompt_format.parse(said, TOOLS).action == text, "text that is no call of this environment stays text"
 
 
 def test_a_tag_inside_an_argument_does_not_end_the_call():
-    harness = PromptFormat(grammar="tool_call")
+    prompt_format = PromptFormat(grammar="tool_call")
     call = {"name": "click", "arguments": {"x": "</tool_call><tool_call>{}"}}
-    assert harness.parse(render_call(call), TOOLS).action == call
+    assert prompt_format.parse(render_call(call), TOOLS).action == call
 
 
 @pytest.mark.parametrize(
@@ -130,30 +132,30 @@ def test_auto_follows_the_action_format_of_the_spec():
 
 
 def test_a_tagged_action_of_several_lines_keeps_its_end():
-    harness = PromptFormat(grammar="tagged")
+    prompt_format = PromptFormat(grammar="tagged")
     for action in ("edit a.py 1-2\n    x = 1\n\n", "run cat <<E\n  a\nE", "edit a.py 1-1\n  x"):
-        assert harness.parse(f"So:\n{harness.render(action, SPEC)}\n", SPEC).action == action
-    assert harness.parse("<action>\nup\n</action>", SPEC).action == "up"
+        assert prompt_format.parse(f"So:\n{prompt_format.render(action, SPEC)}\n", SPEC).action == action
+    assert prompt_format.parse("<action>\nup\n</action>", SPEC).action == "up"
 
 
 def test_an_offered_action_that_spells_a_call_is_that_call():
-    harness, call = PromptFormat(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
-    assert harness.parse(harness.render(json.dumps(call), TOOLS), TOOLS).action == call
-    assert "not a JSON tool call" in harness.parse(harness.render("click 1", TOOLS), TOOLS).problem
+    prompt_format, call = PromptFormat(grammar="tool_call"), {"name": "click", "arguments": {"x": 1}}
+    assert prompt_format.parse(prompt_format.render(json.dumps(call), TOOLS), TOOLS).action == call
+    assert "not a JSON tool call" in prompt_format.parse(prompt_format.render("click 1", TOOLS), TOOLS).problem
 
 
 def test_a_message_with_tool_calls_is_answered_by_their_ids():
     calls = [{"id": name, "type": "function", "function": {"name": "wait", "arguments": "{}"}} for name in "ab"]
     said = {"role": "assistant", "content": None, "tool_calls": calls}
-    harness = PromptFormat(grammar="tool_call", system="")
-    first, *rest = harness.messages(TOOLS, [("one", said)], "two")
+    prompt_format = PromptFormat(grammar="tool_call", system="")
+    first, *rest = prompt_format.messages(TOOLS, [("one", said)], "two")
     assert first == {"role": "user", "content": "one"}
     assert rest == [said, *({"role": "tool", "tool_call_id": name, "content": "two"} for name in "ab")]
     assert PromptFormat(system="", window=0).messages(TOOLS, [("one", said)], "two") == [
         {"role": "user", "content": "two"}
     ]
     seen = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
-    *_, tool, image = harness.messages(TOOLS, [("one", said)], seen)
+    *_, tool, image = prompt_format.messages(TOOLS, [("one", said)], seen)
     assert tool == {"role": "tool", "tool_call_id": "b", "content": "two"}
     assert (image["role"], [part["type"] for part in image["content"]]) == ("user", ["image_url"])
 
