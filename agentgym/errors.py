@@ -6,7 +6,7 @@ AgentGymError
 │   ├── UnknownEnvironment     no environment of that name
 │   ├── MissingDependency      an optional package or program is not installed
 │   ├── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
-│   └── EpisodeRefused         what a foreign agent asks of its recorded episode, which that cannot give
+│   └── EpisodeRefused         what an external agent asks of its recorded episode, which that cannot give
 ├── EnvironmentFailure         an environment, its server or the way to it failed: recorded with a StopReason, never
 scored │   ├── BadRequest             the request itself is wrong (422)
 │   ├── UnknownSession         the server never had this session (404)
@@ -61,7 +61,7 @@ class CheckpointError(UsageError):
 
 
 class EpisodeRefused(UsageError):
-    """A foreign agent's episode is over, unknown, or cannot be continued so. `status` is HTTP's."""
+    """An external agent's episode is over, unknown, or cannot be continued so. `status` is HTTP's."""
 
     def __init__(self, message: str, status: int = 409) -> None:
         super().__init__(message)

@@ -27,7 +27,7 @@ PROMISES = {
     "own_signal.py": ["tasks that have a mean: 4", "tasks that have a mean: 8"],
     "own_source.py": ["step 2: 10.0 turns an episode"],
     "own_engine.py": ["40 replies, the longest of "],
-    "06_train_a_foreign_agent.py": ["step 1: 3 turns, gap ", "step 2: 3 turns, gap ", "report.html"],
+    "06_train_an_external_agent.py": ["step 1: 3 turns, gap ", "step 2: 3 turns, gap ", "report.html"],
     "poles.py": ["cart at ", "return 500, success True"],
     "05_assign_credit.py": ["grpo: ", "gigpo: ", "turn_gae: ", "return 1:  s0"],
 }

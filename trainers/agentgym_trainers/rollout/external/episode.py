@@ -1,4 +1,4 @@
-"""One episode of a foreign agent: ask, record, tell the reward, finish."""
+"""One episode of an external agent: ask, record, tell the reward, finish."""
 
 from __future__ import annotations
 

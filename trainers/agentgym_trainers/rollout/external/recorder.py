@@ -1,4 +1,4 @@
-"""Episodes of foreign agents by name: begun by their first call, ended by a reward, forgotten when nobody goes on."""
+"""Episodes of external agents by name: begun by their first call, ended by a reward, forgotten when nobody goes on."""
 
 from __future__ import annotations
 
