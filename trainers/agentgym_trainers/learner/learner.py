@@ -376,11 +376,7 @@ class Learner(TrainStep):
             logprob, entropy = scores.logprob, scores.entropy
         values, bootstrap = None, []
         if value is not None:
-            cut = [
-                (row.trajectory, int(place[-1]))
-                for row, place in zip(rows, packed.places, strict=True)
-                if row.bootstrap
-            ]
+            cut = [(row.trajectory, int(at[-1])) for row, at in zip(rows, packed.places, strict=True) if row.bootstrap]
             final = torch.tensor([p for _, p in cut], dtype=torch.int64, device=model.device)
             both = value(packed.inputs, torch.cat([packed.at, final]))
             values = both[: len(packed.at)]
