@@ -101,9 +101,9 @@ def check_gold_pays_by_the_piece():
     for task in range(40):
         env.reset(options={"task": task})
         while not env.over and env.turn < 60:
-            start = int(env.seen["blstats"][nle.GOLD])
+            start = int(env.view["blstats"][nle.GOLD])
             _, reward, ended, _, info = env.step(chance.choice(env.env_spec.actions[:16]))
-            more = int(env.seen["blstats"][nle.GOLD]) - start
+            more = int(env.view["blstats"][nle.GOLD]) - start
             assert (reward > 0) == (more > 0 and reward == 1.0), (task, env.turn)
             if more > 0:
                 assert (reward, ended, info["success"]) == (1.0, True, True)
@@ -120,10 +120,10 @@ def check_going_down_is_success_where_that_is_the_task():
         env.reset(options={"split": "train", "task": task})
         while not env.over and env.turn < 200:
             standing = int(env.inner.last_observation[env.inner._internal_index][4])
-            *_, info = env.step("down" if standing else env._explorer.next(env.seen))
+            *_, info = env.step("down" if standing else env._explorer.next(env.view))
         won += env.success
         if env.success:
-            assert int(env.seen["blstats"][nle.DEPTH]) == 2
+            assert int(env.view["blstats"][nle.DEPTH]) == 2
             assert info["progress"] == 1.0
     assert won >= 10
     env.close()

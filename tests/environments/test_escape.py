@@ -128,7 +128,7 @@ def test_a_fix_that_touches_the_interpreter_is_refused(line):
 
 def test_a_refused_fix_costs_a_turn_and_can_be_mended(env):
     source = begin(env)
-    path = next(path for path in sorted(source.seen) if source.is_code(path))
+    path = next(path for path in sorted(source.visible) if source.is_code(path))
     env.step(f"edit {path} 1-0\nimport os")
     observation, reward, terminated, truncated, _ = env.step("submit")
     assert observation == f"not submitted: {path} adds import of os, os, which no fix here needs"
@@ -154,7 +154,7 @@ import _pytest.unittest
 _pytest.unittest.TestCaseFunction.runtest = lambda self: None
 """
     path = "src/cachetools/__init__.py"
-    verdict = judge(source, {path: source.seen[path] + patch}, sources.default_cache())
+    verdict = judge(source, {path: source.visible[path] + patch}, sources.default_cache())
     assert not verdict.honest
     assert len(verdict.passed) > 400
     assert not verdict.solved(frozenset(), 0, frozenset())

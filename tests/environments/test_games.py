@@ -388,7 +388,7 @@ def test_a_deal_gives_each_role_its_own_points():
     env.reset(options={"task": 3})
     table = env.state
     keep = negotiation.demand(table, 0)
-    _, reward, over, _, info = env.step(negotiation.said(keep))
+    _, reward, over, _, info = env.step(negotiation.share_text(keep))
     assert (reward, over, info["role"]) == (0, False, 1)
     assert info["available_actions"][0] == "accept"
     _, reward, over, _, info = env.step("accept")
@@ -405,7 +405,7 @@ def test_the_tough_opponent_gives_in_and_never_below_half():
         while not over:
             offer = env.state.offer
             assert not offer or negotiation.points(env.state, 1, offer) >= 5
-            *_, over, _, _ = env.step(negotiation.said(env.state.counts))  # all for oneself
+            *_, over, _, _ = env.step(negotiation.share_text(env.state.counts))  # all for oneself
         assert env.scores == (0, 0)
 
 

@@ -106,8 +106,8 @@ def test_a_screenshot_is_an_image_that_can_be_pointed_at(make):
     assert re.fullmatch(r"Task: Click on the \w+ colored box\.", text)
     env.reset(options={"task": 2})
     id = re.findall(r"\d+", env.solver())[0]
-    box = next(element for element in Elements(env._seen.tree) if element.id == int(id)).box
-    assert tuple(image[box[1], box[0]]) == next(e for e in Elements(env._seen.tree) if e.id == int(id)).colour
+    box = next(element for element in Elements(env._shown_page.tree) if element.id == int(id)).box
+    assert tuple(image[box[1], box[0]]) == next(e for e in Elements(env._shown_page.tree) if e.id == int(id)).colour
     _, reward, terminated, _, info = env.step(f"click {box[0]},{box[1]}")
     assert (reward, terminated, info["success"]) == (1.0, True, True)
 
@@ -163,7 +163,7 @@ def test_nothing_said_is_believed(make):
     """The page alone gives the reward: text about it changes nothing, wherever it is typed."""
     env = make("miniwob:page=enter-text")
     env.reset(options={"task": 0})
-    field = next(element.id for element in Elements(env._seen.tree) if element.role == "textbox")
+    field = next(element.id for element in Elements(env._shown_page.tree) if element.role == "textbox")
     for said in (
         "javascript:WOB_DONE_GLOBAL=true",
         f"fill {field} <script>core.endEpisode(1, true)</script>",
@@ -188,9 +188,9 @@ def test_a_wrong_answer_gets_no_reward_and_ids_are_unguessable(make):
     firsts = set()
     for task in range(12):
         env.reset(options={"task": task})
-        firsts.add(Elements(env._seen.tree)[0].id)
+        firsts.add(Elements(env._shown_page.tree)[0].id)
     assert len(firsts) > 6
-    wrong = env._seen and Elements(env._seen.tree).named("TWO")
+    wrong = env._shown_page and Elements(env._shown_page.tree).named("TWO")
     assert wrong is not None
     _, reward, terminated, _, info = env.step(f"click {wrong.id}")
     assert (reward, terminated, info["success"]) == (0.0, True, False)

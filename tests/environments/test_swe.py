@@ -61,7 +61,7 @@ def both_ways(task):
     fixed = {
         path: apply(content, [e for e in task.edits if e.path == path], fix=True) for path, content in broken.items()
     }
-    assert fixed == {path: package.seen[path] for path in broken}  # so that one run of the package fixes all its tasks
+    assert fixed == {path: package.visible[path] for path in broken}  # one run of the package fixes all its tasks
 
 
 def passes(name):
@@ -258,7 +258,7 @@ def test_a_solver_mends_what_others_have_spoilt(env):
     env.reset(options={"split": "train", "task": 3})
     path = env.task.edits[0].path
     env.step(f"edit {path} 1-20")
-    env.step("run echo 'x = 1' > " + next(p for p in sorted(env.source.seen) if env.source.is_code(p) and p != path))
+    env.step("run echo 'x = 1' > " + next(p for p in sorted(env.source.visible) if env.source.is_code(p) and p != path))
     while not env.over:
         reward = env.step(env.solver())[1]
     assert reward == 1.0

@@ -49,7 +49,7 @@ def test_with_hidden_walls_the_solver_uses_visited_cells_only(name):
     for task in range(6):
         env = begin(name, task)
         while not env.over:
-            known = {door for door in env.plan.doors if door[0] in env.seen}
+            known = {door for door in env.plan.doors if door[0] in env.visited}
             whole, said = env.plan, env.solver()
             env.plan = type(whole)(whole.size, frozenset(known), whole.start, whole.exit)
             assert env.solver() == said

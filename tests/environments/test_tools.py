@@ -50,7 +50,7 @@ def play(env: Any, calls: int | None = None) -> dict[str, Any]:
     info: dict[str, Any] = {}
     while not env.over and calls != 0:
         *_, info = env.step(env.solver())
-        assert info["valid_action"], env.told
+        assert info["valid_action"], env.output
         calls = None if calls is None else calls - 1
     return info
 
@@ -158,7 +158,7 @@ def test_random_legal_calls_are_valid_and_rarely_win(name):
         _, info = env.reset(options={"task": task})
         while not env.over:
             *_, info = env.step(chance.choice(info["available_actions"]))
-            assert info["valid_action"], env.told
+            assert info["valid_action"], env.output
         won += info["success"]
     assert won <= 1
 

@@ -63,7 +63,7 @@ def test_the_solver_serves_every_kind_of_wish_and_of_customer(kind, persona):
         env = desk(kind, persona, task)
         while not env.over:
             *_, info = env.step(env.solver())
-            assert info["valid_action"], env.told
+            assert info["valid_action"], env.output
         assert info["success"]
 
 

@@ -148,10 +148,10 @@ def dial():
 def test_any_environment_with_a_few_actions_is_served(dial):
     env = ToyText(dial, env_id="AgentGymDial", tasks="seeds", show_map=True, template="it shows {0}")
     observation, info = env.reset(seed=0, options={"task": 1})
-    assert observation == f"dial {env.seen}\nit shows {env.seen}"
+    assert observation == f"dial {env.raw}\nit shows {env.raw}"
     state = env.snapshot()
     while not env.over:
-        info = env.step("more" if env.seen < 3 else "less")[4]
+        info = env.step("more" if env.raw < 3 else "less")[4]
     assert info["success"]
     env.restore(state)
     assert env.observe() == observation

@@ -40,7 +40,7 @@ def require_flag(env: str, name: str, value: Any) -> None:
         raise ConfigError(f"{env}: {name} is true or false, not {value!r}")
 
 
-def require_whole(env: str, name: str, value: Any, least: int, most: int | None = None) -> None:
+def require_int(env: str, name: str, value: Any, least: int, most: int | None = None) -> None:
     """Raises ConfigError when an argument is no whole number between `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         within = f"of at least {least}" if most is None else f"from {least} to {most}"
@@ -54,7 +54,7 @@ class EngineEnv(TurnEnv):
     A snapshot is the task and the actions taken, which `restore` plays again.
     """
 
-    as_said: ClassVar[bool] = False
+    verbatim: ClassVar[bool] = False
     """`apply` is given the action as it was said, with capitals and line breaks, only the spaces around it cut off."""
 
     alone: ClassVar[AbstractContextManager[Any]] = nullcontext()
@@ -69,7 +69,7 @@ class EngineEnv(TurnEnv):
     def begin(self, split: str, task: int) -> None:
         self._opening: tuple[str, int] = (split, task)
         self._taken: list[str] = []
-        self._said = ""
+        self._action = ""
         self.open(split, task)
 
     def reset(
@@ -79,7 +79,7 @@ class EngineEnv(TurnEnv):
             return super().reset(seed=seed, options=options)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._said = action.strip() if isinstance(action, str) else ""
+        self._action = action.strip() if isinstance(action, str) else ""
         with self.alone:
             return super().step(action)
 
@@ -88,7 +88,7 @@ class EngineEnv(TurnEnv):
             super().restore(state)
 
     def act(self, action: str) -> Outcome | None:
-        action = self._said if self.as_said else action
+        action = self._action if self.verbatim else action
         outcome = self.apply(action)
         if outcome is not None:
             self._taken.append(action)
@@ -105,7 +105,7 @@ class EngineEnv(TurnEnv):
         split, task = state["opening"]
         self.begin(*self.select_task({"split": split, "task": task}))
         for action in state["actions"]:
-            self._said = action
+            self._action = action
             self.act(action)
         if self.key() != state["key"]:
             raise BadRequest(

@@ -31,7 +31,7 @@ class AnswerTable:
     @lru_cache(maxsize=20_000)  # noqa: B019 - tables are made once and kept
     def fitting(self, known: frozenset[tuple[str, str]]) -> tuple[str, ...]:
         """Names for which every (question, answer) of `known` is true."""
-        return tuple(name for name in self.names if all(self.answer(asked, name) == said for asked, said in known))
+        return tuple(name for name in self.names if all(self.answer(question, name) == yes for question, yes in known))
 
     @lru_cache(maxsize=20_000)  # noqa: B019
     def best_question(self, fitting: tuple[str, ...]) -> str | None:
@@ -62,11 +62,11 @@ class Guessing(TurnEnv):
             raise ConfigError(f"{spec.id}: guesses is 1 or more, not {guesses}")
         self.guesses = guesses
         self.secret = ""
-        self.asked: list[str] = []
+        self.history: list[str] = []
         """Questions, as the table has them, in the order asked; each at most once."""
         self.wrong: list[str] = []
         """Names guessed."""
-        self.said = ""
+        self.answer_text = ""
 
     # What a game gives.
 
@@ -88,18 +88,18 @@ class Guessing(TurnEnv):
     def begin(self, split: str, task: int) -> None:
         sizes, names = self.env_spec.splits, list(self.env_spec.splits)
         self.secret = self.secrets[sum(sizes[name] for name in names[: names.index(split)]) + task]
-        self.asked, self.wrong, self.said = [], [], "ask"
+        self.history, self.wrong, self.answer_text = [], [], "ask"
 
     def observe(self) -> str:
         if self.success:
             return "right"
         if self.over:
-            return f"{self.said}\nit was {self.secret}"
+            return f"{self.answer_text}\nit was {self.secret}"
         turns, guesses = self.env_spec.max_turns - self.turn, self.guesses - len(self.wrong)
-        return f"{self.said}\n{turns} turn{'s' * (turns > 1)}, {guesses} guess{'es' * (guesses > 1)} left"
+        return f"{self.answer_text}\n{turns} turn{'s' * (turns > 1)}, {guesses} guess{'es' * (guesses > 1)} left"
 
     def refuse(self, action: str) -> str:
-        example = next(question for question in self.table.answers if question not in self.asked)
+        example = next(question for question in self.table.answers if question not in self.history)
         return f"not a question or guess that is understood; say for example: {example}\n{self.observe()}"
 
     def act(self, action: str) -> Outcome | None:
@@ -111,23 +111,23 @@ class Guessing(TurnEnv):
             if guess == self.secret:
                 return Outcome(1.0, ended=True, success=True)
             self.wrong = sorted({*self.wrong, guess})
-            self.said = f"not {guess}"
+            self.answer_text = f"not {guess}"
             # The same wrong guess twice is no second one, so that the state is what was guessed and not how often.
             return Outcome(ended=len(self.wrong) >= self.guesses)
         question = self.question(text)
         if question is None:
             return None
-        if question not in self.asked:
-            self.asked.append(question)
-        self.said = f"{question}: {self.table.answer(question, self.secret)}"
+        if question not in self.history:
+            self.history.append(question)
+        self.answer_text = f"{question}: {self.table.answer(question, self.secret)}"
         return Outcome()
 
     def key(self) -> str:
-        return f"{self.secret}; {', '.join(sorted(self.asked))}; {' '.join(self.wrong)}"
+        return f"{self.secret}; {', '.join(sorted(self.history))}; {' '.join(self.wrong)}"
 
     def left(self) -> tuple[str, ...]:
         """Names that may still be the secret, for whoever has heard the answers."""
-        fitting = self.table.fitting(frozenset((asked, self.table.answer(asked, self.secret)) for asked in self.asked))
+        fitting = self.table.fitting(frozenset((one, self.table.answer(one, self.secret)) for one in self.history))
         return tuple(name for name in fitting if name not in self.wrong)
 
     def describe(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Guessing(TurnEnv):
         """
         if self.over or self.success:
             return {"progress": float(self.success), "available_actions": []}
-        questions = [question for question in self.table.offered if question not in self.asked]
+        questions = [question for question in self.table.offered if question not in self.history]
         guesses = [f"guess {name}" for name in self.table.names if name not in self.wrong]
         progress = 1 - math.log2(max(1, len(self.left()))) / math.log2(len(self.table.names))
         return {"progress": progress, "available_actions": questions + guesses}
@@ -150,11 +150,11 @@ class Guessing(TurnEnv):
         return question
 
     def save(self) -> Any:
-        return {"secret": self.secret, "asked": self.asked, "wrong": self.wrong, "said": self.said}
+        return {"secret": self.secret, "asked": self.history, "wrong": self.wrong, "said": self.answer_text}
 
     def load(self, state: Any) -> None:
-        self.secret, self.said = state["secret"], state["said"]
-        self.asked, self.wrong = list(state["asked"]), list(state["wrong"])
+        self.secret, self.answer_text = state["secret"], state["said"]
+        self.history, self.wrong = list(state["asked"]), list(state["wrong"])
 
 
 def plain(text: str) -> str:

@@ -12,7 +12,7 @@ from agentgym.env import Action
 from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import actions
-from agentgym_environments.backends.sandbox.actions import Edit, Run, Said, Submit, View
+from agentgym_environments.backends.sandbox.actions import Command, Edit, Run, Submit, View
 from agentgym_environments.backends.sandbox.box import Sandbox
 from agentgym_environments.base.episode_env import EpisodeEnv
 
@@ -23,7 +23,7 @@ LINES = 150
 class Judged(NamedTuple):
     """Result of `submit`."""
 
-    said: str
+    message: str
     over: bool = True
     """False where the work is refused and can be mended."""
     reward: float = 0.0
@@ -78,22 +78,22 @@ class ShellEnv(EpisodeEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        said = actions.understand(action)
+        parsed = actions.understand(action)
         judged = Judged("", over=False)
-        if isinstance(said, Run):
-            observation = self._run(said.command)
-        elif isinstance(said, View):
-            observation = self._view(said)
-        elif isinstance(said, Edit):
-            observation = self._edit(said)
-        elif isinstance(said, Submit):
+        if isinstance(parsed, Run):
+            observation = self._run(parsed.command)
+        elif isinstance(parsed, View):
+            observation = self._view(parsed)
+        elif isinstance(parsed, Edit):
+            observation = self._edit(parsed)
+        elif isinstance(parsed, Submit):
             judged = self.judged()
-            observation = judged.said
+            observation = judged.message
         else:
             observation = f"not an action; {actions.GRAMMAR}"
         self.success = judged.success
         terminated, truncated = self.end_turn(judged.over)
-        return observation, judged.reward, terminated, truncated, self._info(valid=said is not None)
+        return observation, judged.reward, terminated, truncated, self._info(valid=parsed is not None)
 
     def close(self) -> None:
         if self._box is not None:
@@ -120,9 +120,9 @@ class ShellEnv(EpisodeEnv):
             raise BadRequest(f"{self.env_spec.id} is closed")
         return self._box
 
-    def say(self, said: Said) -> Action:
+    def say(self, parsed: Command) -> Action:
         """An action of the solver in the environment's interface."""
-        return actions.as_call(said) if self.env_spec.tools else actions.as_text(said)
+        return actions.as_call(parsed) if self.env_spec.tools else actions.as_text(parsed)
 
     # What the actions do.
 

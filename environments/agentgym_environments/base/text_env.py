@@ -52,11 +52,11 @@ class TurnEnv(EpisodeEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        said = " ".join(action.lower().split()) if isinstance(action, str) else ""
-        outcome = self.act(said)
+        text = " ".join(action.lower().split()) if isinstance(action, str) else ""
+        outcome = self.act(text)
         reward, ended, self.success, cut = outcome or Outcome(reward=self.invalid_reward)
         terminated, truncated = self.end_turn(ended, cut)
-        observation = self.refuse(said) if outcome is None else self.observe()
+        observation = self.refuse(text) if outcome is None else self.observe()
         return observation, reward, terminated, truncated, self._info(valid=outcome is not None)
 
     def _info(self, valid: bool) -> dict[str, Any]:

@@ -108,11 +108,11 @@ class Game(TurnEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        said = " ".join(action.lower().split()) if isinstance(action, str) else ""
+        text = " ".join(action.lower().split()) if isinstance(action, str) else ""
         role, before = self.role, self.scores
-        self.acted, valid = role, said in self.rules.legal(self.state)
+        self.acted, valid = role, text in self.rules.legal(self.state)
         if valid:
-            self.state = self.rules.play(self.state, said)
+            self.state = self.rules.play(self.state, text)
             self._reply()
         else:
             self.illegal[role] += 1
@@ -120,7 +120,7 @@ class Game(TurnEnv):
         self.end_turn(self.ended)
         self.success = self.succeeded(role) if self.agent is not None else self.over and self.forfeited is None
         self.rewards = tuple(after - was for after, was in zip(self.scores, before))  # type: ignore[assignment]
-        observation = self.observe() if valid or self.over else self.refuse(said)
+        observation = self.observe() if valid or self.over else self.refuse(text)
         return observation, self.rewards[role], self.over, False, self._info(valid=valid)
 
     def _reply(self) -> None:
@@ -143,11 +143,11 @@ class Game(TurnEnv):
         return self.rules.key(self.state) + ("" if self.agent is None else f" as {self.agent}") + lost
 
     def describe(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"available_actions": [] if self.ended else list(self.rules.legal(self.state))}
-        told |= {"role": self.role, "rewards": list(self.rewards)}
+        info: dict[str, Any] = {"available_actions": [] if self.ended else list(self.rules.legal(self.state))}
+        info |= {"role": self.role, "rewards": list(self.rewards)}
         if self.ended:
-            told["successes"] = [self.succeeded(role) for role in (0, 1)]
-        return told
+            info["successes"] = [self.succeeded(role) for role in (0, 1)]
+        return info
 
     def solver(self) -> str:
         self.require_episode("solver")

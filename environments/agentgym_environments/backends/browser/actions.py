@@ -41,9 +41,9 @@ class NotPossible(Exception):
     """The page has no such element or point, or the element cannot do this; says which."""
 
 
-def parse(said: str) -> Action | None:
+def parse(command: str) -> Action | None:
     """The action that a line of text names; None when it is none. Only the verb is read without regard to case."""
-    verb, _, rest = said.strip().partition(" ")
+    verb, _, rest = command.strip().partition(" ")
     verb, rest = verb.lower(), rest.strip()
     if verb in ("back", "wait"):
         return None if rest else Action(verb)

@@ -93,8 +93,8 @@ class Page:
             patient = clock() < until
             try:
                 await self._stay()
-                if seen := await self.tab.page.evaluate(LOOK, [patient, *given]):
-                    return seen
+                if content := await self.tab.page.evaluate(LOOK, [patient, *given]):
+                    return content
             except Error:  # the old page is gone and the new one not there yet
                 if self.tab.lost or self.tab.page.is_closed() or not patient:
                     raise

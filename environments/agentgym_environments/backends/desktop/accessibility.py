@@ -36,10 +36,10 @@ def call(bus, name, path, interface, method, arguments, timeout_ms=5000):
     return bus.call_sync(name, path, interface, method, arguments, None, flags, timeout_ms, None).unpack()
 
 
-def gather(bus, asked, timeout_ms=2000):
+def gather(bus, requests, timeout_ms=2000):
     """Answers to [((bus name, path), interface, method, arguments)], asked all at once; None where there was none."""
-    answers: list = [None] * len(asked)
-    left = [len(asked)]
+    answers: list = [None] * len(requests)
+    left = [len(requests)]
 
     def answered(_, result, number):
         with contextlib.suppress(GLib.Error):  # the window has gone, or has no such thing
@@ -47,7 +47,7 @@ def gather(bus, asked, timeout_ms=2000):
         left[0] -= 1
 
     flags = Gio.DBusCallFlags.NONE
-    for number, ((name, path), interface, method, arguments) in enumerate(asked):
+    for number, ((name, path), interface, method, arguments) in enumerate(requests):
         bus.call(name, path, interface, method, arguments, None, flags, timeout_ms, None, answered, number)
     context = GLib.MainContext.default()
     while left[0]:
@@ -58,8 +58,8 @@ def gather(bus, asked, timeout_ms=2000):
 def windows(bus):
     """Those that show, as (bus name, path)."""
     (roots,) = call(bus, *REGISTRY, ACCESSIBLE, "GetChildren", None)
-    asked = gather(bus, [(one, ACCESSIBLE, "GetChildren", None) for one in roots])
-    found = [window for answer in asked if answer for window in answer[0]]
+    children = gather(bus, [(one, ACCESSIBLE, "GetChildren", None) for one in roots])
+    found = [window for answer in children if answer for window in answer[0]]
     states = gather(bus, [(window, ACCESSIBLE, "GetState", None) for window in found])
     return [window for window, state in zip(found, states) if state and shows(state)]
 
@@ -68,9 +68,9 @@ def shows(answer):
     return bool(answer[0][0] >> SHOWING & 1)
 
 
-def is_silent(told):
+def is_silent(node):
     """GTK 2 does not say of an opened menu's items that they show; but only those of an opened one are somewhere."""
-    return told["gtk2"] and told.get("role") == "menu"
+    return node["gtk2"] and node.get("role") == "menu"
 
 
 def read_tree(bus):
@@ -82,14 +82,14 @@ def read_tree(bus):
     level = [(root, {"gtk2": bool(one and one[0].startswith("2.")), "kids": top}) for root, one in zip(roots, versions)]
     while level:
         children = gather(bus, [(node, ACCESSIBLE, "GetChildren", None) for node, _ in level])
-        below = [(child, told) for (_, told), answer in zip(level, children) for child in (answer or [[]])[0]]
+        below = [(child, above) for (_, above), answer in zip(level, children) for child in (answer or [[]])[0]]
         states = gather(bus, [(child, ACCESSIBLE, "GetState", None) for child, _ in below])
-        seen = [
+        visible = [
             (*both, state[0][0])
             for both, state in zip(below, states)
             if state and (shows(state) or (is_silent(both[1]) and state[0][0] >> VISIBLE & 1))
         ]
-        level = describe(bus, seen)
+        level = describe(bus, visible)
     return top
 
 
@@ -97,12 +97,12 @@ def describe(bus, found):
     """Add what is known of every [(node, parent, state bits)] to its parent's kids; [(node, it)] of those added."""
     name = GLib.Variant("(ss)", (ACCESSIBLE, "Name"))
     screen = GLib.Variant("(u)", (0,))
-    asked = []
+    requests = []
     for node, _, _ in found:
-        asked.append((node, ACCESSIBLE, "GetRoleName", None))
-        asked.append((node, "org.freedesktop.DBus.Properties", "Get", name))
-        asked.append((node, COMPONENT, "GetExtents", screen))
-    answers = gather(bus, asked)
+        requests.append((node, ACCESSIBLE, "GetRoleName", None))
+        requests.append((node, "org.freedesktop.DBus.Properties", "Get", name))
+        requests.append((node, COMPONENT, "GetExtents", screen))
+    answers = gather(bus, requests)
     result = []
     for number, (node, parent, bits) in enumerate(found):
         role, name_, box = answers[3 * number : 3 * number + 3]
@@ -110,31 +110,33 @@ def describe(bus, found):
         if role is None or role[0] == "tool tip" or nowhere:
             continue
         states = [word for bit, word in STATES.items() if bits >> bit & 1]
-        told = {
+        record = {
             "role": role[0],
             "name": name_[0] if name_ else "",
             "states": states,
             "kids": [],
             "gtk2": parent["gtk2"],
         }
-        told["silent"] = is_silent(parent)
-        told["box"] = list(box[0]) if box else [0, 0, 0, 0]
-        parent["kids"].append(told)
-        result.append((node, told))
-    read_texts(bus, [(node, told) for node, told in result if told["role"] in READABLE])
+        record["silent"] = is_silent(parent)
+        record["box"] = list(box[0]) if box else [0, 0, 0, 0]
+        parent["kids"].append(record)
+        result.append((node, record))
+    read_texts(bus, [(node, record) for node, record in result if record["role"] in READABLE])
     return result
 
 
 def read_texts(bus, readable):
-    whole, first = GLib.Variant("(ii)", (0, LONGEST_TEXT)), GLib.Variant("(i)", (0,))
+    full_range, first = GLib.Variant("(ii)", (0, LONGEST_TEXT)), GLib.Variant("(i)", (0,))
     caret = GLib.Variant("(ss)", (TEXT, "CaretOffset"))
-    texts = gather(bus, [(node, TEXT, "GetText", whole) for node, _ in readable])
-    for (_, told), text in zip(readable, texts):
+    texts = gather(bus, [(node, TEXT, "GetText", full_range) for node, _ in readable])
+    for (_, record), text in zip(readable, texts):
         if text:
-            told["text"] = text[0]
-    focused = [(node, told) for node, told in readable if "focused" in told["states"] and told["role"] != "icon"]
+            record["text"] = text[0]
+    focused = [
+        (node, record) for node, record in readable if "focused" in record["states"] and record["role"] != "icon"
+    ]
     carets = gather(bus, [(node, "org.freedesktop.DBus.Properties", "Get", caret) for node, _ in focused])
     marked = gather(bus, [(node, TEXT, "GetSelection", first) for node, _ in focused])
-    for (_, told), offset, selection in zip(focused, carets, marked):
-        told["caret"] = offset[0] if offset else 0
-        told["marked"] = list(selection) if selection and selection[1] > selection[0] else []
+    for (_, record), offset, selection in zip(focused, carets, marked):
+        record["caret"] = offset[0] if offset else 0
+        record["marked"] = list(selection) if selection and selection[1] > selection[0] else []

@@ -60,12 +60,12 @@ class Act:
     times: int = 1
 
 
-def parse(said: str, where: Where) -> Act | str:
+def parse(action: str, where: Where) -> Act | str:
     """Return what is to be done, or a sentence that says why nothing can be."""
-    verb, _, rest = said.strip().partition(" ")
+    verb, _, rest = action.strip().partition(" ")
     verb = verb.lower()
     if verb == "type":
-        return _typing(said.lstrip()[len("type") :])
+        return _typing(action.lstrip()[len("type") :])
     if verb == "press":
         return _pressing(rest)
     if verb == "wait" and not rest.strip():

@@ -94,8 +94,8 @@ class XSession:
         ]
         self.start(command, pass_fds=(put,))
         os.close(put)
-        with os.fdopen(get) as told:
-            if not told.readline().strip():
+        with os.fdopen(get) as reader:
+            if not reader.readline().strip():
                 raise RuntimeError("Xvfb did not start: " + self.errors())
 
     def _start_buses(self):
@@ -103,8 +103,8 @@ class XSession:
         command = ["dbus-daemon", "--session", "--nofork", "--nosyslog", f"--print-address={put}"]
         self.start(command, pass_fds=(put,))
         os.close(put)
-        with os.fdopen(get) as told:
-            address = told.readline().strip()
+        with os.fdopen(get) as reader:
+            address = reader.readline().strip()
         if not address:
             raise RuntimeError("dbus-daemon did not start: " + self.errors())
         self.env["DBUS_SESSION_BUS_ADDRESS"] = address

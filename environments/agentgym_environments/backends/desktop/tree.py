@@ -67,10 +67,10 @@ class Element:
             if self.marked:
                 states.append("marked {}:{} to {}:{}".format(*place(self.text, self.marked[0]),
                                                              *place(self.text, self.marked[1])))  # fmt: skip
-        told = f"{'  ' * self.depth}{f'[{self.number}] ' if numbered else ''}{what}"
+        row = f"{'  ' * self.depth}{f'[{self.number}] ' if numbered else ''}{what}"
         if states:
-            told += f" ({', '.join(states)})"
-        return told + self._text()
+            row += f" ({', '.join(states)})"
+        return row + self._text()
 
     def _text(self) -> str:
         if self.text is None or (self.name and self.text.strip() == self.name):
@@ -106,7 +106,7 @@ class Numbers:
             inside = name if role in WINDOWS and not depth else window
             part = role in WINDOWS and depth > 0  # a file dialog is a dialog within a dialog
             shown = is_shown(node) and not part and common(node["box"], view) is not None
-            kids = self._walk(node["kids"], key, depth + shown, inside, home, seen_through(node, view))
+            kids = self._walk(node["kids"], key, depth + shown, inside, home, visible_part(node, view))
             if role == "window":  # a menu of its own; without one it is some toolkit's helper
                 kids = list(kids)
                 shown = bool(kids)
@@ -155,7 +155,7 @@ def common(box: Sequence[int], view: Box) -> Box | None:
     return (left, top, right - left, bottom - top) if right > left and bottom > top else None
 
 
-def seen_through(node: dict[str, Any], view: Box) -> Box:
+def visible_part(node: dict[str, Any], view: Box) -> Box:
     """Return what is scrolled out of sight says that it shows all the same."""
     return (common(node["box"], view) or NOTHING) if node["role"] in ("scroll pane", "viewport") else view
 

@@ -37,7 +37,7 @@ class Submit:
     pass
 
 
-Said = Run | View | Edit | Submit
+Command = Run | View | Edit | Submit
 
 GRAMMAR = "say `run COMMAND`, `view PATH`, `view PATH FIRST-LAST`, `edit PATH FIRST-LAST` and new lines, or `submit`"
 
@@ -66,7 +66,7 @@ TOOLS = (
 )
 
 
-def understand(action: Action) -> Said | None:
+def understand(action: Action) -> Command | None:
     """None for what is no action."""
     try:
         json.dumps(action, ensure_ascii=False).encode()
@@ -77,7 +77,7 @@ def understand(action: Action) -> Said | None:
     return _call(action.get("name"), action.get("arguments"))
 
 
-def _text(action: str) -> Said | None:
+def _text(action: str) -> Command | None:
     verb, _, rest = action.strip().partition(" ") if not action.strip().startswith("edit") else ("edit", "", action)
     verb = verb.lower()
     if verb == "run" and rest.strip():
@@ -95,7 +95,7 @@ def _text(action: str) -> Said | None:
     return None
 
 
-def _call(name: object, given: object) -> Said | None:
+def _call(name: object, given: object) -> Command | None:
     """A tool call whose arguments are those of the tool and of their types."""
     tool = next((tool for tool in TOOLS if tool.name == name), None)
     if tool is None or not isinstance(given, dict):
@@ -126,18 +126,16 @@ def text_of(lines: list[str]) -> str:
     return "\n".join(lines) + ("\n" if lines and not lines[-1] else "")
 
 
-def as_text(said: Said) -> str:
-    if isinstance(said, Run):
-        return f"run {said.command}"
-    if isinstance(said, View):
-        return f"view {said.path}" + (
-            f" {said.first}-{said.last or ''}" if (said.first, said.last) != (1, None) else ""
-        )
-    if isinstance(said, Edit):
-        return f"edit {said.path} {said.first}-{said.last}" + (f"\n{said.text}" if said.text else "")
+def as_text(one: Command) -> str:
+    if isinstance(one, Run):
+        return f"run {one.command}"
+    if isinstance(one, View):
+        return f"view {one.path}" + (f" {one.first}-{one.last or ''}" if (one.first, one.last) != (1, None) else "")
+    if isinstance(one, Edit):
+        return f"edit {one.path} {one.first}-{one.last}" + (f"\n{one.text}" if one.text else "")
     return "submit"
 
 
-def as_call(said: Said) -> ToolCall:
-    arguments = {key: value for key, value in asdict(said).items() if value is not None}
-    return {"name": type(said).__name__.lower(), "arguments": arguments}
+def as_call(one: Command) -> ToolCall:
+    arguments = {key: value for key, value in asdict(one).items() if value is not None}
+    return {"name": type(one).__name__.lower(), "arguments": arguments}

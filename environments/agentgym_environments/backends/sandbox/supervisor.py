@@ -50,7 +50,7 @@ class Supervisor:
         self.limits, self.env, self.shell = limits, env, shell
         self.folder, self.state = "/work", ""
         self.first: dict[str, str] = {}
-        self._seen: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._known_hashes: dict[str, tuple[tuple[int, ...], str]] = {}
 
     # Requests, by name.
 
@@ -177,7 +177,7 @@ class Supervisor:
 
     def _watch(self, child: int, output: int, state: int, deadline: float) -> dict[str, Any]:
         """Collect output until the shell ends, the deadline passes, or a limit that the kernel does not hold is met."""
-        said, kept, stopped, code = Output(self.limits["output_kb"] << 10), bytearray(), "", None
+        collected, kept, stopped, code = Output(self.limits["output_kb"] << 10), bytearray(), "", None
         pipes, files = {output, state}, {path: count(path) for path in WRITABLE}
         while code is None:
             ready = select.select([0, WAKE, *pipes], [], [], LOOK_EVERY_S)[0]
@@ -188,7 +188,7 @@ class Supervisor:
                 if not piece:
                     pipes.discard(pipe)
                 elif pipe == output:
-                    said.add(piece)
+                    collected.add(piece)
                 elif len(kept) < STATE_BYTES:
                     kept += piece
             if WAKE in ready:
@@ -198,10 +198,10 @@ class Supervisor:
                 end_all()
                 code = 124 if stopped.startswith("time") else 137
         for pipe in pipes:
-            drain(pipe, said.add if pipe == output else kept.extend)
+            drain(pipe, collected.add if pipe == output else kept.extend)
         if not stopped:
             self._keep(kept)
-        return {"output": said.text(), "code": code, "stopped": stopped}
+        return {"output": collected.text(), "code": code, "stopped": stopped}
 
     def _too_much(self, deadline: float, files: dict[str, int]) -> str:
         """Return which limit is passed; `files` are those before the command, so that one that removes some may go
@@ -235,10 +235,10 @@ class Supervisor:
                 hashes[name] = f"link {os.readlink(path)}"
             elif stat.S_ISREG(found.st_mode):
                 mark = (found.st_ino, found.st_ctime_ns, found.st_size)
-                if self._seen.get(name, ((), ""))[0] != mark:
+                if self._known_hashes.get(name, ((), ""))[0] != mark:
                     content = base64.b64decode(self.read(name) or "")
-                    self._seen[name] = mark, f"{found.st_mode & 0o100:o} {hashlib.sha256(content).hexdigest()}"
-                hashes[name] = self._seen[name][1]
+                    self._known_hashes[name] = mark, f"{found.st_mode & 0o100:o} {hashlib.sha256(content).hexdigest()}"
+                hashes[name] = self._known_hashes[name][1]
         return hashes
 
 
@@ -268,12 +268,12 @@ def own(line: str) -> bool:
 
 def walk(root: str, most: int) -> Iterator[str]:
     """Paths below `root` in order, folders included, at most so many; links are not followed."""
-    seen = 0
+    listed = 0
     for folder, folders, files in os.walk(root):
         folders.sort()
         for name in sorted([*folders, *files]):
-            seen += 1
-            if seen > most:
+            listed += 1
+            if listed > most:
                 return
             yield os.path.join(folder, name)
 

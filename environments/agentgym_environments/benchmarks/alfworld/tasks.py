@@ -65,7 +65,7 @@ HOLDS = {
 KINDS = ("put", "clean", "heat", "cool", "two")
 DONE = {"clean": "isClean", "heat": "isHot", "cool": "isCool"}
 ABLE = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
-SAID = {"clean": "clean ", "heat": "hot ", "cool": "cool "}
+ADJECTIVES = {"clean": "clean ", "heat": "hot ", "cool": "cool "}
 TYPES = {"sinkbasin": "SinkBasinType", "fridge": "FridgeType", "microwave": "MicrowaveType"}
 
 
@@ -82,7 +82,7 @@ class Chore:
 
     @property
     def goal(self) -> str:
-        what = f"two {self.thing}s" if self.kind == "two" else f"a {SAID.get(self.kind, '')}{self.thing}"
+        what = f"two {self.thing}s" if self.kind == "two" else f"a {ADJECTIVES.get(self.kind, '')}{self.thing}"
         return f"put {what} {'on' if self.target in (*SURFACES, 'stoveburner') else 'in'} a {self.target}."
 
     @property

@@ -41,7 +41,7 @@ class BabyAI(EngineEnv):
         self.inner: Any = gymnasium.make(names[level], disable_env_checker=True).unwrapped
         self.inner.gen_obs = self._look  # the engine's own would look a second time, and encode what nobody reads
         # It prints every room that it throws away.
-        package("minigrid.envs.babyai.core.roomgrid_level", "babyai").print = lambda *told: None
+        package("minigrid.envs.babyai.core.roomgrid_level", "babyai").print = lambda *marks: None
         self._view: Any = None
         self._bot: Any = None
         self._advice: tuple[int, int] | None = None
@@ -77,8 +77,8 @@ class BabyAI(EngineEnv):
         inner = self.inner
         cells = [_cell(place, cell) for place, cell in enumerate(inner.grid.grid) if cell is not None]
         you = f"{inner.agent_pos[0]},{inner.agent_pos[1]},{inner.agent_dir}"
-        whole = f"{you} {_cell(-1, inner.carrying)} {_progress(inner.instrs)} {inner.width} {' '.join(cells)}"
-        return f"{inner.mission}: {hashlib.sha256(whole.encode()).hexdigest()[:32]}"
+        full_text = f"{you} {_cell(-1, inner.carrying)} {_progress(inner.instrs)} {inner.width} {' '.join(cells)}"
+        return f"{inner.mission}: {hashlib.sha256(full_text.encode()).hexdigest()[:32]}"
 
     def solver(self) -> str:
         """BabyAI's bot."""
@@ -120,5 +120,5 @@ def _progress(instruction: Any) -> str:
     parts = [part for part in (getattr(instruction, name, None) for name in ("instr_a", "instr_b")) if part is not None]
     if not parts:
         return ""
-    told = "/".join(str(getattr(instruction, f"{which}_done", "")) for which in "ab")
-    return f"{told}({','.join(_progress(part) for part in parts)})"
+    marks = "/".join(str(getattr(instruction, f"{which}_done", "")) for which in "ab")
+    return f"{marks}({','.join(_progress(part) for part in parts)})"

@@ -10,17 +10,17 @@ HERE = (3, 6)
 SHOWN = ("door", "key", "ball", "box", "goal", "lava")
 
 
-def view(grid: Any, seen: Any, carrying: Any) -> str:
-    """Sentences about a MiniGrid view: `grid` of 7 by 7 cells and `seen`, bool[7, 7], by [column, row]."""
+def view(grid: Any, visible: Any, carrying: Any) -> str:
+    """Sentences about a MiniGrid view: `grid` of 7 by 7 cells and `visible`, bool[7, 7], by [column, row]."""
     things = []
     for row in range(7):
         for column in range(7):
             cell = grid.get(column, row)
-            if cell is not None and seen[column, row] and (column, row) != HERE and cell.type in SHOWN:
+            if cell is not None and visible[column, row] and (column, row) != HERE and cell.type in SHOWN:
                 things.append((HERE[1] - row, column - HERE[0], name(cell)))
     lines = [f"a {what} {where(ahead, right)}" for ahead, right, what in sorted(things, key=nearness)]
     held = f"you carry a {name(carrying)}" if carrying else "you carry nothing"
-    return "\n".join([*lines, f"wall {clear(grid, seen)}", held])
+    return "\n".join([*lines, f"wall {clear(grid, visible)}", held])
 
 
 def nearness(thing: tuple[int, int, str]) -> tuple:
@@ -42,14 +42,14 @@ def name(cell: Any) -> str:
     return f"{state} {cell.color} door"
 
 
-def clear(grid: Any, seen: Any) -> str:
+def clear(grid: Any, visible: Any) -> str:
     """Return how far it is to the wall ahead, to the left and to the right, as far as can be seen."""
     column, row = HERE
 
     def steps(right: int, ahead: int) -> str | None:
         for count in range(1, 7):
             x, y = column + right * count, row - ahead * count
-            if not (0 <= x < 7 and 0 <= y < 7) or not seen[x, y]:
+            if not (0 <= x < 7 and 0 <= y < 7) or not visible[x, y]:
                 return None
             cell = grid.get(x, y)
             if cell is not None and cell.type == "wall":

@@ -57,13 +57,13 @@ def serve(task: str, program: str, options: dict[str, Any]) -> None:
         use_browser(program)
     env: Any = None
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
             env = env or make(task, options)
-            if "step" in asked:
-                observation, reward, terminated, truncated, _ = env.step(asked["step"])
+            if "step" in request:
+                observation, reward, terminated, truncated, _ = env.step(request["step"])
             else:
-                observation, _ = env.reset(seed=asked["reset"])
+                observation, _ = env.reset(seed=request["reset"])
                 reward, terminated, truncated = 0.0, False, False
             ending = {"reward": reward, "terminated": terminated, "truncated": truncated}
             answer = {"result": {**shown(observation), **ending}}

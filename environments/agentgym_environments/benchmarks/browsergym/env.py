@@ -50,18 +50,18 @@ class BrowserGym(EpisodeEnv):
             self.options = {"task_kwargs": {"base_url": _pages()}, **self.options}
         _require(self.python, task)
         self._child: JsonProcess | None = None
-        self._seen: dict[str, Any] = {}
+        self._page: dict[str, Any] = {}
 
     def begin(self, split: str, task: int) -> None:
-        self._seen = self._ask({"reset": FIRST.get(split, 3_000_000) + task})
+        self._page = self._ask({"reset": FIRST.get(split, 3_000_000) + task})
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        self._seen = self._ask({"step": action if isinstance(action, str) else ""})
-        reward = min(1.0, max(0.0, float(self._seen["reward"])))
-        terminated, truncated = self.end_turn(bool(self._seen["terminated"]), bool(self._seen["truncated"]))
+        self._page = self._ask({"step": action if isinstance(action, str) else ""})
+        reward = min(1.0, max(0.0, float(self._page["reward"])))
+        terminated, truncated = self.end_turn(bool(self._page["terminated"]), bool(self._page["truncated"]))
         self.success = terminated and reward > 0
-        valid = bool(action) and not self._seen["error"]
+        valid = bool(action) and not self._page["error"]
         return self.observe(), reward, terminated, truncated, self._info(valid)
 
     def close(self) -> None:
@@ -80,11 +80,11 @@ class BrowserGym(EpisodeEnv):
             raise
 
     def observe(self) -> str:
-        error = f"error: {self._seen['error']}\n" if self._seen["error"] else ""
-        return f"{error}Task: {self._seen['goal']}\n{self._seen['tree']}"
+        error = f"error: {self._page['error']}\n" if self._page["error"] else ""
+        return f"{error}Task: {self._page['goal']}\n{self._page['tree']}"
 
     def _info(self, valid: bool) -> dict[str, Any]:
-        state = hashlib.sha256(f"{self._seen['url']}\n{self._seen['goal']}\n{self._seen['tree']}".encode())
+        state = hashlib.sha256(f"{self._page['url']}\n{self._page['goal']}\n{self._page['tree']}".encode())
         return {"success": self.success, "valid_action": valid, "state_key": state.hexdigest()[:16]}
 
 
@@ -96,8 +96,8 @@ def _require(python: str, task: str) -> None:
     for missing, module in needed.items():
         asks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
         if subprocess.run([python, "-c", asks], capture_output=True, check=False).returncode:
-            told = f" {package}" if package else ""
-            raise MissingDependency(MISSING.format(task=task, missing=missing, python=python, package=told))
+            suffix = f" {package}" if package else ""
+            raise MissingDependency(MISSING.format(task=task, missing=missing, python=python, package=suffix))
 
 
 def _pages() -> str:

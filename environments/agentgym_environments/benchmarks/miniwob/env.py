@@ -14,7 +14,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.benchmarks.miniwob.elements import Elements
-from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, Seen, folder
+from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, PageState, folder
 from agentgym_environments.benchmarks.miniwob.solver import SOLVERS, solve
 from agentgym_environments.benchmarks.miniwob.tasks import RELOAD, pages_of, tasks_of
 
@@ -56,13 +56,13 @@ class MiniWob(EpisodeEnv):
         folder()
         pages = [page] if page else pages_of(group)
         self.tasks = tasks_of(pages)
-        super().__init__(_told(spec, pages, self.tasks, observation, pace_ms))
+        super().__init__(_spec_for(spec, pages, self.tasks, observation, pace_ms))
         self.view, self.pace_ms = observation, pace_ms
         self._site: MiniWobSite | None = None
         self._task: tuple[str, int] = ("", 0)
         """Page and seed."""
         self._taken: list[str] = []
-        self._seen = Seen("", "", False, 0.0)
+        self._shown_page = PageState("", "", False, 0.0)
 
     def begin(self, split: str, task: int) -> None:
         self._start(*self.tasks[split][task])
@@ -70,7 +70,7 @@ class MiniWob(EpisodeEnv):
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
         problem = self._act(action if isinstance(action, str) else "")
-        terminated, truncated = self.end_turn(self._seen.done)
+        terminated, truncated = self.end_turn(self._shown_page.done)
         return self.observe(problem), float(self.success), terminated, truncated, self._info(valid=not problem)
 
     def save(self) -> Any:
@@ -86,7 +86,7 @@ class MiniWob(EpisodeEnv):
     def solver(self) -> str:
         """The next action of the page's scripted solver. Raises BadRequest on a page that has none."""
         self.require_episode("solver")
-        return solve(self._task[0], self._seen.task, Elements(self._seen.tree, self._taken))
+        return solve(self._task[0], self._shown_page.task, Elements(self._shown_page.tree, self._taken))
 
     def close(self) -> None:
         if self._site is not None:
@@ -102,28 +102,28 @@ class MiniWob(EpisodeEnv):
         self._site.start(
             page, seed, first=10 + int.from_bytes(hashlib.sha256(f"{page} {seed}".encode()).digest()[:4]) % 80
         )
-        self._seen = self._site.look()
+        self._shown_page = self._site.look()
 
-    def _act(self, said: str) -> str:
+    def _act(self, command: str) -> str:
         """Do what was said, and look; why it could not be done, or an empty string."""
         assert self._site is not None
-        action = parse(said)
+        action = parse(command)
         if action is None:
             return f"not an action; an action is one of\n{GRAMMAR}"
         try:
             self._site.act(action)
         except NotPossible as error:
             return str(error)
-        self._taken.append(said)
-        self._seen = self._site.look(self.pace_ms)
-        self.success = self._seen.done and self._seen.score >= PASSED
+        self._taken.append(command)
+        self._shown_page = self._site.look(self.pace_ms)
+        self.success = self._shown_page.done and self._shown_page.score >= PASSED
         return ""
 
     def observe(self, problem: str = "") -> Observation:
         assert self._site is not None
-        parts = [problem, f"Task: {self._seen.task}"]
+        parts = [problem, f"Task: {self._shown_page.task}"]
         if self.view == "tree":
-            parts.append(self._seen.tree)
+            parts.append(self._shown_page.tree)
         elif self.view == "html":
             parts.append(self._site.html())
         text = "\n".join(part for part in parts if part)
@@ -131,21 +131,21 @@ class MiniWob(EpisodeEnv):
 
     def _info(self, valid: bool) -> dict[str, Any]:
         page, seed = self._task
-        state = hashlib.sha256(f"{self._seen.task}\n{self._seen.tree}".encode()).hexdigest()[:16]
+        state = hashlib.sha256(f"{self._shown_page.task}\n{self._shown_page.tree}".encode()).hexdigest()[:16]
         return {
             "success": self.success,
             "valid_action": valid,
             "state_key": f"{page}/{seed}/{state}",
-            "available_actions": [] if self.over else offers(self._seen),
+            "available_actions": [] if self.over else offers(self._shown_page),
             "page": page,
-            "page_score": self._seen.score,
+            "page_score": self._shown_page.score,
         }
 
 
-def offers(seen: Seen) -> list[str]:
+def offers(page: PageState) -> list[str]:
     """Actions that can be done now: clicks on every element, and fields filled with words of the task."""
-    words = re.findall(r'"([^"]+)"', seen.task) or seen.task.rstrip(".").split()[-WORDS:]
-    elements = [element for element in Elements(seen.tree) if element.id]
+    words = re.findall(r'"([^"]+)"', page.task) or page.task.rstrip(".").split()[-WORDS:]
+    elements = [element for element in Elements(page.tree) if element.id]
     found = [f"click {element.id}" for element in elements]
     for element in elements:
         if element.role in ("textbox", "searchbox", "spinbutton") and not element.has("disabled"):
@@ -155,7 +155,7 @@ def offers(seen: Seen) -> list[str]:
     return found
 
 
-def _told(
+def _spec_for(
     spec: EnvSpec, pages: list[str], tasks: dict[str, list[tuple[str, int]]], observation: str, pace_ms: int
 ) -> EnvSpec:
     """Return what the environment says of itself with these arguments."""

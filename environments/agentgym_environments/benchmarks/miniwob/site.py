@@ -49,7 +49,7 @@ STATE = """(() => {
 })()"""
 
 
-class Seen(NamedTuple):
+class PageState(NamedTuple):
     tree: str
     task: str
     """Request of the page."""
@@ -95,9 +95,9 @@ class MiniWobSite:
         self._page.tab.run(self._rest())
         self._page.tab.evaluate(START, [PAUSE_MS, seed, first, OPENING_MS])
 
-    def look(self, pass_ms: int = 0) -> Seen:
+    def look(self, pass_ms: int = 0) -> PageState:
         tree, (done, score, task) = self._page.look(pass_ms=pass_ms, also=STATE)
-        return Seen(tree, " ".join(task.split()), done, float(score))
+        return PageState(tree, " ".join(task.split()), done, float(score))
 
     def html(self) -> str:
         return self._page.look("html")[0]

@@ -119,11 +119,11 @@ SOLVERS: dict[str, Solver] = {
 }
 
 
-def solve(page: str, task: str, seen: Elements) -> str:
+def solve(page: str, task: str, view: Elements) -> str:
     """The next action on a page. Raises BadRequest where there is no solver."""
     if page not in SOLVERS:
         raise BadRequest(f"miniwob has no solver for {page}; it has one for {len(SOLVERS)} pages")
     try:
-        return SOLVERS[page](task, seen)
+        return SOLVERS[page](task, view)
     except (AssertionError, IndexError, KeyError, StopIteration, ValueError):
         return "wait"  # the page looks like nothing that the solver knows: something went wrong before

@@ -84,7 +84,7 @@ class NetHack(EngineEnv):
             render_mode=None,
             fix_moon_phase=True,
         )
-        self.seen: dict[str, Any] = {}
+        self.view: dict[str, Any] = {}
         self._explorer = Explorer()
         self._ended = False
         self._start = 0
@@ -95,15 +95,15 @@ class NetHack(EngineEnv):
         random = task_random("nle", self.character, split, draw)
         core, display, levels = (random.randrange(2**31) for _ in range(3))
         self.inner.seed(core=core, disp=display, reseed=False, lgen=levels)
-        self.seen, _ = self.inner.reset()
+        self.view, _ = self.inner.reset()
         self._explorer, self._ended = Explorer(), False
-        self._explorer.see(self.seen)
-        self._start, self._best = int(self.seen["blstats"][GOLD]), 0.0
+        self._explorer.see(self.view)
+        self._start, self._best = int(self.view["blstats"][GOLD]), 0.0
 
     def observe(self) -> str:
         if self._ended:
             return "the game is over"  # NetHack shows its list of high scores, which remembers other episodes
-        lines = [bytes(line).decode("latin-1").rstrip() for line in self.seen["tty_chars"]]
+        lines = [bytes(line).decode("latin-1").rstrip() for line in self.view["tty_chars"]]
         while lines and not lines[-1]:
             lines.pop()
         return "\n".join(lines)
@@ -111,8 +111,8 @@ class NetHack(EngineEnv):
     def apply(self, action: str) -> Outcome | None:
         if action not in KEYS:
             return None
-        self.seen, _, done, _, _ = self.inner.step(list(KEYS).index(action))
-        self._explorer.see(self.seen, action)
+        self.view, _, done, _, _ = self.inner.step(list(KEYS).index(action))
+        self._explorer.see(self.view, action)
         reached = self._reached()
         gained = max(0.0, min(1.0, reached) - self._best)
         self._best += gained
@@ -122,9 +122,9 @@ class NetHack(EngineEnv):
 
     def key(self) -> str:
         """Place, map and figures, without the clock."""
-        figures = [int(value) for place, value in enumerate(self.seen["blstats"]) if place not in (9, 20)]
-        whole = bytes(self.seen["glyphs"].tobytes()) + str(figures).encode()
-        return hashlib.sha256(whole).hexdigest()[:32]
+        figures = [int(value) for place, value in enumerate(self.view["blstats"]) if place not in (9, 20)]
+        state = bytes(self.view["glyphs"].tobytes()) + str(figures).encode()
+        return hashlib.sha256(state).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
         return {"progress": self._best}
@@ -134,7 +134,7 @@ class NetHack(EngineEnv):
         self.require_episode("solver")
         if not self._known:
             return super().solver()  # type: ignore[return-value]
-        return self._explorer.next(self.seen)
+        return self._explorer.next(self.view)
 
     def close(self) -> None:
         self.inner.close()
@@ -144,5 +144,5 @@ class NetHack(EngineEnv):
         if self.task == "staircase":
             return float(self.inner.last_observation[self.inner._internal_index][4])  # NLE's own measure
         if self.task == "descend":
-            return (int(self.seen["blstats"][DEPTH]) - 1) / self.goal
-        return (int(self.seen["blstats"][GOLD]) - self._start) / self.goal
+            return (int(self.view["blstats"][DEPTH]) - 1) / self.goal
+        return (int(self.view["blstats"][GOLD]) - self._start) / self.goal

@@ -35,7 +35,7 @@ def main() -> None:
 def solved(env: NetHack, split: str, draw: int) -> bool:
     env.reset(options={"split": split, "task": draw})
     while not env.over and env.turn < WITHIN:
-        env.step(env._explorer.next(env.seen))
+        env.step(env._explorer.next(env.view))
     return env.success
 
 

@@ -28,34 +28,34 @@ class Explorer:
         self.stuck: set[tuple[Square, str]] = set()
         self.here: Square = (0, 0)
 
-    def see(self, seen: dict[str, Any], action: str = "") -> None:
+    def see(self, view: dict[str, Any], action: str = "") -> None:
         """Return what the level looks like after `action`."""
-        before, self.here = self.here, (int(seen["blstats"][0]), int(seen["blstats"][1]))
+        before, self.here = self.here, (int(view["blstats"][0]), int(view["blstats"][1]))
         if action in STEPS and before == self.here:
             self.stuck.add((before, action))
         self.stood[self.here] = self.stood.get(self.here, 0) + 1
-        glyphs = seen["glyphs"]
+        glyphs = view["glyphs"]
         rows, columns = ((glyphs >= DOORS[0]) & (glyphs <= DOORS[1])).nonzero()
         self.doors.update((int(x), int(y)) for y, x in zip(rows, columns))
 
-    def next(self, seen: dict[str, Any]) -> str:
+    def next(self, view: dict[str, Any]) -> str:
         """The first word of a shortest way to a staircase down, or to a square beside what has not been seen."""
-        ways = self._ways(seen)
-        rows, columns = (seen["chars"] == ord(">")).nonzero()
+        ways = self._ways(view)
+        rows, columns = (view["chars"] == ord(">")).nonzero()
         stairs = [(int(x), int(y)) for y, x in zip(rows, columns)]
-        goals = [square for square in stairs if square in ways] or self._edges(seen["chars"], ways)
+        goals = [square for square in stairs if square in ways] or self._edges(view["chars"], ways)
         if goals:
             return ways[min((ways[square][0], square) for square in goals)[1]][1]
-        ends = [square for square in ways if self._closed_in(seen["chars"], square)]
+        ends = [square for square in ways if self._closed_in(view["chars"], square)]
         if not ends:
             return "search"
         # A dead end hides a way on: search where that has been done least.
         end = min((self.stood.get(square, 0) // 12, ways[square][0], square) for square in ends)[2]
         return ways[end][1]
 
-    def _ways(self, seen: dict[str, Any]) -> dict[Square, tuple[int, str]]:
+    def _ways(self, view: dict[str, Any]) -> dict[Square, tuple[int, str]]:
         """Breadth first over what is known: (steps, first word) to every square that can be reached."""
-        chars = seen["chars"]
+        chars = view["chars"]
         found: dict[Square, tuple[int, str]] = {self.here: (0, "search")}
         queue = deque([self.here])
         while queue:

@@ -21,7 +21,7 @@ class ReasoningGym(EngineEnv):
     partial: reward what the verifier gives for an answer that is not right; without, that is 0.
     """
 
-    as_said = True
+    verbatim = True
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentgym.errors import ConfigError
-from agentgym_environments.base.engine_env import package, require_whole
+from agentgym_environments.base.engine_env import package, require_int
 from agentgym_environments.base.text_env import split_of, task_random
 
 LEFT_OUT = {
@@ -41,14 +41,14 @@ def require(dataset: str, level: int | None) -> None:
     if dataset not in names():
         raise ConfigError(f"reasoning-gym has no data set {dataset!r}; it has {', '.join(names())}")
     if dataset == "bf":  # its compiler prints a dot a question
-        package("reasoning_gym.code.contrib.bfit.Compiler.Optimizer", "reasoning-gym").print = lambda *told, **how: None
+        package("reasoning_gym.code.contrib.bfit.Compiler.Optimizer", "reasoning-gym").print = lambda *text, **how: None
     if level is None:
         return
     factory = package("reasoning_gym.factory", "reasoning-gym")
     if not factory.has_curriculum(dataset):
         raise ConfigError(f"reasoning-gym: {dataset} has no levels; leave `level` out")
     highest = max(len(settings.levels) for settings in factory.create_curriculum(dataset).attributes.values()) - 1
-    require_whole("reasoning-gym", f"level of {dataset}", level, 0, highest)
+    require_int("reasoning-gym", f"level of {dataset}", level, 0, highest)
     try:
         make(dataset, level, 0)
     except Exception as error:  # a curriculum may go further than its own data set allows

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_whole
+from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_int
 from agentgym_environments.base.text_env import Outcome, task_random
 from agentgym_environments.benchmarks.scienceworld.engine import ScienceWorldEngine
 
@@ -40,7 +40,7 @@ class ScienceWorld(EngineEnv):
     ) -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
         require_flag("scienceworld", "offer", offer)
-        require_whole("scienceworld", "heap_mb", heap_mb, LEAST_HEAP_MB)
+        require_int("scienceworld", "heap_mb", heap_mb, LEAST_HEAP_MB)
         self.engine = ScienceWorldEngine(heap_mb)
         try:
             self.variations = self._variations(task, simplifications)
@@ -68,17 +68,17 @@ class ScienceWorld(EngineEnv):
 
     def apply(self, action: str) -> Outcome | None:
         server = self.engine.server
-        told = server.step(action)
+        answer = server.step(action)
         # It offers a few things that it then does not know: what moves has moved on. That is not the agent's fault.
-        if told.startswith(("No known action", "Unknown action")) and action not in (self._possible or ()):
+        if answer.startswith(("No known action", "Unknown action")) and action not in (self._possible or ()):
             self._taken.append(action)  # it takes the engine's time, which is part of its state
-            self._text = told
+            self._text = answer
             return None
         if self._followed < len(self.plan) and action == self.plan[self._followed]:
             self._followed += 1
-        self._text, self._possible = told, None
-        if told.startswith(WHICH):
-            self._possible = [line.partition(":")[0] for line in told.splitlines()[1:]]
+        self._text, self._possible = answer, None
+        if answer.startswith(WHICH):
+            self._possible = [line.partition(":")[0] for line in answer.splitlines()[1:]]
         score = float(server.getScore())
         failed = score < 0  # the wrong thing was chosen, which nothing mends
         score = max(0.0, score)
@@ -90,9 +90,9 @@ class ScienceWorld(EngineEnv):
 
     def key(self) -> str:
         server = self.engine.server
-        asked = self._text if self._text.startswith(WHICH) else ""
-        whole = [self.task, asked, server.freeActionLook(), server.freeActionInventory(), f"{self._score:.3f}"]
-        return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
+        question = self._text if self._text.startswith(WHICH) else ""
+        parts = [self.task, question, server.freeActionLook(), server.freeActionInventory(), f"{self._score:.3f}"]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
         found: dict[str, Any] = {"progress": min(1.0, self._score)}

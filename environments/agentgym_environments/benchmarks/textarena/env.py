@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_whole
+from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_int
 from agentgym_environments.base.text_env import Outcome, split_of, task_random
 from agentgym_environments.benchmarks.textarena.engine import chance, make
 from agentgym_environments.benchmarks.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE
@@ -23,7 +23,7 @@ class TextArena(EngineEnv):
     partial: reward what the game gives for less than a solution, too (0 to 1); without, that is 0.
     """
 
-    as_said = True
+    verbatim = True
 
     def __init__(
         self, spec: EnvSpec | None = None, *, game: str = "FrozenLake-v0", partial: bool = False, turns: int = 100
@@ -33,7 +33,7 @@ class TextArena(EngineEnv):
             why = next((f": {reason}" for name, reason in LEFT_OUT.items() if str(game).startswith(name)), "")
             raise ConfigError(f"textarena: {game!r} is no environment here{why}; the games are {', '.join(GAMES)}")
         require_flag("textarena", "partial", partial)
-        require_whole("textarena", "turns", turns, 1)
+        require_int("textarena", "turns", turns, 1)
         self.game, self.partial = game, partial
         self.inner: Any = make(game)
         self._solver = SOLVERS.get(game)
@@ -106,13 +106,13 @@ class TextArena(EngineEnv):
         self.inner.state.error_allowance = 10**9  # a wrong move costs a turn here, and ends nothing
 
     def _digest(self) -> str:
-        told = [self.inner.state.game_state, {k: v for k, v in vars(self.inner).items() if k in STATE}]
-        return hashlib.sha256(json.dumps(told, default=_plain, sort_keys=True).encode()).hexdigest()[:32]
+        parts = [self.inner.state.game_state, {k: v for k, v in vars(self.inner).items() if k in STATE}]
+        return hashlib.sha256(json.dumps(parts, default=_plain, sort_keys=True).encode()).hexdigest()[:32]
 
     def _news(self) -> str:
         """Return what the game has said since it was last asked, the agent's own words left out."""
-        _, told = self.inner.get_observation()
-        return "\n".join(text.strip() for author, text, _ in told if author == -1)
+        _, messages = self.inner.get_observation()
+        return "\n".join(text.strip() for author, text, _ in messages if author == -1)
 
 
 TRIES = 500

@@ -64,22 +64,22 @@ def mastermind(game: Any) -> str:
     return f"[{' '.join(map(str, code))}]"
 
 
-def _pegs(code: tuple[int, ...], said: list[int]) -> tuple[int, int]:
-    black = sum(one == other for one, other in zip(code, said))
-    common = sum(min(code.count(digit), said.count(digit)) for digit in set(said))
+def _pegs(code: tuple[int, ...], other_code: list[int]) -> tuple[int, int]:
+    black = sum(one == other for one, other in zip(code, other_code))
+    common = sum(min(code.count(digit), other_code.count(digit)) for digit in set(other_code))
     return black, common - black
 
 
 def _first(start: Any, done: Callable[[Any], bool], moves: Callable[[Any], list[tuple[str, Any]]]) -> str:
     """Breadth first: the first word of a shortest way to where `done` is true."""
-    queue, seen = deque((word, to) for word, to in moves(start)), {start}
+    queue, visited = deque((word, to) for word, to in moves(start)), {start}
     while queue:
         word, here = queue.popleft()
         if done(here):
             return word
-        if here not in seen:
-            seen.add(here)
-            queue.extend((word, to) for _, to in moves(here) if to not in seen)
+        if here not in visited:
+            visited.add(here)
+            queue.extend((word, to) for _, to in moves(here) if to not in visited)
     return "up"
 
 

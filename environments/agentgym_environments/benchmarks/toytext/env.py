@@ -51,7 +51,7 @@ class ToyText(TurnEnv):
         self.success_reward, self.invalid_reward = success_reward, invalid_reward
         self.inner = self._make()
         self._list = self._tasks()
-        self.seen: Any = None
+        self.raw: Any = None
         """The inner environment's last observation."""
         self._opening: tuple[str, int, int] = ("", 0, 0)
         """Split, task and the seed of chance."""
@@ -65,7 +65,7 @@ class ToyText(TurnEnv):
 
     def observe(self) -> str:
         inner = self.inner.unwrapped
-        parts = values(self.seen, getattr(inner, "decode", None))
+        parts = values(self.raw, getattr(inner, "decode", None))
         named = [self.labels[i][part] if i in self.labels else part for i, part in enumerate(parts)]
         shown = [plain(self.inner.render())] if self.show_map else []  # type: ignore[arg-type]
         if self.template:
@@ -77,12 +77,12 @@ class ToyText(TurnEnv):
             return None
         number = self.env_spec.actions.index(action)
         self._taken.append(number)
-        self.seen, reward, terminated, truncated, _ = self.inner.step(number)
+        self.raw, reward, terminated, truncated, _ = self.inner.step(number)
         success = terminated and float(reward) >= self.success_reward
         return Outcome(float(reward), bool(terminated), bool(success), bool(truncated))
 
     def key(self) -> str:
-        return state_key(self.inner.unwrapped, self.seen, maps=self.tasks == "maps")
+        return state_key(self.inner.unwrapped, self.raw, maps=self.tasks == "maps")
 
     def describe(self) -> dict[str, Any]:
         """`available_actions`: of a tabular environment, those that may change the state."""
@@ -159,15 +159,15 @@ class ToyText(TurnEnv):
         inner: Any = self.inner.unwrapped
         if self.tasks == "seeds":
             random = task_random("toytext", self.env_id, split, task)
-            self.seen, _ = self.inner.reset(seed=random.randrange(2**31))
+            self.raw, _ = self.inner.reset(seed=random.randrange(2**31))
             while split_of(self.key()) != split:
-                self.seen, _ = self.inner.reset(seed=random.randrange(2**31))
+                self.raw, _ = self.inner.reset(seed=random.randrange(2**31))
         elif self.tasks == "maps":
             self.inner, self._policy = self._make(desc=list(self._list[number])), None
             inner = self.inner.unwrapped
-            self.seen, _ = self.inner.reset(seed=0)
+            self.raw, _ = self.inner.reset(seed=0)
         else:
             self.inner.reset(seed=0)
-            self.seen = inner.s = self._list[number]
+            self.raw = inner.s = self._list[number]
         inner.np_random = np.random.default_rng(chance)
         self._opening, self._taken, self._reseeded = (split, task, chance), [], []

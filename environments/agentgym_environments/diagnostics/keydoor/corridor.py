@@ -33,16 +33,16 @@ class CorridorState:
 class Corridor:
     """A key of `colours` is chosen once, then `length` places lie before the door; neither colour is shown again."""
 
-    def __init__(self, length: int, colours: int, distractors: float, told: bool = True, wide: bool = False) -> None:
-        """Not `told`, every door takes the first colour's key, and only reward says so. `wide`, every way leads on."""
-        self.told, self.wide = told, wide
+    def __init__(self, length: int, colours: int, distractors: float, reveal: bool = True, wide: bool = False) -> None:
+        """Without `reveal`, every door takes the first colour's key, and reward tells. `wide`: all ways lead on."""
+        self.reveal, self.wide = reveal, wide
         self.length, self.colours, self.distractors = length, COLOURS[:colours], distractors
         self.actions = (*(f"take {colour}" for colour in self.colours), *(f"go {way}" for way in STEPS), "open")
         self.needed = length + 2
 
     def start(self, split: str, task: int, splits: dict[str, int]) -> CorridorState:
         name = f"keydoor-delayed {self.length} {len(self.colours)} {self.distractors:g}"
-        name += ("" if self.told else " untold") + (" wide" if self.wide else "")
+        name += ("" if self.reveal else " untold") + (" wide" if self.wide else "")
         random = task_random(name, split, task)
         while True:
             bends = [random.choice(list(STEPS))]
@@ -71,7 +71,7 @@ class Corridor:
         if state.opened:
             return "door open" if state.taken == state.door else "wrong key"
         if not state.taken:
-            return f"keys here far door {state.door}" if self.told else "keys here"
+            return f"keys here far door {state.door}" if self.reveal else "keys here"
         if state.place == self.length:
             return "door here"
         sight = state.sights[state.place]
@@ -103,7 +103,7 @@ class Corridor:
         return CorridorState(**{**saved, **lists})
 
     def _door(self, random: Any) -> str:
-        return random.choice(self.colours) if self.told else self.colours[0]
+        return random.choice(self.colours) if self.reveal else self.colours[0]
 
     def _sight(self, random: Any) -> str:
         thing = random.choice(("coin here", "lamp here", "note says"))

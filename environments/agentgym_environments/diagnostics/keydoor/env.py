@@ -18,7 +18,7 @@ class KeyDoor(TurnEnv):
     size: the room is size by size cells. Unused with a corridor.
     corridor: places between the first room and the door; 0 is the single room.
     colours: keys to choose from, 2 to 6. distractors: probability that a place shows something that means nothing.
-    told: the opening names the far door's colour; otherwise it is always the same one and only reward tells.
+    reveal: the opening names the far door's colour; otherwise it is always the same one and only reward tells.
     wide: a meadow instead of a corridor, every way leads on.
     """
 
@@ -30,13 +30,13 @@ class KeyDoor(TurnEnv):
         corridor: int = 0,
         colours: int = 3,
         distractors: float = 0.5,
-        told: bool = True,
+        reveal: bool = True,
         wide: bool = False,
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if corridor and not 2 <= colours <= len(COLOURS):
             raise ConfigError(f"keydoor: colours is 2 to {len(COLOURS)}, not {colours}")
-        self.rules = Corridor(corridor, colours, distractors, told, wide) if corridor else Grid(size)
+        self.rules = Corridor(corridor, colours, distractors, reveal, wide) if corridor else Grid(size)
         if isinstance(self.rules, Grid) and sum(spec.splits.values()) > self.rules.layouts:
             raise ConfigError(f"keydoor: a room of size {size} has {self.rules.layouts} layouts, fewer than the tasks")
         slack = 4 if corridor else 0

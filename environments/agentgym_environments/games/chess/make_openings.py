@@ -44,8 +44,8 @@ def score(engine: subprocess.Popen[str], moves: str) -> int:
     for line in engine.stdout:
         if line.startswith("bestmove"):
             break
-        if said := re.search(r"score cp (-?\d+)", line):
-            last = int(said[1])
+        if score_match := re.search(r"score cp (-?\d+)", line):
+            last = int(score_match[1])
     return last
 
 

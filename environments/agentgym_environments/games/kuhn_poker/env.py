@@ -72,8 +72,8 @@ class KuhnPokerRules:
         deal, moves = state.deals[state.number], " ".join(WORDS[move] for move in history)
         won = pay(deal, history)
         shown = f", shown {' '.join(deal)}" if history[-2:] != "bp" else ""
-        told = f"last hand {moves}{shown}: player {int(won < 0)} wins {abs(won)}"
-        return replace(state, number=state.number + 1, history="", chips=state.chips + won, last=told)
+        summary = f"last hand {moves}{shown}: player {int(won < 0)} wins {abs(won)}"
+        return replace(state, number=state.number + 1, history="", chips=state.chips + won, last=summary)
 
     def scores(self, state: Hand) -> Scores:
         return (float(state.chips), float(-state.chips))

@@ -67,7 +67,7 @@ class NegotiationRules:
     def legal(self, state: NegotiationState) -> tuple[str, ...]:
         if self.mover(state) is None:
             return ()
-        return (*(["accept"] if state.offer else []), *map(said, shares(state.counts)))
+        return (*(["accept"] if state.offer else []), *map(share_text, shares(state.counts)))
 
     def play(self, state: NegotiationState, action: str) -> NegotiationState:
         moves = state.moves + 1
@@ -140,7 +140,7 @@ class Negotiation(Game):
         else:
             wanted = demand(state, role, 1 if self.opponent == "random" else LEAST)
         last = state.moves == 2 * ROUNDS - 1
-        return "accept" if offered(state, role) >= (1 if last else points(state, role, wanted)) else said(wanted)
+        return "accept" if offered(state, role) >= (1 if last else points(state, role, wanted)) else share_text(wanted)
 
 
 @lru_cache
@@ -159,7 +159,7 @@ def rest(counts: Share, share: Share) -> Share:
     return tuple(count - taken for count, taken in zip(counts, share))
 
 
-def said(share: Share) -> str:
+def share_text(share: Share) -> str:
     return f"keep {' '.join(map(str, share))}"
 
 
@@ -194,7 +194,7 @@ def at_random(state: NegotiationState, random: np.random.Generator) -> str:
     if offered(state, state.moves % 2) > 0 and random.random() < 0.5:
         return "accept"
     every = shares(state.counts)
-    return said(every[int(random.integers(len(every)))])
+    return share_text(every[int(random.integers(len(every)))])
 
 
 def tough(state: NegotiationState, random: np.random.Generator) -> str:
@@ -205,4 +205,4 @@ def tough(state: NegotiationState, random: np.random.Generator) -> str:
         return "accept"
     enough = [share for share in shares(state.counts) if points(state, role, share) >= wanted]
     fewest = [share for share in enough if sum(share) == min(map(sum, enough))]
-    return said(fewest[int(random.integers(len(fewest)))])
+    return share_text(fewest[int(random.integers(len(fewest)))])

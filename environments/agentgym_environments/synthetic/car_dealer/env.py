@@ -46,9 +46,9 @@ class CarDealer(TurnEnv):
         self.cars, self.alike, self.personas, self.enough = cars, alike, manners, enough
         self.task: tuple[str, int] = ("", 0)
         self.deal: Deal
-        self.said = ""
+        self.reply = ""
         """The buyer's last words."""
-        self.asked: set[str] = set()
+        self.questions: set[str] = set()
         self.praised: set[tuple[str, str]] = set()
         """(car, feature)"""
         self.refused: list[tuple[str, int]] = []
@@ -58,13 +58,13 @@ class CarDealer(TurnEnv):
 
     def begin(self, split: str, task: int) -> None:
         self.task, self.deal = (split, task), deal(self.cars, self.alike, self.personas, split, task)
-        self.said = f"{self.deal.buyer.greeting} What do you have for me?"
-        self.asked, self.praised, self.refused, self.counter = set(), set(), [], None
+        self.reply = f"{self.deal.buyer.greeting} What do you have for me?"
+        self.questions, self.praised, self.refused, self.counter = set(), set(), [], None
 
     def observe(self) -> str:
         if self.turn > 0:
-            return f"buyer: {self.said}"
-        return "\n".join([*(car.line() for car in self.deal.cars), f"buyer: {self.said}"])
+            return f"buyer: {self.reply}"
+        return "\n".join([*(car.line() for car in self.deal.cars), f"buyer: {self.reply}"])
 
     def refuse(self, action: str) -> str:
         first = self.deal.cars[0]
@@ -75,8 +75,8 @@ class CarDealer(TurnEnv):
 
     def act(self, action: str) -> Outcome | None:
         if action in QUESTIONS:
-            self.said = self._answer(action)
-            self.asked.add(action)
+            self.reply = self._answer(action)
+            self.questions.add(action)
             return Outcome()
         text = action.rstrip(".!").replace(",", "")
         if text == "accept":
@@ -102,11 +102,11 @@ class CarDealer(TurnEnv):
 
     def _praise(self, car: Car, feature: str) -> None:
         if feature not in car.features:
-            self.said = f"The {car.name} has no {feature}, I see."
+            self.reply = f"The {car.name} has no {feature}, I see."
             return
         self.praised.add((car.name, feature))
         keen = feature in self.deal.wishes and self.deal.buyer.charm
-        self.said = f"A {feature}! I love that." if keen else f"A {feature}, very well."
+        self.reply = f"A {feature}! I love that." if keen else f"A {feature}, very well."
 
     def limit(self, car: Car) -> int:
         """The most she pays for it now."""
@@ -115,40 +115,40 @@ class CarDealer(TurnEnv):
 
     def _offer(self, car: Car, price: int) -> Outcome:
         if price < car.cost:
-            self.said = f"(the house does not sell the {car.name} below its cost, {car.cost}; the buyer hears nothing)"
+            self.reply = f"(the house does not sell the {car.name} below its cost, {car.cost}; the buyer hears nothing)"
             return Outcome()
         limit, buyer = self.limit(car), self.deal.buyer
         if price <= limit and (self.refused or not buyer.haggles):
             return self._sold(car, price)
         self.refused.append((car.name, price))
         if len(self.refused) >= buyer.patience:
-            self.said = "That was too much of my time. Goodbye."
+            self.reply = "That was too much of my time. Goodbye."
             return Outcome(ended=True)
         if not limit:
-            self.said = f"I do not want a {car.kind}."
+            self.reply = f"I do not want a {car.kind}."
         else:
             self.counter = (car.name, int(limit * buyer.counter))
-            self.said = f"{price} is too much. I would give you {self.counter[1]} for the {car.name}."
+            self.reply = f"{price} is too much. I would give you {self.counter[1]} for the {car.name}."
         return Outcome()
 
     def _accept(self) -> Outcome:
         if self.counter is None:
-            self.said = "I have not offered anything."
+            self.reply = "I have not offered anything."
             return Outcome()
         car = self.deal.car(self.counter[0])
         if car is None or self.counter[1] < car.cost:
-            self.said = "(the house does not sell below its cost; the buyer hears nothing)"
+            self.reply = "(the house does not sell below its cost; the buyer hears nothing)"
             return Outcome()
         return self._sold(car, self.counter[1])
 
     def _sold(self, car: Car, price: int) -> Outcome:
         share = min(1.0, max(0.0, (price - car.cost) / self.deal.best))
-        self.said = f"Done: the {car.name} for {price}. (profit {price - car.cost}, at best {self.deal.best})"
+        self.reply = f"Done: the {car.name} for {price}. (profit {price - car.cost}, at best {self.deal.best})"
         return Outcome(share, ended=True, success=share >= self.enough)
 
     def key(self) -> str:
         praised = " ".join(f"{name}-{feature}" for name, feature in sorted(self.praised))
-        return f"{self.deal.text}; {sorted(self.asked)}; {praised}; {self.refused}; {self.counter}; {self.over}"
+        return f"{self.deal.text}; {sorted(self.questions)}; {praised}; {self.refused}; {self.counter}; {self.over}"
 
     def describe(self) -> dict[str, Any]:
         """`available_actions`: every question and praise, accept, and for each car offers from its cost to its list
@@ -173,13 +173,13 @@ class CarDealer(TurnEnv):
                 # Her own offer, which she names, gives it away up to rounding.
                 named = int(self.limit(car) * deal.buyer.counter)
                 limits.append((name, -(-int(named / deal.buyer.counter) // 100) * 100))
-        named = self._named_budget() / deal.buyer.tells if deal.buyer.tells and "ask budget" in self.asked else None
+        named = self._named_budget() / deal.buyer.tells if deal.buyer.tells and "ask budget" in self.questions else None
         known = Known(
             deal.cars,
             deal.buyer,
-            deal.kind if "ask kind" in self.asked else None,
-            deal.wishes if "ask wishes" in self.asked else None,
-            "ask budget" in self.asked,
+            deal.kind if "ask kind" in self.questions else None,
+            deal.wishes if "ask wishes" in self.questions else None,
+            "ask budget" in self.questions,
             None if named is None else round(named / 100) * 100,
             frozenset(self.praised),
             tuple(limits),
@@ -189,8 +189,8 @@ class CarDealer(TurnEnv):
     def save(self) -> Any:
         return {
             "task": self.task,
-            "said": self.said,
-            "asked": sorted(self.asked),
+            "said": self.reply,
+            "asked": sorted(self.questions),
             "praised": sorted(self.praised),
             "refused": self.refused,
             "counter": self.counter,
@@ -198,7 +198,7 @@ class CarDealer(TurnEnv):
 
     def load(self, state: Any) -> None:
         self.begin(*state["task"])
-        self.said, self.asked = state["said"], set(state["asked"])
+        self.reply, self.questions = state["said"], set(state["asked"])
         self.praised = {(name, feature) for name, feature in state["praised"]}
         self.refused = [(name, price) for name, price in state["refused"]]
         self.counter = tuple(state["counter"]) if state["counter"] else None

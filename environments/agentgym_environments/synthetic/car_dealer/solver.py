@@ -18,7 +18,7 @@ class Known:
     buyer: Persona
     kind: str | None
     wishes: tuple[str, ...] | None
-    asked_budget: bool
+    knows_budget: bool
     budget: int | None
     """The true one, where it follows from what she said."""
     praised: frozenset[tuple[str, str]]
@@ -32,7 +32,7 @@ def next_action(known: Known) -> str:
         return "ask kind"
     if known.wishes is None:
         return "ask wishes"
-    if not known.asked_budget and known.buyer.tells:
+    if not known.knows_budget and known.buyer.tells:
         return "ask budget"
     budget = _budget(known)
     car = max(known.cars, key=lambda one: _most(known, one, budget) - one.cost)
@@ -41,9 +41,9 @@ def next_action(known: Known) -> str:
             if (car.name, feature) not in known.praised:
                 return f"praise {car.name} {feature}"
     price = _most(known, car, budget)
-    for name, told in known.refused:
+    for name, limit in known.refused:
         if name == car.name:
-            price = min(price, told)
+            price = min(price, limit)
     first = not known.refused and known.buyer.haggles
     return f"offer {car.name} {price + 100 if first else max(price, car.cost)}"
 
@@ -59,5 +59,5 @@ def _budget(known: Known) -> int | None:
     if known.budget is not None:
         return known.budget
     by_name = {car.name: car for car in known.cars}
-    tight = [told for name, told in known.refused if told < _most(known, by_name[name], None)]
+    tight = [limit for name, limit in known.refused if limit < _most(known, by_name[name], None)]
     return min(tight, default=None)

@@ -49,8 +49,8 @@ def table(few: bool, which: bool) -> AnswerTable:
     offered, nor comparisons with cities that are not in the mini game: they would be too many to send."""
     known = cities(few)
 
-    def yes(told: list[bool]) -> tuple[str, ...]:
-        return tuple("yes" if true else "no" for true in told)
+    def yes(truths: list[bool]) -> tuple[str, ...]:
+        return tuple("yes" if true else "no" for true in truths)
 
     answers: dict[str, tuple[str, ...]] = {}
     if which:
@@ -70,7 +70,7 @@ def table(few: bool, which: bool) -> AnswerTable:
             answers[f"how far is it from {other.name}"] = tuple(far(city, other) for city in known)
     small = {city.name for city in known} - {city.name for city in cities(few=True)}
     ends = tuple(f" {word} {name}" for word in ("than", "of", "from") for name in small)
-    offered = [asked for asked, row in answers.items() if len(set(row)) > 1 and not asked.endswith(ends)]
+    offered = [question for question, row in answers.items() if len(set(row)) > 1 and not question.endswith(ends)]
     return AnswerTable([city.name for city in known], answers, offered)
 
 

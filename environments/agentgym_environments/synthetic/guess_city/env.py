@@ -43,5 +43,5 @@ class GuessCity(Guessing):
     def question(self, text: str) -> str | None:
         for other, usual in SAME.items():
             text = text.replace(other, usual)
-        asked = plain(text)
-        return asked if asked in self.table.answers else None
+        normalized = plain(text)
+        return normalized if normalized in self.table.answers else None

@@ -34,29 +34,29 @@ def total(random: Random) -> GuiTask:
 
 def bracketed(random: Random) -> GuiTask:
     a, b, c, d = (random.randint(101, 999) for _ in range(4))
-    said = f"({a}+{b})*({c}+{d})"
-    return shown("brackets", f"Work out {said}.", f"{said}=", str((a + b) * (c + d)))
+    expression = f"({a}+{b})*({c}+{d})"
+    return shown("brackets", f"Work out {expression}.", f"{expression}=", str((a + b) * (c + d)))
 
 
 def mixed(random: Random) -> GuiTask:
     a, b, c, d = (random.randint(101, 999) for _ in range(4))
-    said = f"{a * b}/{b}*{c}+{d}*{c}"
-    return shown("mixed", f"Work out {said}.", f"{said}=", str(a * c + d * c))
+    expression = f"{a * b}/{b}*{c}+{d}*{c}"
+    return shown("mixed", f"Work out {expression}.", f"{expression}=", str(a * c + d * c))
 
 
 def root(random: Random) -> GuiTask:
     result, a = random.randint(1201, 9999), random.randint(11, 99)
     rest = result * result % a
-    said = f"{a}*{result * result // a}+{rest}"
-    return shown("root", f"Work out the square root of {said}.", f"{said}=\\sqrt", str(result))
+    expression = f"{a}*{result * result // a}+{rest}"
+    return shown("root", f"Work out the square root of {expression}.", f"{expression}=\\sqrt", str(result))
 
 
 def shopping(random: Random) -> GuiTask:
     bought = [(random.randint(12, 99), random.randint(101, 999)) for _ in range(3)]
-    said = ", ".join(f"{count} boxes at {price} a box" for count, price in bought)
+    expression = ", ".join(f"{count} boxes at {price} a box" for count, price in bought)
     keys = "+".join(f"{count}*{price}" for count, price in bought) + "="
     worth = sum(count * price for count, price in bought)
-    return shown("shopping", f"What do they cost together: {said}?", keys, str(worth))
+    return shown("shopping", f"What do they cost together: {expression}?", keys, str(worth))
 
 
 def hexadecimal(random: Random) -> GuiTask:

@@ -44,10 +44,10 @@ class Gui(EpisodeEnv):
             raise ConfigError(f'observation is "text", "image" or "both", not {observation!r}')
         makers(app, level)
         if observation != "text":
-            seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
+            changes = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
             why = "A screenshot may show a path, a tooltip or the time of a file, which are not the same every time."
             notes = f"{spec.notes} {why}".strip()
-            spec = spec.model_copy(update={**seen, "deterministic": False, "notes": notes})
+            spec = spec.model_copy(update={**changes, "deterministic": False, "notes": notes})
         super().__init__(spec)
         self.app, self.level, self.observation = app, level, observation
         self.task: GuiTask

@@ -32,13 +32,13 @@ class Maze(TurnEnv):
         self.task: tuple[str, int] = ("", 0)
         self.plan: Plan
         self.here: Cell
-        self.seen: set[Cell] = set()
+        self.visited: set[Cell] = set()
         """Cells that were visited: all that the solver knows where the map is not shown."""
 
     def begin(self, split: str, task: int) -> None:
         self.task = (split, task)
         self.plan = plan(self.size, self.loops, self.view, self.env_spec.max_turns, split, task)
-        self.here, self.seen = self.plan.start, {self.plan.start}
+        self.here, self.visited = self.plan.start, {self.plan.start}
 
     def observe(self) -> str:
         if self.view == "map":
@@ -59,7 +59,7 @@ class Maze(TurnEnv):
         way = action.removeprefix("go ")
         if way in self.plan.ways(self.here):
             self.here = beyond(self.here, way)
-            self.seen.add(self.here)
+            self.visited.add(self.here)
         out = self.here == self.plan.exit
         return Outcome(float(out), ended=out, success=out)
 
@@ -79,13 +79,13 @@ class Maze(TurnEnv):
         """Return the next step: with the map of a shortest way; without it of an explorer who knows what was seen."""
         self.require_episode("solver")
         if self.view != "map":
-            return f"go {explore(self.plan, self.seen, self.here, self.view == 'compass') or 'north'}"
+            return f"go {explore(self.plan, self.visited, self.here, self.view == 'compass') or 'north'}"
         steps = self.plan.to_exit
         return "go " + min(self.plan.ways(self.here) or WAYS, key=lambda way: steps[beyond(self.here, way)])
 
     def save(self) -> Any:
-        return {"task": self.task, "here": self.here, "seen": sorted(self.seen)}
+        return {"task": self.task, "here": self.here, "seen": sorted(self.visited)}
 
     def load(self, state: Any) -> None:
         self.begin(*state["task"])
-        self.here, self.seen = tuple(state["here"]), {(x, y) for x, y in state["seen"]}
+        self.here, self.visited = tuple(state["here"]), {(x, y) for x, y in state["seen"]}

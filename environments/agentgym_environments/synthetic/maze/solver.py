@@ -8,7 +8,7 @@ from collections.abc import Collection
 from agentgym_environments.synthetic.maze.plan import Cell, Plan, beyond
 
 
-def explore(plan: Plan, seen: Collection[Cell], here: Cell, compass: bool) -> str:
+def explore(plan: Plan, visited: Collection[Cell], here: Cell, compass: bool) -> str:
     """The first way on a walk over cells seen to one that is not: the nearest, or with a compass the one for which
     steps to it and distance from there to the exit (walls forgotten) are least together.
     """
@@ -23,7 +23,7 @@ def explore(plan: Plan, seen: Collection[Cell], here: Cell, compass: bool) -> st
             if cell in steps:
                 continue
             steps[cell], first[cell] = steps[at] + 1, first.get(at, way)
-            if cell in seen:
+            if cell in visited:
                 queue.append(cell)
                 continue
             far = abs(cell[0] - plan.exit[0]) + abs(cell[1] - plan.exit[1]) if compass else 0
@@ -34,9 +34,9 @@ def explore(plan: Plan, seen: Collection[Cell], here: Cell, compass: bool) -> st
 
 def walk(plan: Plan, compass: bool, most: int) -> list[str]:
     """All that the explorer does from the start to the exit, cut after `most` steps."""
-    here, seen, ways = plan.start, {plan.start}, []
+    here, visited, ways = plan.start, {plan.start}, []
     while here != plan.exit and len(ways) < most:
-        ways.append(explore(plan, seen, here, compass))
+        ways.append(explore(plan, visited, here, compass))
         here = beyond(here, ways[-1])
-        seen.add(here)
+        visited.add(here)
     return ways

@@ -56,7 +56,7 @@ class Navigation(TurnEnv):
             inside = ", ".join(state.inside((here, piece))) or "nothing"
             pieces.append(f"{piece}: {inside if state.shows((here, piece)) else 'closed'}")
         return (
-            f"{self.house.told}\nyou are in the {here}, ways {', '.join(self._ways())}\n"
+            f"{self.house.description}\nyou are in the {here}, ways {', '.join(self._ways())}\n"
             f"{'; '.join(pieces)}\nyou carry {state.carried or 'nothing'}"
         )
 
@@ -71,7 +71,7 @@ class Navigation(TurnEnv):
             self._put(put[1], put[2])
         elif verb == "go" and what in WAYS:
             room = self.house.doors[self.state.here].get(what, self.state.here)
-            self.state = replace(self.state, here=room, seen=self.state.seen | {room})
+            self.state = replace(self.state, here=room, visited=self.state.visited | {room})
         elif verb == "take" and what in THINGS:
             spot = self.state.things.get(what)
             if spot and spot[0] == self.state.here and self.state.shows(spot) and not self.state.carried:
@@ -136,7 +136,7 @@ class Navigation(TurnEnv):
             "here": state.here,
             "things": state.things,
             "open": sorted(state.open),
-            "seen": sorted(state.seen),
+            "seen": sorted(state.visited),
         }
 
     def load(self, state: Any) -> None:

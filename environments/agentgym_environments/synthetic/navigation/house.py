@@ -55,7 +55,7 @@ class House:
     """Place of every thing at first."""
 
     @cached_property
-    def told(self) -> str:
+    def description(self) -> str:
         """The goal, in words."""
         return "goal: " + "; ".join(f"put {thing} {on(spot[1])} {spot[1]}, {spot[0]}" for thing, spot in self.goals)
 
@@ -63,7 +63,7 @@ class House:
     def text(self) -> str:
         """The whole house as one text: two houses are the same when it is."""
         rooms = [f"{room} {sorted(ways.items())} {self.furniture[room]}" for room, ways in sorted(self.doors.items())]
-        return "; ".join([self.told, self.start, *rooms, str(sorted(self.things.items()))])
+        return "; ".join([self.description, self.start, *rooms, str(sorted(self.things.items()))])
 
     def path(self, start: str, known: set[str], goals: set[str]) -> list[str]:
         """Fewest ways from `start` to any of `goals` through rooms of `known`; empty when there is none."""
@@ -87,7 +87,7 @@ class NavigationState:
     things: dict[str, Spot | None]
     """None: carried."""
     open: frozenset[Spot]
-    seen: frozenset[str]
+    visited: frozenset[str]
     """Rooms that were visited; only the solver reads it."""
 
     @property

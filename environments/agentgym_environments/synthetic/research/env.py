@@ -7,7 +7,7 @@ from pathlib import Path
 from agentgym.env import Action
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import Sandbox
-from agentgym_environments.backends.sandbox.actions import Edit, Run, Said, Submit, View
+from agentgym_environments.backends.sandbox.actions import Command, Edit, Run, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 from agentgym_environments.synthetic.research import grader
 from agentgym_environments.synthetic.research.tasks import SIZES, ResearchTask, task
@@ -75,8 +75,8 @@ class Research(ShellEnv):
             return Judged(f"no score: {verdict.why}")
         share = self.task.share(verdict.score)
         solved = "solved" if share >= SOLVED else "not solved"
-        said = f"{solved}: the score is {verdict.score:.4g}, {100 * share:.0f} % of the way to the reference"
-        return Judged(said, reward=share, success=share >= SOLVED)
+        message = f"{solved}: the score is {verdict.score:.4g}, {100 * share:.0f} % of the way to the reference"
+        return Judged(message, reward=share, success=share >= SOLVED)
 
     def offers(self) -> list[str]:
         return ["submit", "run python run.py", "run head -5 train.csv", "view solve.py", "view score.py"]
@@ -88,18 +88,18 @@ class Research(ShellEnv):
         """Looks at the baseline's score and program, writes the reference in its place, submits."""
         self.require_episode("solver")
         found, wanted = self.box.read("solve.py"), self.task.reference_program().rstrip()
-        said: Said = Submit()
+        command: Command = Submit()
         if self.turn == 0:
-            said = Run("python run.py; head -5 train.csv")
+            command = Run("python run.py; head -5 train.csv")
         elif self.turn == 1:
-            said = View("solve.py")
+            command = View("solve.py")
         elif found is None or found.rstrip() != wanted.encode():
-            said = Edit("solve.py", 1, 0 if found is None else found.count(b"\n") + 1, wanted)
-        return self.say(said)
+            command = Edit("solve.py", 1, 0 if found is None else found.count(b"\n") + 1, wanted)
+        return self.say(command)
 
     def hint(self) -> str:
         """Return what is to be found, a thing a call."""
         self.require_episode("hint")
-        told = self.task.hints()
+        texts = self.task.hints()
         self.hints += 1
-        return told[min(self.hints, len(told)) - 1]
+        return texts[min(self.hints, len(texts)) - 1]

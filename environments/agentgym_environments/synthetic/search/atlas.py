@@ -146,12 +146,12 @@ def read_atlas(smallest: int = 15000) -> Atlas:
 
 
 def _city(one: dict[str, Any]) -> AtlasCity:
-    seen, others = {fold(one["name"])}, []
+    names, others = {fold(one["name"])}, []
     for other in one["alternatenames"]:
         if len(others) == MOST_NAMES:
             break
-        if other.isascii() and other.replace(" ", "").isalpha() and fold(other) not in seen and len(other) > 3:
-            seen.add(fold(other))
+        if other.isascii() and other.replace(" ", "").isalpha() and fold(other) not in names and len(other) > 3:
+            names.add(fold(other))
             others.append(other)
     return AtlasCity(
         id=f"city-{one['geonameid']}",
@@ -193,8 +193,8 @@ def _country(
     capital = by_name.get((code, fold(one["capital"])), [])
     largest = sorted(cities, key=lambda city: (-city.population, city.id))[:3]
     second = largest[1] if len(largest) > 1 else None
-    told = second and len({city.population for city in largest}) == len(largest)  # a tie has no second
-    alone = second is not None and told and len(by_name[code, fold(second.name)]) == 1
+    distinct = second and len({city.population for city in largest}) == len(largest)  # a tie has no second
+    alone = second is not None and distinct and len(by_name[code, fold(second.name)]) == 1
     return Country(
         id=f"country-{code.lower()}",
         name=one["name"],

@@ -111,11 +111,11 @@ class Chains:
         found = []
         for relation in RELATIONS[type(here)]:
             there = relation.to(here)
-            if there and there not in path and self._told(here, relation, there):
+            if there and there not in path and self._is_stated(here, relation, there):
                 found.append((relation, self.atlas.get(there)))
         return found
 
-    def _told(self, here: Entity, relation: Relation, there: str) -> bool:
+    def _is_stated(self, here: Entity, relation: Relation, there: str) -> bool:
         """The fact is written where it should be, and who has read it knows which thing is meant."""
         stated = there if relation.stated_there else here.id
         if relation.key not in self.documents[stated].facts:

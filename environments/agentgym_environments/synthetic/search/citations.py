@@ -39,13 +39,13 @@ def tells(passages: Iterable[str], answers: Sequence[str]) -> bool:
     return any(f" {normalise(answer)} " in text for answer in answers if normalise(answer) for text in texts)
 
 
-def judge_reward(said: bool | None, target: bool) -> float:
+def judge_reward(verdict: bool | None, target: bool) -> float:
     """0.3 for a right judgement, -0.6 for accepting what is useless, -0.3 for rejecting what is useful, 0 for none."""
-    if said is None:
+    if verdict is None:
         return 0.0
-    if said == target:
+    if verdict == target:
         return MATCH
-    return ACCEPTED_USELESS if said else REJECTED_USEFUL
+    return ACCEPTED_USELESS if verdict else REJECTED_USEFUL
 
 
 def judge_rewards(infos: Sequence[Mapping[str, Any]]) -> list[float]:

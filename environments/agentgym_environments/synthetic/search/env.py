@@ -140,8 +140,8 @@ class Search(TurnEnv):
             self.read |= {(self.view[1], number) for number, _ in self._sentences()}
         return Outcome()
 
-    def _answer(self, said: str) -> Outcome | None:
-        text, cited = split_citations(said)
+    def _answer(self, action: str) -> Outcome | None:
+        text, cited = split_citations(action)
         if not text:
             return None
         right = exact_match(text, self.chain.answers)
@@ -149,10 +149,10 @@ class Search(TurnEnv):
         paid = float(right) if self.reward == "em" else self.view[2]
         return Outcome(paid, ended=True, success=right)
 
-    def _judge(self, said: str) -> Outcome | None:
-        if said not in ("yes", "no") or not self.unjudged:
+    def _judge(self, word: str) -> Outcome | None:
+        if word not in ("yes", "no") or not self.unjudged:
             return None
-        self.judgement = {"said": said == "yes", "target": useful(self.unjudged, self.chain.gold)}
+        self.judgement = {"said": word == "yes", "target": useful(self.unjudged, self.chain.gold)}
         self.unjudged = []
         return Outcome()
 
@@ -175,8 +175,8 @@ class Search(TurnEnv):
             return f"[{document.id}] {document.title}\n{' '.join(shown)}{more}"
         if kind == "found":
             found = self._sentences()
-            said = " ".join(sentence for _, sentence in found) or "No sentence has these words."
-            return f"[{self.view[1]}] {self.document(self.view[1]).title}\n{said}"
+            excerpt = " ".join(sentence for _, sentence in found) or "No sentence has these words."
+            return f"[{self.view[1]}] {self.document(self.view[1]).title}\n{excerpt}"
         return "The answer is right." if self.view[1] else "The answer is wrong."
 
     def refuse(self, action: str) -> str:
@@ -193,8 +193,8 @@ class Search(TurnEnv):
         return self.library.documents.get(name) or parse(name, self.known[name])
 
     def _listed(self, document: Document) -> str:
-        told = document.text if self.full else " ".join(document.sentences[:1])
-        return f"[{document.id}] {document.title}: {told}"
+        excerpt = document.text if self.full else " ".join(document.sentences[:1])
+        return f"[{document.id}] {document.title}: {excerpt}"
 
     def _sentences(self) -> list[tuple[int, str]]:
         """Those of the open document that have all words looked for."""
@@ -217,19 +217,19 @@ class Search(TurnEnv):
         """`retrieval` is what the last action showed, and which of it the answer rests on; `judgement` and `answer` are
         there after such actions."""
         shown = self._shown()
-        told: dict[str, Any] = {
+        info: dict[str, Any] = {
             "progress": self.progress(),
             "available_actions": self._available(),
             "retrieval": {"shown": shown, "gold": [name for name in shown if name in self.chain.gold]},
         }
         if self.judgement is not None:
-            told["judgement"] = self.judgement
+            info["judgement"] = self.judgement
         if self.view[0] == "answer":
             _, right, shared, cited = self.view
             citations = check_citations(cited, [name.lower() for name in self.known], self.chain.gold)
-            told["answer"] = {"em": right, "f1": shared, **vars(citations)}
-            told["answer"].update(cited=list(citations.cited), unseen=list(citations.unseen))
-        return told
+            info["answer"] = {"em": right, "f1": shared, **vars(citations)}
+            info["answer"].update(cited=list(citations.cited), unseen=list(citations.unseen))
+        return info
 
     def has_read(self, fact: tuple[str, str]) -> bool:
         name, key = fact

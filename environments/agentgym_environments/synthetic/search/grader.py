@@ -21,16 +21,16 @@ def normalise(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", plain.translate(PUNCTUATION)).split())
 
 
-def exact_match(said: str, answers: Sequence[str]) -> bool:
-    """Return whether `said` is one of `answers` once both are normalised; an empty answer never is."""
-    return bool(normalise(said)) and normalise(said) in map(normalise, answers)
+def exact_match(answer_text: str, answers: Sequence[str]) -> bool:
+    """Return whether `answer_text` is one of `answers` once both are normalised; an empty answer never is."""
+    return bool(normalise(answer_text)) and normalise(answer_text) in map(normalise, answers)
 
 
-def f1(said: str, answers: Sequence[str]) -> float:
-    """The best harmonic mean of precision and recall over words, of `said` against each of `answers`; in [0, 1]."""
-    return max((_f1(normalise(said).split(), normalise(answer).split()) for answer in answers), default=0.0)
+def f1(answer_text: str, answers: Sequence[str]) -> float:
+    """Best harmonic mean of precision and recall over words, of `answer_text` against each of `answers`; in [0, 1]."""
+    return max((_f1(normalise(answer_text).split(), normalise(answer).split()) for answer in answers), default=0.0)
 
 
-def _f1(said: list[str], answer: list[str]) -> float:
-    shared = sum((Counter(said) & Counter(answer)).values())
-    return 2 * shared / (len(said) + len(answer)) if shared else 0.0
+def _f1(answer_text: list[str], answer: list[str]) -> float:
+    shared = sum((Counter(answer_text) & Counter(answer)).values())
+    return 2 * shared / (len(answer_text) + len(answer)) if shared else 0.0

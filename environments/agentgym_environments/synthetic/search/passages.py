@@ -135,8 +135,8 @@ def _write(
     """The first fact introduces; the others follow in an order of the document's own."""
     keys = [key for key in wordings if key not in absent]
     order = keys[:1] + sorted(keys[1:], key=lambda key: _chance(name, key, "order"))
-    told = tuple(wordings[key][_chance(name, key, "wording") % len(wordings[key])].format_map(values) for key in order)
-    return Document(name, title, told, tuple(order))
+    texts = tuple(wordings[key][_chance(name, key, "wording") % len(wordings[key])].format_map(values) for key in order)
+    return Document(name, title, texts, tuple(order))
 
 
 def _chance(*parts: str) -> int:

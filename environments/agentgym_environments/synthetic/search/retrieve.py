@@ -34,9 +34,9 @@ def app(retriever: Retriever, topk: int = 3) -> Any:
     made = FastAPI(title="retrieve")
 
     @made.post("/retrieve")
-    def retrieve(asked: Questions) -> dict[str, Any]:
-        count = asked.topk or topk
-        return {"result": [_answer(retriever, query, count, asked.return_scores) for query in asked.queries]}
+    def retrieve(request: Questions) -> dict[str, Any]:
+        count = request.topk or topk
+        return {"result": [_answer(retriever, query, count, request.return_scores) for query in request.queries]}
 
     @made.get("/health")
     def health() -> dict[str, str]:

@@ -54,23 +54,23 @@ def _draw(chains: Chains, hops: int, split: str, count: int) -> Iterator[Chain]:
     chance = task_random("search", hops, split)
     starts = _starts(chains.atlas, split)
     countries = sorted(starts)
-    seen: set[str] = set()
+    drawn: set[str] = set()
     answers: Counter[str] = Counter()
     for _ in range(DRAWS * count):
         kinds = starts[chance.choice(countries)]
         start = chance.choice(kinds[chance.choice(sorted(kinds))])
         chain = _chain(chains, start, hops, chance)
-        if chain is None or chain.question in seen or any(_split(code) != split for code in chain.countries):
+        if chain is None or chain.question in drawn or any(_split(code) != split for code in chain.countries):
             continue
         answer = chain.answers[0]
         if answers[answer] + 1 > max(1, COMMON * count):
             continue
-        seen.add(chain.question)
+        drawn.add(chain.question)
         answers[answer] += 1
         yield chain
-        if len(seen) == count:
+        if len(drawn) == count:
             return
-    raise ConfigError(f"the atlas has {len(seen)} questions of {hops} hops for {split}, not {count}")
+    raise ConfigError(f"the atlas has {len(drawn)} questions of {hops} hops for {split}, not {count}")
 
 
 def _chain(chains: Chains, start: Entity, hops: int, chance: random.Random) -> Chain | None:

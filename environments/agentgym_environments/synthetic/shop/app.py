@@ -115,17 +115,17 @@ def submit(state: State, form: dict[str, str]) -> State:
 
 def page(state: State, goal: ShoppingGoal, problem: str = "") -> str:
     """HTML."""
-    seen = view(state, goal)
+    current = view(state, goal)
     problem = f"<p><strong>{escape(problem)}</strong></p>" if problem else ""
-    head = f'<meta charset="utf-8"><title>{escape(seen.title)}</title><link rel="icon" href="data:,">'
+    head = f'<meta charset="utf-8"><title>{escape(current.title)}</title><link rel="icon" href="data:,">'
     head = f"<head>{head}<style>{STYLE}</style></head>"
-    top = "" if state.ordered else f"<header>{_search(state.query)}{_links(seen.links)}</header>"
-    return f'<!doctype html><html lang="en">{head}<body>{top}{problem}<main>{_main(seen)}</main></body></html>'
+    top = "" if state.ordered else f"<header>{_search(state.query)}{_links(current.links)}</header>"
+    return f'<!doctype html><html lang="en">{head}<body>{top}{problem}<main>{_main(current)}</main></body></html>'
 
 
-def _main(seen: PageView) -> str:
-    texts = "".join(f"<p>{escape(text)}</p>" for text in seen.texts)
-    return f"<h1>{escape(seen.title)}</h1>{texts}{''.join(map(_entry, seen.entries))}{_form(seen)}"
+def _main(current: PageView) -> str:
+    texts = "".join(f"<p>{escape(text)}</p>" for text in current.texts)
+    return f"<h1>{escape(current.title)}</h1>{texts}{''.join(map(_entry, current.entries))}{_form(current)}"
 
 
 def _search(query: str) -> str:
@@ -142,13 +142,13 @@ def _entry(entry: Press) -> str:
     return f'<p><a href="{escape(url_of(entry.event))}">{escape(f"{entry.label} {entry.note}")}</a></p>'
 
 
-def _form(seen: PageView) -> str:
+def _form(current: PageView) -> str:
     """Lists to choose in and buttons, which send what is chosen along."""
-    if not seen.groups and not seen.buttons:
+    if not current.groups and not current.buttons:
         return ""
-    buttons = [("-".join(button.event), button.label) for button in seen.buttons] or [("save", "Save")]
+    buttons = [("-".join(button.event), button.label) for button in current.buttons] or [("save", "Save")]
     pressed = "".join(f'<button name="do" value="{does}">{escape(label)}</button>' for does, label in buttons)
-    return f'<form method="post" autocomplete="off">{"".join(map(_group, seen.groups))}<p>{pressed}</p></form>'
+    return f'<form method="post" autocomplete="off">{"".join(map(_group, current.groups))}<p>{pressed}</p></form>'
 
 
 def _group(group: ListingGroup) -> str:

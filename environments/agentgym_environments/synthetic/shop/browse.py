@@ -18,7 +18,7 @@ from agentgym_environments.backends.browser.page import Page
 from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.synthetic.shop import site
 from agentgym_environments.synthetic.shop.app import Customer
-from agentgym_environments.synthetic.shop.env import offers, ordered, say, state_key, told
+from agentgym_environments.synthetic.shop.env import offers, ordered, say, spec_for, state_key
 from agentgym_environments.synthetic.shop.goals import score
 from agentgym_environments.synthetic.shop.shop import Event
 from agentgym_environments.synthetic.shop.solver import next_move
@@ -56,10 +56,10 @@ class ShopBrowser(EpisodeEnv):
             raise ConfigError(f'shop-browser: observation is "tree", "html" or "screenshot", not {observation!r}')
         browser.require()
         site.require()
-        spec = told(spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "shop-browser"), level, TURNS)
+        spec = spec_for(spec or EnvSpec.load(Path(__file__).with_name("spec.toml"), "shop-browser"), level, TURNS)
         if observation == "screenshot":
-            seen = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
-            spec = spec.model_copy(update=seen)
+            changes = {"observations": ("text", "image"), "capabilities": (*spec.capabilities, "image")}
+            spec = spec.model_copy(update=changes)
         super().__init__(spec)
         self.level, self.view = level, observation
         self._page: Page | None = None
@@ -128,10 +128,10 @@ class ShopBrowser(EpisodeEnv):
         assert self._customer is not None
         return self._customer
 
-    def _act(self, said: str) -> str:
+    def _act(self, text: str) -> str:
         """Do what was said, and look; why it could not be done, or an empty string."""
         assert self._page is not None
-        action = parse(said)
+        action = parse(text)
         if action is None:
             return f"not an action; an action is one of\n{GRAMMAR}"
         try:
@@ -141,7 +141,7 @@ class ShopBrowser(EpisodeEnv):
                 self._page.act(action)
         except NotPossible as error:
             return str(error)
-        self._taken.append(said)
+        self._taken.append(text)
         self._look()
         return ""
 
@@ -155,14 +155,14 @@ class ShopBrowser(EpisodeEnv):
 
     def observe(self, problem: str = "") -> Observation:
         assert self._page is not None
-        seen = self._page.look("html")[0] if self.view == "html" else self.tree if self.view == "tree" else ""
-        text = "\n".join(part for part in (problem, f"Task: {self.customer.goal.text}", seen) if part)
+        shown_text = self._page.look("html")[0] if self.view == "html" else self.tree if self.view == "tree" else ""
+        text = "\n".join(part for part in (problem, f"Task: {self.customer.goal.text}", shown_text) if part)
         return {"text": text, "image": self._page.image()} if self.view == "screenshot" else text
 
     def _info(self, valid: bool) -> dict[str, Any]:
         goal, state = self.customer.goal, self.customer.state
         tree = hashlib.sha256(self.tree.encode()).hexdigest()[:16]
-        searches = [said.removeprefix("search ") for said in offers(view(state, goal), goal) if said[:7] == "search "]
+        searches = [one.removeprefix("search ") for one in offers(view(state, goal), goal) if one[:7] == "search "]
         return {
             "success": self.success,
             "valid_action": valid,
@@ -186,35 +186,37 @@ def elements(tree: str) -> list[ShopElement]:
         quoted = r'("(?:[^"\\]|\\.)*")'
         value = re.search(rf"(?:value=|selected ){quoted}", match[4])
         options = re.findall(rf"(?:selected|option) {quoted}", match[4])
-        said = json.loads(value[1]) if value else ""
-        found.append(ShopElement(int(match[1]), match[2], json.loads(match[3]), said, tuple(map(json.loads, options))))
+        content = json.loads(value[1]) if value else ""
+        found.append(
+            ShopElement(int(match[1]), match[2], json.loads(match[3]), content, tuple(map(json.loads, options)))
+        )
     return found
 
 
 def page_offers(here: list[ShopElement], searches: list[str]) -> list[str]:
     """Clicks on links and buttons, lists to choose in, and words of the task for the search."""
-    said = []
+    actions = []
     for one in here:
         if one.role == "combobox":
-            said += [f"select {one.id} {json.dumps(option)}" for option in one.options]
+            actions += [f"select {one.id} {json.dumps(option)}" for option in one.options]
         elif one.role == "searchbox":
-            said += [f"fill {one.id} {query}" for query in searches]
+            actions += [f"fill {one.id} {query}" for query in searches]
         else:
-            said.append(f"click {one.id}")
-    return said
+            actions.append(f"click {one.id}")
+    return actions
 
 
-def on_page(event: Event, said: str, here: list[ShopElement]) -> str:
-    """An event of the shop (`said` in text) as the next action on its page."""
+def on_page(event: Event, action: str, here: list[ShopElement]) -> str:
+    """An event of the shop (`action` in text) as the next action on its page."""
     if event[0] == "choose":
         field = next(one for one in here if one.role == "combobox" and one.name == event[1])
         if field.value != event[2]:
             return f"select {field.id} {json.dumps(event[2])}"
         return _click(here, "Save")
-    if said.startswith("search "):
+    if action.startswith("search "):
         field = next(one for one in here if one.role == "searchbox")
         return f"fill {field.id} {event[1]}" if field.value != event[1] else _click(here, "Search")
-    return _click(here, said.removeprefix("click "))
+    return _click(here, action.removeprefix("click "))
 
 
 def _click(here: list[ShopElement], label: str) -> str:

@@ -127,10 +127,10 @@ def search(query: str) -> tuple[int, ...]:
     words = [word for word in re.findall(r"[a-z0-9]+", query.lower()) if word not in STOP][:WORDS]
     if not words:
         return ()
-    asked = " OR ".join(f'"{word}"' for word in dict.fromkeys(words))
+    match_query = " OR ".join(f'"{word}"' for word in dict.fromkeys(words))
     with _one_at_a_time:
         rows = _index().execute(
             "SELECT rowid FROM wares WHERE wares MATCH ? ORDER BY round(bm25(wares, 1.5, 1.0), 6), rowid LIMIT 100",
-            (asked,),
+            (match_query,),
         )
         return tuple(number for (number,) in rows)

@@ -25,7 +25,7 @@ class Shop(TurnEnv):
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "one") -> None:
-        super().__init__(told(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), level))
+        super().__init__(spec_for(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), level))
         self.level = level
         search("anything")  # makes the catalogue and its index, once in a process
         self.state = State()
@@ -77,7 +77,7 @@ class Shop(TurnEnv):
         self.state = loaded
 
 
-def told(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:
+def spec_for(spec: EnvSpec, level: str, turns: int = 1) -> EnvSpec:
     """The spec of an environment made with another level than its own: the length of an episode goes with the level.
 
     turns: how many of this environment's turns one of text takes. Raises ConfigError for a level that there is not.
@@ -101,36 +101,36 @@ def ordered(goal: ShoppingGoal, state: State) -> Outcome:
     return Outcome(worth, ended=True, success=worth == 1.0)
 
 
-def understand(action: str, seen: PageView) -> Event | None:
+def understand(action: str, page: PageView) -> Event | None:
     """The event that a line of text (lower case, single spaces) names on a page; None when there is none."""
     verb, _, rest = action.partition(" ")
     if verb == "search" and rest:
         return ("search", rest)
     rest = rest.strip("[]")
     if verb == "click":
-        return next((press.event for press in seen.presses if press.label.lower() == rest), None)
+        return next((press.event for press in page.presses if press.label.lower() == rest), None)
     if verb == "choose":
-        for group in seen.groups:
+        for group in page.groups:
             for value in group.values:
                 if rest == f"{group.name} {value}".lower():
                     return ("choose", group.name, value)
     return None
 
 
-def say(event: Event, seen: PageView) -> str:
+def say(event: Event, page: PageView) -> str:
     """An event as an action on a page; the reverse of `understand`."""
     if event[0] == "choose":
         return f"choose {event[1]} {event[2]}"
-    label = next((press.label for press in seen.presses if press.event == event), None)
+    label = next((press.label for press in page.presses if press.event == event), None)
     return f"click {label}" if label else f"search {event[1]}"
 
 
-def offers(seen: PageView, goal: ShoppingGoal) -> list[str]:
+def offers(page: PageView, goal: ShoppingGoal) -> list[str]:
     """Everything that can be clicked or chosen, and searches for words of the task."""
     words = [query for one in goal.wanted for query in (one.kind, " ".join((*one.features, one.kind)))]
     searches = [f"search {query.lower()}" for query in dict.fromkeys(words)]
-    clicks = [f"click {press.label}" for press in seen.presses]
-    return [*searches, *clicks, *(f"choose {group.name} {value}" for group in seen.groups for value in group.values)]
+    clicks = [f"click {press.label}" for press in page.presses]
+    return [*searches, *clicks, *(f"choose {group.name} {value}" for group in page.groups for value in group.values)]
 
 
 def state_key(goal: ShoppingGoal, state: State) -> str:

@@ -56,14 +56,14 @@ def view(state: State, goal: ShoppingGoal) -> PageView:
     }[state.page](state, goal)
 
 
-def plain(seen: PageView) -> str:
+def plain(current: PageView) -> str:
     """A page as text: what is in square brackets can be clicked."""
-    lines = [f"== {seen.title} ==", *seen.texts]
-    lines += [f"[{entry.label}] {entry.note}" for entry in seen.entries]
-    lines += [_row(group) for group in seen.groups]
-    if seen.buttons:
-        lines.append(" ".join(f"[{button.label}]" for button in seen.buttons))
-    lines.append(" ".join(f"[{link.label}]{link.note}" for link in seen.links))
+    lines = [f"== {current.title} ==", *current.texts]
+    lines += [f"[{entry.label}] {entry.note}" for entry in current.entries]
+    lines += [_row(group) for group in current.groups]
+    if current.buttons:
+        lines.append(" ".join(f"[{button.label}]" for button in current.buttons))
+    lines.append(" ".join(f"[{link.label}]{link.note}" for link in current.links))
     return "\n".join(line for line in lines if line)
 
 

@@ -10,7 +10,7 @@ from agentgym.env import Action
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, actions
-from agentgym_environments.backends.sandbox.actions import Edit, Said, Submit, View
+from agentgym_environments.backends.sandbox.actions import Command, Edit, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 from agentgym_environments.synthetic.swe import source
 from agentgym_environments.synthetic.swe.allowed import problem
@@ -63,10 +63,10 @@ class Swe(ShellEnv):
         self.require_episode("solver")
         first = self.task.edits[0]
         if self.turn == 0:
-            said: Said = View(first.path, max(1, first.line - 10), first.line + 10)
+            command: Command = View(first.path, max(1, first.line - 10), first.line + 10)
         else:
-            said = self._next_edit() or Submit()
-        return self.say(said)
+            command = self._next_edit() or Submit()
+        return self.say(command)
 
     def hint(self) -> str:
         """More with each call: the file, the function, what to do there, the fix."""
@@ -76,13 +76,13 @@ class Swe(ShellEnv):
         if not left:
             return "Nothing is left to mend: submit."
         edit = left[0]
-        told = [
+        texts = [
             f"Look at {edit.path}.",
             f"Look at `{edit.function}` in {edit.path}, near line {edit.line}.",
             f"In `{edit.function}` of {edit.path}, line {edit.line}: {PLANS[edit.kind]}. Mend that line, check it with "
             "`run python -c ...`, and submit.",
         ]
-        return told[min(self.hints, len(told)) - 1]
+        return texts[min(self.hints, len(texts)) - 1]
 
     # What the agent is told.
 
@@ -102,7 +102,7 @@ class Swe(ShellEnv):
     def open_sandbox(self) -> Sandbox:
         self._broken = self.task.broken(self.source)
         return Sandbox(
-            {**self.source.seen, **self._broken},
+            {**self.source.visible, **self._broken},
             limits=SandboxLimits(output_kb=16),  # pyright: ignore[reportCallIssue]
             readonly={str(source.tools(self.cache)): "/opt/tools"},
             env={"PYTHONPATH": f"/opt/tools:/work/{self.source.root}"},
@@ -115,7 +115,7 @@ class Swe(ShellEnv):
         return f"{package.name} {package.version} in /work. {issue}{where}"
 
     def offers(self) -> list[str]:
-        code = [path for path in sorted(self.source.seen) if self.source.is_code(path)][:5]
+        code = [path for path in sorted(self.source.visible) if self.source.is_code(path)][:5]
         return ["submit", "run ls", *(f"view {path}" for path in code)]
 
     def subject(self) -> str:
@@ -127,13 +127,13 @@ class Swe(ShellEnv):
         for path, content in self.box.changes().items():
             if self.source.is_code(path):
                 files[path] = content
-                before = self._broken.get(path, self.source.seen.get(path, b""))
+                before = self._broken.get(path, self.source.visible.get(path, b""))
                 why = problem(path, before, content or b"", self.task.package)
                 if why:
                     return Judged(f"not submitted: {why}", over=False)
         if files == self._broken:
             return Judged("no file of the package has changed: not solved")
-        same = {path: content for path, content in files.items() if content != self.source.seen.get(path)}
+        same = {path: content for path, content in files.items() if content != self.source.visible.get(path)}
         verdict = judged(self.source, frozenset(same.items()), self.cache, self.sandbox, 40 + 10 * self.suite.seconds)
         wanted = self.task.fail_to_pass
         if verdict.solved(wanted, self.suite.passing, self.suite.unstable):
@@ -144,9 +144,9 @@ class Swe(ShellEnv):
 
     def _next_edit(self) -> Edit | None:
         """The next run of lines that are not as they were before the bugs."""
-        changed = [path for path in self.box.changes() if path in self.source.seen and self.source.is_code(path)]
+        changed = [path for path in self.box.changes() if path in self.source.visible and self.source.is_code(path)]
         for path in sorted({*changed, *self._broken}):
-            right = self.source.seen[path].decode().split("\n")
+            right = self.source.visible[path].decode().split("\n")
             found = self.box.read(path)
             if found is None:
                 return Edit(path, 1, 0, actions.text_of(right))

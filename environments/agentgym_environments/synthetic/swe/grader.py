@@ -71,7 +71,7 @@ def judge(
     tests = sorted(path for path in package.hidden if path.endswith(".py") and not path.endswith("__init__.py"))
     beside = next(path for path in tests if path.rpartition("/")[2] not in ("conftest.py",)).rpartition("/")[0]
     canary = f"{beside}/test_{word}.py".lstrip("/")
-    fixed = {path: content for path, content in {**package.seen, **files}.items() if content is not None}
+    fixed = {path: content for path, content in {**package.visible, **files}.items() if content is not None}
     everything = {**fixed, **package.hidden, canary: CANARY.format(word).encode()}
     report = f"/tmp/{secrets.token_hex(8)}.xml"
     options = "-q --tb=short -p no:cacheprovider -c /dev/null --rootdir=/work --import-mode=prepend"

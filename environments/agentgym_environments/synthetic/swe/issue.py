@@ -12,15 +12,15 @@ def symptom(test: str, failure: str, root: str) -> str:
     out, since they would name the place of the fault."""
     lines = failure.strip().splitlines()
     frames = [index for index, line in enumerate(lines) if re.match(r"\S+:\d+: in ", line)]
-    said, wrong = [], [line[1:].strip() for line in lines if re.match(r"E\s", line)]
+    report, wrong = [], [line[1:].strip() for line in lines if re.match(r"E\s", line)]
     for start, end in zip(frames, [*frames[1:], len(lines)]):
         path = lines[start].partition(":")[0]
         if "test" in path and not path.startswith("/"):
-            said = [
+            report = [
                 line.strip() for line in lines[start + 1 : end] if line[:1].isspace() and not set(line) <= set(" ^~")
             ]
     words = re.sub(r"\[.*", "", test.rpartition("::")[2]).removeprefix("test").strip("_").replace("_", " ")
-    what = "\n".join(f"    {line}" for line in said if not line.startswith("E "))
+    what = "\n".join(f"    {line}" for line in report if not line.startswith("E "))
     how = "\n".join(f"    {line}" for line in wrong[:12])
     text = (
         f"{words}: this should hold\n{what}\nbut what comes of it is\n{how}"

@@ -53,20 +53,23 @@ def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[P
         raise ConfigError(
             f"only {len(stable)} tests of {package.name} pass in a sandbox; the first that failed: {failed}"
         )
-    seen = frozenset().union(*(verdict.passed | verdict.failed.keys() for verdict in verdicts))
-    return PackageSpec(package, split, len(stable), seen - stable, round(seconds, 1)), stable
+    test_names = frozenset().union(*(verdict.passed | verdict.failed.keys() for verdict in verdicts))
+    return PackageSpec(package, split, len(stable), test_names - stable, round(seconds, 1)), stable
 
 
 def bugs(source: Source, package: str, chance: random.Random) -> Iterator[Mutation]:
     """Bugs in an order drawn by `chance`, at most one a function at first, whose fix is one that is not refused."""
     found = [
-        edit for path in sorted(source.seen) if source.is_code(path) for edit in mutations(path, source.seen[path])
+        edit
+        for path, content in sorted(source.visible.items())
+        if source.is_code(path)
+        for edit in mutations(path, content)
     ]
     chance.shuffle(found)
     functions: set[tuple[str, str]] = set()
     later = []
     for edit in found:
-        fixed = source.seen[edit.path]
+        fixed = source.visible[edit.path]
         broken = apply(fixed, [edit])
         if not parses(broken) or problem(edit.path, broken, fixed, package):
             continue
@@ -113,7 +116,7 @@ def make(
     for tried, edit in enumerate(bugs(source, package.name, chance)):
         if len(made) == singles or tried == 4 * singles:
             break
-        broken = {edit.path: apply(source.seen[edit.path], [edit])}
+        broken = {edit.path: apply(source.visible[edit.path], [edit])}
         task = task_of(package, source, (edit,), judge(source, broken, cache, timeout_s=limit), stable)
         click.echo(f"  {'kept' if task else 'left'} {edit.path}:{edit.line} {edit.kind} {edit.function}", err=True)
         if task:

@@ -88,11 +88,11 @@ def _places(function: ast.AST, lines: list[str]) -> Iterator[tuple[str, int, int
             yield from _between("operator", node.values[0], node.values[1], lines)
         elif isinstance(node, ast.Constant) and node.lineno == node.end_lineno:
             if isinstance(node.value, bool):
-                yield _whole("constant", node, str(not node.value))
+                yield _replace_node("constant", node, str(not node.value))
             elif (
                 isinstance(node.value, int) and lines[node.lineno - 1][node.col_offset : node.end_col_offset].isdigit()
             ):
-                yield _whole("constant", node, str(node.value + 1))
+                yield _replace_node("constant", node, str(node.value + 1))
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             if node.lineno == node.operand.lineno:
                 yield "condition", node.lineno, node.col_offset, node.operand.col_offset, ""
@@ -101,7 +101,7 @@ def _places(function: ast.AST, lines: list[str]) -> Iterator[tuple[str, int, int
         elif isinstance(node, ast.Call):
             yield from _call(node)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.lineno == node.end_lineno:
-            yield _whole("statement", node, "pass")
+            yield _replace_node("statement", node, "pass")
 
 
 def _between(kind: str, left: ast.expr, right: ast.expr, lines: list[str]) -> Iterator[tuple[str, int, int, int, str]]:
@@ -125,5 +125,5 @@ def _call(node: ast.Call) -> Iterator[tuple[str, int, int, int, str]]:
             yield "arguments", first.lineno, first.col_offset, second.end_col_offset, swapped
 
 
-def _whole(kind: str, node: ast.expr | ast.stmt, new: str) -> tuple[str, int, int, int, str]:
+def _replace_node(kind: str, node: ast.expr | ast.stmt, new: str) -> tuple[str, int, int, int, str]:
     return kind, node.lineno, node.col_offset, node.end_col_offset or node.col_offset, new

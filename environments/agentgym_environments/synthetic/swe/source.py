@@ -50,7 +50,7 @@ class Package:
 class Source:
     """An unpacked package. Paths are relative to the archive's top folder."""
 
-    seen: dict[str, bytes]
+    visible: dict[str, bytes]
     """All but the tests."""
     hidden: dict[str, bytes]
     """The tests, and whatever lies beside them."""
@@ -140,7 +140,7 @@ def tools(cache: Path) -> Path:
 @lru_cache(maxsize=64)
 def unpack(package: Package, cache: Path) -> Source:
     """The package's text files. Raises ConfigError when it has no tests, or no module of the package's name."""
-    seen: dict[str, bytes] = {}
+    visible: dict[str, bytes] = {}
     hidden: dict[str, bytes] = {}
     with tarfile.open(fetch(package, cache)) as archive:
         for member in archive:
@@ -149,13 +149,13 @@ def unpack(package: Package, cache: Path) -> Source:
                 continue
             file = archive.extractfile(member)
             if file is not None and (is_test(path) or member.size <= LARGEST):
-                (hidden if is_test(path) else seen)[path] = file.read()
+                (hidden if is_test(path) else visible)[path] = file.read()
     name = package.name.replace("-", "_").lower()
     for module in (f"src/{name}/", f"{name}/", f"src/{name}.py", f"{name}.py"):
-        if any(path.startswith(module) for path in seen):
+        if any(path.startswith(module) for path in visible):
             if not any(path.endswith(".py") for path in hidden):
                 raise ConfigError(f"the source distribution of {package.name} has no tests")
-            return Source(seen, hidden, "src" if module.startswith("src/") else "", module)
+            return Source(visible, hidden, "src" if module.startswith("src/") else "", module)
     raise ConfigError(f"the source distribution of {package.name} has no module {name}")
 
 

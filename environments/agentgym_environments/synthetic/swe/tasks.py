@@ -46,7 +46,7 @@ class SweTask:
     def broken(self, source: Source) -> dict[str, bytes]:
         """The files that have bugs, with them."""
         paths = sorted({edit.path for edit in self.edits})
-        return {path: apply(source.seen[path], [e for e in self.edits if e.path == path]) for path in paths}
+        return {path: apply(source.visible[path], [e for e in self.edits if e.path == path]) for path in paths}
 
 
 @lru_cache(maxsize=4)

@@ -33,11 +33,11 @@ class JobEnv(TurnEnv):
         """Object that the tools work on; has `db`."""
         self.job = Job()
         self.opening = ""
-        self.told = ""
+        self.output = ""
         """The last observation."""
         self.done = False
         """The agent said that it is done."""
-        self._said: set[str] = set()
+        self._executed: set[str] = set()
         self._where = ("", -1)
         self._before: Dump = {}
         self._after: Dump = {}
@@ -78,7 +78,7 @@ class JobEnv(TurnEnv):
 
     def begin(self, split: str, task: int) -> None:
         self._open(split, task)
-        self.told, self._said, self.done = self.opening, set(), False
+        self.output, self._executed, self.done = self.opening, set(), False
 
     def _open(self, split: str, task: int) -> None:
         if self.desk is not None:
@@ -94,11 +94,11 @@ class JobEnv(TurnEnv):
     def act(self, action: str) -> Outcome | None:
         try:
             self._call = read_call(self._action)
-            self.told = render(self.run(*self._call))
+            self.output = render(self.run(*self._call))
         except CallRefused as reason:
-            self.told, self._call = f"error: {reason}", None
+            self.output, self._call = f"error: {reason}", None
             return None
-        self._said.add(as_text(*self._call))
+        self._executed.add(as_text(*self._call))
         if not self.done:
             return Outcome()
         met, unwanted = self.score()
@@ -109,14 +109,14 @@ class JobEnv(TurnEnv):
         """Raises CallRefused."""
         if name in self.env_tools:
             return call(self.env_tools, self, name, arguments)
-        with self.db.whole():
+        with self.db.transaction():
             return call(self.tools, self.desk, name, arguments)
 
     def observe(self) -> str:
-        return self.told
+        return self.output
 
     def refuse(self, action: str) -> str:
-        return self.told
+        return self.output
 
     def describe(self) -> dict[str, Any]:
         """`progress`: goals met, over all goals and unwanted changes; what has to be said counts as a goal."""
@@ -145,7 +145,9 @@ class JobEnv(TurnEnv):
         waiting = [any(goal not in met for goal in step.goals) for step in self.job.plan]
         for number, step in enumerate(self.job.plan):
             needed = any(waiting[number:]) or self.answered() is False
-            if waiting[number] or (not step.goals and needed and as_text(step.name, step.arguments) not in self._said):
+            if waiting[number] or (
+                not step.goals and needed and as_text(step.name, step.arguments) not in self._executed
+            ):
                 return step
         return None
 
@@ -159,13 +161,13 @@ class JobEnv(TurnEnv):
     # State.
 
     def save(self) -> Any:
-        said = {"done": self.done, "said": sorted(self._said), "extra": self.extra()}
-        return {"where": self._where, "db": self.db.save(), **said}
+        progress = {"done": self.done, "said": sorted(self._executed), "extra": self.extra()}
+        return {"where": self._where, "db": self.db.save(), **progress}
 
     def load(self, state: Any) -> None:
         self._open(*state["where"])  # what the database is compared with
         self.db.load(state["db"])
-        self.done, self._said, self.told = state["done"], set(state["said"]), ""
+        self.done, self._executed, self.output = state["done"], set(state["said"]), ""
         self.set_extra(state["extra"])
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Database:
         self.connection.execute(f"DELETE FROM {table} WHERE id = ?", (id,))
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Make all changes inside, or none."""
         self.connection.execute("BEGIN")
         try:

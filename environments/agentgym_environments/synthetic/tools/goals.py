@@ -82,11 +82,11 @@ def match(goals: Sequence[StateGoal], found: Sequence[Change]) -> dict[int, int]
     """Match as many goals as can be met at once: index of goal -> index of change (augmenting paths)."""
     owner: dict[int, int] = {}
 
-    def place(goal: int, seen: set[int]) -> bool:
+    def place(goal: int, tried_changes: set[int]) -> bool:
         for number, change in enumerate(found):
-            if number not in seen and goals[goal].met_by(change):
-                seen.add(number)
-                if number not in owner or place(owner[number], seen):
+            if number not in tried_changes and goals[goal].met_by(change):
+                tried_changes.add(number)
+                if number not in owner or place(owner[number], tried_changes):
                     owner[number] = goal
                     return True
         return False

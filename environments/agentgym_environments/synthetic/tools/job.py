@@ -91,9 +91,9 @@ def joined(jobs: list[Job]) -> Job:
     """Several jobs as one."""
     if len(jobs) == 1:
         return jobs[0]
-    whole = Job("\n".join(f"{number}. {job.text}" for number, job in enumerate(jobs, 1)))
+    combined = Job("\n".join(f"{number}. {job.text}" for number, job in enumerate(jobs, 1)))
     for job in jobs:
-        shift = len(whole.goals)
-        whole.plan += [step._replace(goals=tuple(goal + shift for goal in step.goals)) for step in job.plan]
-        whole.goals += job.goals
-    return whole
+        shift = len(combined.goals)
+        combined.plan += [step._replace(goals=tuple(goal + shift for goal in step.goals)) for step in job.plan]
+        combined.goals += job.goals
+    return combined

@@ -58,11 +58,11 @@ class Tool:
     @property
     def usage(self) -> str:
         """One line: name(argument, optional=default): what it does."""
-        told = []
+        parameters = []
         for name, one in self.arguments.model_fields.items():
             default = "" if one.is_required() else f"={json.dumps(one.default)}"
-            told.append(f"{name}{default}" + (f" ({one.description})" if one.description else ""))
-        return f"{self.name}({', '.join(told)}): {self.description}"
+            parameters.append(f"{name}{default}" + (f" ({one.description})" if one.description else ""))
+        return f"{self.name}({', '.join(parameters)}): {self.description}"
 
 
 def tool(function: Callable[..., Any], description: str = "") -> Tool:
@@ -125,10 +125,10 @@ def page_of(rows: Iterable[Any], page: int) -> dict[str, Any]:
 
 def cents(amount: float) -> int:
     """Raises CallRefused for parts of a cent."""
-    whole = round(amount * 100)
-    if abs(amount * 100 - whole) > 1e-6:
+    rounded = round(amount * 100)
+    if abs(amount * 100 - rounded) > 1e-6:
         raise CallRefused(f"an amount has at most two decimals, not {amount}")
-    return whole
+    return rounded
 
 
 def euros(amount: int) -> float:

@@ -35,7 +35,7 @@ SERVICE = (
 
 def specs() -> dict[Path, str]:
     """Both files and their texts."""
-    told = {
+    described = {
         "tools": ("several", "Errands over several apps of a person's, by tool calls, checked in the database.", 30),
         "tools-one": ("one", "Errands in one app of a person's, by tool calls, checked in the database.", 15),
         "tools-long": (
@@ -46,7 +46,7 @@ def specs() -> dict[Path, str]:
     }
     variants = {
         name: {"description": description, "max_turns": turns, "kwargs": {"level": level}}
-        for name, (level, description, turns) in told.items()
+        for name, (level, description, turns) in described.items()
     }
     talking = {
         "id": "tools-dialogue",

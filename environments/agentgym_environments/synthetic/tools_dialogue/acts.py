@@ -10,7 +10,7 @@ def either(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-ASKED = {
+QUESTION_WORDS = {
     "email": either(r"\be-?\s?mail", r"\bmail address"),
     "identity": either(r"\bverif", r"\bidenti", r"\bauthenticat", r"\bwho (?:you are|am i|i am)", r"\byour account\b"),
     "name": either(
@@ -221,9 +221,9 @@ class Acts:
     """Its sentences that refuse nothing, in small letters."""
 
 
-def acts(said: str) -> Acts:
+def acts(utterance: str) -> Acts:
     """Classify a message."""
-    parts = sentences(said)
+    parts = sentences(utterance)
     granted = [one for one in parts if not refuses(one)]
     asks, offered, actions = set[str](), set[str](), set[str]()
     consent = more = False
@@ -252,9 +252,9 @@ def acts(said: str) -> Acts:
     )
 
 
-def sentences(said: str) -> list[str]:
+def sentences(utterance: str) -> list[str]:
     """Return the sentences of a message in small letters, parted at dashes, "but", and before a question's verb."""
-    plain = re.sub(r"[*_`\"“”]", "", said.replace("’", "'")).casefold()
+    plain = re.sub(r"[*_`\"“”]", "", utterance.replace("’", "'")).casefold()
     return [one.strip() for one in BREAK.split(plain) if re.search(r"\w", one)]
 
 
@@ -274,7 +274,7 @@ def topics_of(sentence: str) -> set[str]:
         return set()
     if not question and OFFER.search(sentence) and keys(ACTIONS, sentence):
         return set()
-    found = keys(ASKED, sentence)
+    found = keys(QUESTION_WORDS, sentence)
     if found & {"email", "name"}:
         found -= {"identity"}
     return found - {"wish"} if len(found) > 1 else found

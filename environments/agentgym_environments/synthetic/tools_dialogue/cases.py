@@ -199,8 +199,8 @@ def swap(shop: RetailData) -> Draft:
     difference = new["price"] - item["price"]
     fresh = {"order_id": order["id"], "product": new["id"], "price": new["price"], "state": "sold"}
     goals = (updated("items", item["id"], state="exchanged"), added("items", **fresh), paid(order, difference))
-    told = f"{euros(abs(difference)):.2f} euros are {'charged' if difference > 0 else 'paid back'}"
-    ask = f"Shall I exchange the {item['name']} of order {order['id']} for the {new['colour']} one? {told}."
+    settlement = f"{euros(abs(difference)):.2f} euros are {'charged' if difference > 0 else 'paid back'}"
+    ask = f"Shall I exchange the {item['name']} of order {order['id']} for the {new['colour']} one? {settlement}."
     arguments = {"order": order["id"], "product": item["product"], "new_product": new["id"]}
     must = [Says((euros(abs(difference)),))]
     return Draft(wish, [("exchange_item", arguments, goals)], looks, ask, must_say=must)

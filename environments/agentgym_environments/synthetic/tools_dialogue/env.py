@@ -81,8 +81,8 @@ class Dialogue(JobEnv):
             why = f"The customer is played by the model {model or 'of'} {user}, which may answer differently each time."
             can = tuple(one for one in spec.capabilities if one != "solver")  # its conversation is with the script
             deadline_s = (retries + 2) * timeout_s
-            told = {"inline": False, "deterministic": False, "notes": why, "step_deadline_s": deadline_s}
-            spec = spec.model_copy(update={**told, "capabilities": can})
+            changes = {"inline": False, "deterministic": False, "notes": why, "step_deadline_s": deadline_s}
+            spec = spec.model_copy(update={**changes, "capabilities": can})
         super().__init__(spec)
         self.kind, self.persona = kind, persona
         self.case: Case
@@ -118,8 +118,8 @@ class Dialogue(JobEnv):
         step = super().next_step()
         if step is None or step.name in ASIDE or step.arguments["order"] in self.desk.agreed:
             return step
-        asked = [one for one in self.job.plan[: self.job.plan.index(step)] if one.name == "say"]
-        return asked[-1]
+        questions = [one for one in self.job.plan[: self.job.plan.index(step)] if one.name == "say"]
+        return questions[-1]
 
     def extra(self) -> Any:
         return {"turns": self.turns, "known": self.desk.known, "agreed": self.desk.agreed}
@@ -128,8 +128,8 @@ class Dialogue(JobEnv):
         """Return where the conversation stands, not how it came there; a model's next word depends on all of it."""
         if self._model is not None:
             return self.extra()
-        said = [any(says(text, one) for text, _ in self.turns) for one in self.case.must_say]
-        return [self.desk.known, self.desk.agreed, said, ScriptedUser(self.case.caller).stage(self.turns)]
+        statements = [any(says(text, one) for text, _ in self.turns) for one in self.case.must_say]
+        return [self.desk.known, self.desk.agreed, statements, ScriptedUser(self.case.caller).stage(self.turns)]
 
     def set_extra(self, extra: Any) -> None:
         self.turns = [(agent, user) for agent, user in extra["turns"]]

@@ -11,7 +11,7 @@ import numpy as np
 from agentgym.errors import EnvironmentCrashed, PolicyFailure, UsageError
 from agentgym.rollouts.openai_policy import OpenAIPolicy
 from agentgym.rollouts.policy import ContextFull
-from agentgym_environments.synthetic.tools_dialogue.acts import ASKED, Acts, acts
+from agentgym_environments.synthetic.tools_dialogue.acts import QUESTION_WORDS, Acts, acts
 
 PERSONAS = {
     "brisk": "You answer in few words and only what is asked.",
@@ -84,18 +84,18 @@ class ScriptedUser:
 
     caller: Caller
 
-    def reply(self, turns: list[Turn], said: str) -> str:
-        """Return what the customer says to `said` after `turns`."""
-        heard, wishes = acts(said), self.caller.wishes
+    def reply(self, turns: list[Turn], utterance: str) -> str:
+        """Return what the customer says to `utterance` after `turns`."""
+        heard, wishes = acts(utterance), self.caller.wishes
         settled, insisted = self.stage(turns)
         known = wishes[: settled + 1]
         wish = next((one for one in known if str(one.order) in heard.text), known[-1])
         answer = self._to_proposal(heard, wish)
         if answer:
             return answer
-        told = [self._answer(topic, wish) for topic in (*ASKED, "wish") if topic in heard.asks]
-        if any(told):
-            return self._manner(" ".join(dict.fromkeys(one for one in told if one)), len(turns))
+        answers = [self._answer(topic, wish) for topic in (*QUESTION_WORDS, "wish") if topic in heard.asks]
+        if any(answers):
+            return self._manner(" ".join(dict.fromkeys(one for one in answers if one)), len(turns))
         if heard.more or heard.farewell:
             if settled + 1 < len(wishes):
                 return f"{MORE} {self.caller.wants(wishes[settled + 1])}"
@@ -105,7 +105,7 @@ class ScriptedUser:
             return "Make an exception, I am a good customer!" if pushy else "I see. Then leave it."
         if settled == len(wishes):
             return GOODBYE
-        return self._manner("All right." if heard.done or "?" not in said else self.caller.wants(wish), len(turns))
+        return self._manner("All right." if heard.done or "?" not in utterance else self.caller.wants(wish), len(turns))
 
     def stage(self, turns: list[Turn]) -> tuple[int, bool]:
         """(wishes that the customer holds for settled, whether he has insisted)."""
@@ -174,12 +174,12 @@ class ModelUser:
             "desk. Answer with what the customer says and nothing else, in at most three sentences."
         )
 
-    def reply(self, turns: list[Turn], said: str) -> str:
+    def reply(self, turns: list[Turn], utterance: str) -> str:
         """Raises EnvironmentCrashed when the model fails: then nothing was said."""
         messages = [{"role": "system", "content": self.prompt}, {"role": "assistant", "content": self.caller.greeting}]
         for agent, user in turns:
             messages += [{"role": "user", "content": agent}, {"role": "assistant", "content": user}]
-        messages.append({"role": "user", "content": said})
+        messages.append({"role": "user", "content": utterance})
         try:
             answer = asyncio.run(self._ask(messages)).strip()
         except (PolicyFailure, UsageError, ContextFull) as error:

@@ -28,5 +28,5 @@ class TwentyQuestions(Guessing):
         return knowledge.shuffled(self.few)
 
     def question(self, text: str) -> str | None:
-        asked = knowledge.phrases().get(text)
-        return asked if asked in self.table.answers else None
+        normalized = knowledge.phrases().get(text)
+        return normalized if normalized in self.table.answers else None

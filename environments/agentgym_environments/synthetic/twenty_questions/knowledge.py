@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 def questions() -> dict[str, tuple[str, ...]]:
     """Attribute -> its question and other ways to ask it."""
     rows = [[part.strip() for part in line.split("|")] for line in _lines("questions.txt")]
-    return {attribute: tuple(said) for attribute, *said in rows}
+    return {attribute: tuple(phrases_of) for attribute, *phrases_of in rows}
 
 
 @lru_cache
@@ -34,16 +34,16 @@ def table(few: bool) -> AnswerTable:
     """Answers yes or no; questions with one answer for all are answered and not offered."""
     known = things(few)
     answers = {
-        said[0]: tuple("yes" if attribute in has else "no" for has in known.values())
-        for attribute, said in questions().items()
+        wordings[0]: tuple("yes" if attribute in has else "no" for has in known.values())
+        for attribute, wordings in questions().items()
     }
-    return AnswerTable(tuple(known), answers, [asked for asked, row in answers.items() if len(set(row)) == 2])
+    return AnswerTable(tuple(known), answers, [question for question, row in answers.items() if len(set(row)) == 2])
 
 
 @lru_cache
 def phrases() -> dict[str, str]:
     """Every way to ask, made plain -> the question."""
-    return {plain(way): said[0] for said in questions().values() for way in said}
+    return {plain(way): wordings[0] for wordings in questions().values() for way in wordings}
 
 
 @lru_cache

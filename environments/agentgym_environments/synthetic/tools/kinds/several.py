@@ -144,7 +144,7 @@ def sick_day(life: Life) -> Job:
         life.event(day, f"{9 + 2 * number:02d}:00", 60, title, ", ".join(sorted(one["email"] for one in some)))
         for number, (title, some) in enumerate(zip(titles, guests))
     ]
-    told = sorted({one["email"] for some in guests for one in some})
+    recipients = sorted({one["email"] for some in guests for one in some})
     job = Job(
         f"I have to stay in bed on {day}: delete all events of that day, and mail each of their guests, once, the "
         "words "
@@ -153,7 +153,7 @@ def sick_day(life: Life) -> Job:
     job.read("calendar_day", day=day)
     for row in rows:
         job.do("calendar_delete", deleted("events", row["id"]), event=row["id"])
-    for email in told:
+    for email in recipients:
         job.send(life.desk, email, "I am ill", f"Sorry: I am ill on {day}.", Says((f"I am ill on {day}",)))
     return job
 
