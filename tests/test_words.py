@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,4 +49,25 @@ def test_spelling_is_american():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if (found := BRITISH.search(line))
     ]
+    assert offenders == []
+
+
+PARTICIPLES = {"told", "said", "seen", "asked", "whole", "lesson", "scene", "crew", "relive"}
+"""They say that something happened to a thing, and not what it is."""
+SHOWN_TO_AGENTS = "environments/agentgym_environments/synthetic/research/programs/"
+
+
+def test_no_participle_is_a_name():
+    """Names say what a thing is: metrics, response, observation. servers/, agentgym/ and tests are not there yet."""
+    offenders = []
+    for path in files():
+        place = str(path.relative_to(ROOT))
+        if path.suffix != ".py" or not place.startswith(("environments/", "trainers/")):
+            continue
+        if place.startswith(SHOWN_TO_AGENTS):
+            continue
+        with path.open("rb") as source:
+            for token in tokenize.tokenize(source.readline):
+                if token.type == tokenize.NAME and PARTICIPLES & set(re.split("_+", token.string.lower())):
+                    offenders.append(f"{place}:{token.start[0]}: {token.string}")
     assert offenders == []

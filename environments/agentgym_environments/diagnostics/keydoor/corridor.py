@@ -34,7 +34,7 @@ class Corridor:
     """A key of `colours` is chosen once, then `length` places lie before the door; neither colour is shown again."""
 
     def __init__(self, length: int, colours: int, distractors: float, reveal: bool = True, wide: bool = False) -> None:
-        """Without `reveal`, every door takes the first colour's key, and reward tells. `wide`: all ways lead on."""
+        """`reveal`: the opening names the right key; else it is always the first colour's. `wide`: all ways lead on."""
         self.reveal, self.wide = reveal, wide
         self.length, self.colours, self.distractors = length, COLOURS[:colours], distractors
         self.actions = (*(f"take {colour}" for colour in self.colours), *(f"go {way}" for way in STEPS), "open")
