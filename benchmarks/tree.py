@@ -30,7 +30,7 @@ from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import forward, tiny
-from agentgym_trainers.nn.prefix_tree import Chunk, Tree, tree_of
+from agentgym_trainers.nn.prefix_tree import Chunk, PrefixTree, tree_of
 
 CLAIM = 0.5
 """Of the limit."""
@@ -61,17 +61,17 @@ def make_rows(turns: int, groups: int, vocabulary: int, rng: np.random.Generator
     return batch, rows
 
 
-def end_to_end(sequences: list[np.ndarray]) -> Tree:
+def end_to_end(sequences: list[np.ndarray]) -> PrefixTree:
     """What `tree_of` makes of sequences that share nothing."""
     lengths = [len(ids) for ids in sequences]
     ends = np.cumsum(lengths)
     places = [np.arange(end - length, end) for end, length in zip(ends.tolist(), lengths, strict=True)]
     positions = np.concatenate([np.arange(length) for length in lengths])
     chunks = [Chunk(int(place[0]), int(place[-1]) + 1, ()) for place in places]
-    return Tree(np.concatenate(sequences), positions, np.repeat(ends, lengths), chunks, places)
+    return PrefixTree(np.concatenate(sequences), positions, np.repeat(ends, lengths), chunks, places)
 
 
-def operations(model: Any, tree: Tree) -> float:
+def operations(model: Any, tree: PrefixTree) -> float:
     """Of a forward, up to a factor: matrices for each token, attention for each pair of tokens that see each other."""
     config = model.config
     matrices = sum(p.numel() for name, p in model.model.layers.named_parameters() if p.ndim == 2)
@@ -97,7 +97,7 @@ def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
 class Packs:
     """How `forward.pack` lays out rows, as one side wants it."""
 
-    def __init__(self, function: Callable[[list[np.ndarray]], Tree]) -> None:
+    def __init__(self, function: Callable[[list[np.ndarray]], PrefixTree]) -> None:
         self.function = function
 
     def __enter__(self) -> None:

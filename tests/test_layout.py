@@ -63,7 +63,7 @@ OF_THE_SYSTEM = {DESKTOP / f"{name}.py" for name in ("accessibility", "desk")}
 """Run under the system's own Python, which has libraries that no virtual environment can have."""
 
 
-PLAIN_WORDS = ("agentgym", "agentgym_environments", "agentgym_servers")
+PLAIN_WORDS = ("agentgym", "agentgym_environments", "agentgym_servers", "agentgym_trainers")
 """Packages whose docstrings begin with their subject or a verb, and whose public classes have unlike names."""
 
 PREPOSITIONS = {

@@ -101,10 +101,10 @@ def keys_revoke(context: click.Context, key_id: str) -> None:
 
 
 def _registry(database: str) -> Any:
-    from agentgym_servers.gateway.database import Registry
+    from agentgym_servers.gateway.database import RegistrationStore
 
     _make_folder(database)
-    return contextlib.closing(Registry(database))
+    return contextlib.closing(RegistrationStore(database))
 
 
 def _make_folder(database: str) -> None:

@@ -21,7 +21,7 @@ from agentgym.spec import EnvSpec
 
 if TYPE_CHECKING:
     from agentgym_trainers.config.sections import Config
-    from agentgym_trainers.run import Outcome
+    from agentgym_trainers.run import RunResult
 
 
 def _recipes() -> list[tuple[str, str]]:
@@ -145,7 +145,7 @@ def report(run: Path) -> None:
     click.echo(f"report: {write_report(run)}")
 
 
-def _run(choice: Choice | None, out: Path, *, go_on: bool = False, judge_key: str | None = None) -> Outcome:
+def _run(choice: Choice | None, out: Path, *, go_on: bool = False, judge_key: str | None = None) -> RunResult:
     """Carry out a recipe; without one, the run that `out` holds. With `go_on`, a run of the same options there is
     resumed."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -191,7 +191,7 @@ async def _spec(name: str) -> EnvSpec:
         return env.spec
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: RunResult) -> None:
     if outcome.before is not None and outcome.after is not None and outcome.comparison is not None:
         table = Table(title="Success on held-out tasks, percent, with 95% intervals clustered by task")
         for column in ("", "success", "tasks", "attempts", "mean turns"):

@@ -172,7 +172,7 @@ def test_bugs_are_of_one_line_and_leave_python():
         assert apply(apply(CODE, [edit]), [edit], fix=True) == CODE
     with pytest.raises(ValueError, match="line"):
         apply(apply(CODE, [found[0]]), [found[0]])
-    package = source.Source({"a.py": CODE}, {}, "", "a.py")
+    package = source.PackageSource({"a.py": CODE}, {}, "", "a.py")
     one, other = [[e.broken for e in bugs(package, "a", random.Random(3))] for _ in "ab"]
     assert one == other
 

@@ -19,7 +19,7 @@ from agentgym.testing import EchoEnv
 from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway.app import create_gateway
 from agentgym_servers.gateway.auth import SCOPES, new_key
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.web.run import serve_in_thread
 
 EXAMPLES = 10
@@ -48,7 +48,7 @@ def env() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def gateway(env: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, list[str]]]:
     """A gateway of that environment: its URL, a key, and what must never be told."""
-    registry = Registry(f"sqlite:///{tmp_path_factory.mktemp('gateway') / 'gateway.db'}")
+    registry = RegistrationStore(f"sqlite:///{tmp_path_factory.mktemp('gateway') / 'gateway.db'}")
     with contextlib.closing(registry):
         key, secret = new_key("fuzzer", SCOPES)
         registry.add_key(key)
@@ -177,5 +177,5 @@ def test_a_nearly_right_key_is_refused_and_not_echoed(gateway, http, scheme, cut
 @pytest.mark.parametrize("url", ["postgresql://me:{}@127.0.0.1:9/x", "postgresql://me:{}@[bad/x", "no://me:{}@x/y"])
 def test_a_database_that_fails_does_not_tell_its_password(url):
     with pytest.raises(AgentGymError) as raised:
-        Registry(url.format("sEcReT"))
+        RegistrationStore(url.format("sEcReT"))
     assert "sEcReT" not in str(raised.value)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from agentgym_trainers.nn.attention import Blocks, Chunks, at_least_float32, layout_of, use_packed_attention
-from agentgym_trainers.nn.prefix_tree import Tree, tree_of
+from agentgym_trainers.nn.prefix_tree import PrefixTree, tree_of
 
 LENGTHS = (7, 1, 12, 3)
 
@@ -32,13 +32,13 @@ def alike() -> list[np.ndarray]:
     ]  # fmt: skip
 
 
-def chunks(tree: Tree) -> Chunks:
+def chunks(tree: PrefixTree) -> Chunks:
     layout = layout_of(tree, "cpu")
     assert isinstance(layout, Chunks)
     return layout
 
 
-def blocks(tree: Tree) -> Blocks:
+def blocks(tree: PrefixTree) -> Blocks:
     """What CUDA runs compiled, here as PyTorch evaluates it without a compiler."""
     return Blocks(torch.from_numpy(tree.until_T), compiled=False)
 

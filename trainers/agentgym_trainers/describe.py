@@ -23,7 +23,7 @@ AXES = (
     "source", "select", "signals", "shaping", "credit", "correct", "objective", "regularizers", "reducer", "replay",
     "schedules", "guards",
 )  # fmt: skip
-"""In the order in which a step meets them; docs/credit.md."""
+"""Parts in the order in which a step uses them; docs/credit.md."""
 
 REDUCERS: dict[Reducer, str] = {
     "token_mean": "All tokens of the batch weigh alike.",
@@ -112,7 +112,7 @@ def _guards(config: Config) -> Iterator[RecipeComponent]:
 
 
 def _own(options: BaseModel, *without: str) -> dict[str, Any]:
-    """What a table says beyond its defaults."""
+    """Options of a table that differ from their defaults."""
     return options.model_dump(exclude=set(without), exclude_defaults=True)
 
 

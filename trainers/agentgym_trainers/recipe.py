@@ -23,17 +23,17 @@ from agentgym_trainers.rollout.environment import lists_actions
 from agentgym_trainers.validate import validate_config
 
 SETUP_TABLES = ("run", "model", "env", "prompt_format", "rollout", "engine", "optim", "sft", "eval", "scale")
-"""What a setup may say; the other tables are the method's."""
+"""Tables that a setup may have; the other tables are the method's."""
 
 OF_THE_ENVIRONMENT = ("env", "prompt_format", "rollout.max_new_tokens", "rollout.max_length", "eval.split")
-"""What a setup says for its own environment, and for no other."""
+"""Tables and options of a setup that hold for its own environment, and for no other."""
 
 
 class NamedEnv(NamedTuple):
     """The environment to train on, in place of the setup's."""
 
     name: str
-    """As `env.name`."""
+    """The value of `env.name`."""
     spec: EnvSpec
 
 
@@ -265,7 +265,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _error_text(detail: Any) -> str:
-    """What pydantic found wrong, in words. Where a table is one of several kinds, its place does not name the kind."""
+    """One sentence for an error of pydantic. Where a table is one of several kinds, its place does not name the
+    kind."""
     models: list[type[BaseModel]] = [Config]
     place, known = [], list(Config.model_fields)
     for part in detail["loc"]:

@@ -59,8 +59,8 @@ LOCK = ".lock"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run came to."""
+class RunResult:
+    """Result of a run."""
 
     folder: Path
     before: Report | None
@@ -69,7 +69,7 @@ class Outcome:
     seconds: float
 
 
-async def run(config: Config, folder: Path, *, resume: bool = False, progress: Progress | None = None) -> Outcome:
+async def run(config: Config, folder: Path, *, resume: bool = False, progress: Progress | None = None) -> RunResult:
     """Carry out `config` in `folder`. Raises ConfigError when the folder holds a run and `resume` is False."""
     started = perf_counter()
     check_folder(config, folder, resume)
@@ -98,7 +98,7 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
                 await trainer.engine.aclose()
         if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
             write_report(folder)
-    return Outcome(folder, before, after, comparison, perf_counter() - started)
+    return RunResult(folder, before, after, comparison, perf_counter() - started)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from agentgym_trainers.engines.base import Completion, Sampling
 S0, SA, SB, SC, SD = range(5)
 ORACLE_VALUE = np.array([0.1875, 0.25, 0.125, 0.5, 0.0])
 ORACLE_ADVANTAGE = np.array([0.0625, 0.25, 0.125, 0.5, 0.0])
-"""Of the first action; the second has minus this."""
+"""Advantage of the first action; the second has minus this."""
 ORACLE_GRADIENT = np.array([0.03125, 0.0625, 0.03125, 0.09375, 0.0])
 """∂J/∂logit of each state."""
 

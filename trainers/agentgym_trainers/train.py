@@ -140,7 +140,7 @@ class Trainer:
         self.learner.set_lr(self.config.optim.lr)
 
     async def collect_until_full(self) -> tuple[list[Group], list[Group], dict[str, float]]:
-        """(what was played, what of it is learned from, metrics). Where the filter leaves fewer groups than the recipe
+        """Collect (all groups, those to learn from, metrics). Where the filter leaves fewer groups than the recipe
         has, the source is asked again, `select.tries` times at most."""
         options, selection, wanted = self.config.select, self.selection, self.config.rollout.groups
         played, kept, tries = [], [], 0

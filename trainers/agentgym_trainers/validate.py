@@ -1,4 +1,4 @@
-"""Whether the parts of a configuration fit each other; what does not is refused at start, with the reason."""
+"""Checks that the parts of a configuration fit each other; what does not is refused at start, with the reason."""
 
 from __future__ import annotations
 

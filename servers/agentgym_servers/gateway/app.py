@@ -21,7 +21,7 @@ from agentgym.protocol import RequestModel
 from agentgym_servers.env_server.routes import add_routes
 from agentgym_servers.gateway.auth import Guard, Keyring, is_loopback
 from agentgym_servers.gateway.backend import GatewayBackend, RegisteredEnv
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.gateway.passthrough import Pipe
 from agentgym_servers.gateway.schemas import Registration
 from agentgym_servers.gateway.service import DRAIN_S, Gateway
@@ -41,7 +41,7 @@ class _Removal(RequestModel):
     drain_s: float = Field(default=DRAIN_S, ge=0, le=3600)
 
 
-def create_gateway(registry: Registry, *, rate: str = RATE, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
+def create_gateway(registry: RegistrationStore, *, rate: str = RATE, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
     """The application over a registry. `rate` is how often one key may ask. Raises ConfigError for what is no rate."""
     gateway, keyring = Gateway(registry), Keyring(registry, rate)
     keyring.load()
@@ -73,7 +73,7 @@ def run_gateway(
 
     Raises ConfigError when it would listen beyond this machine without an API key, or on another gateway's database.
     """
-    registry = Registry(database)
+    registry = RegistrationStore(database)
     try:
         registry.lock()
         if not is_loopback(host) and not registry.all_keys():

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentgym.errors import ConfigError, EnvironmentFailure, MissingScope, RateLimited, WrongKey
 from agentgym.protocol import WireError
-from agentgym_servers.gateway.database import ApiKey, Registry
+from agentgym_servers.gateway.database import ApiKey, RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable
 from agentgym_servers.web.cross_origin import reject_cross_origin
 
@@ -61,7 +61,7 @@ def is_loopback(host: str) -> bool:
 class Keyring:
     """The keys of a registry, read again every REFRESH_S; while the database fails, those known before."""
 
-    def __init__(self, registry: Registry, rate: str) -> None:
+    def __init__(self, registry: RegistrationStore, rate: str) -> None:
         try:
             self._rate: RateLimitItem = parse(rate)
         except ValueError as error:

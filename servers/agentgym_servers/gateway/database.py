@@ -82,7 +82,7 @@ class ApiKey:
         return self.revoked is None and (self.expires is None or now < self.expires)
 
 
-class Registry:
+class RegistrationStore:
     """The tables behind a database URL, made where they are missing.
 
     Raises ConfigError for a URL that names no database, and everywhere DatabaseUnavailable when the database fails.

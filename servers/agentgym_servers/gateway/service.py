@@ -21,7 +21,7 @@ from agentgym.errors import ConfigError, EnvironmentFailure
 from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.backend import RegisteredEnv
 from agentgym_servers.gateway.containers import ContainerEngine, Image
-from agentgym_servers.gateway.database import EnvironmentRecord, Registry
+from agentgym_servers.gateway.database import EnvironmentRecord, RegistrationStore
 from agentgym_servers.gateway.errors import ConformanceFailed, DuplicateName, EnvNotRegistered, NoEngine
 from agentgym_servers.gateway.metrics import Meters, Traffic
 from agentgym_servers.gateway.passthrough import check_foreign
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 class Gateway:
     """The registered environments, each with its pool of replicas."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: RegistrationStore) -> None:
         self.registry = registry
         self.envs: dict[str, RegisteredEnv] = {}
         self.meters = Meters()

@@ -19,7 +19,7 @@ import pytest
 from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway import pool
 from agentgym_servers.gateway.app import create_gateway
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.web.run import serve_in_thread
 
 ECHO = "agentgym.testing:EchoEnv"
@@ -31,7 +31,7 @@ class Api:
 
     url: str
     http: httpx.Client
-    registry: Registry | None = None
+    registry: RegistrationStore | None = None
     process: Any = None
 
     def register(self, name: str, **body: Any) -> httpx.Response:
@@ -84,7 +84,7 @@ def running(pids: list[int]) -> list[int]:
 @contextlib.contextmanager
 def gateway_in_thread(folder: Path, **options: Any) -> Iterator[Api]:
     with (
-        contextlib.closing(Registry(f"sqlite:///{folder / 'gateway.db'}")) as registry,
+        contextlib.closing(RegistrationStore(f"sqlite:///{folder / 'gateway.db'}")) as registry,
         serve_in_thread(create_gateway(registry, **options)) as url,
         httpx.Client(base_url=url, timeout=60) as http,
     ):

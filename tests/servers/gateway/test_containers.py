@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from agentgym_servers.gateway.containers import GATEWAY_LABEL, _url
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.gateway.errors import NotStarted
 
 from .conftest import Api, eventually, gateway_in_thread, gateway_process
@@ -47,7 +47,7 @@ def engine() -> Iterator[Any]:
 @pytest.fixture
 def mine(engine: Any, tmp_path: Path) -> Iterator[Any]:
     """All containers of the gateway on tmp_path's database; none may be left at the end."""
-    with contextlib.closing(Registry(f"sqlite:///{tmp_path / 'gateway.db'}")) as registry:
+    with contextlib.closing(RegistrationStore(f"sqlite:///{tmp_path / 'gateway.db'}")) as registry:
         label = {"label": f"{GATEWAY_LABEL}={registry.id}"}
 
     def listed() -> list[Any]:

@@ -15,12 +15,12 @@ from agentgym.testing import EchoEnv
 from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.app import create_gateway, run_gateway
 from agentgym_servers.gateway.auth import new_key
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 
 from .conftest import env_server, eventually, gateway_in_thread
 
 
-def make(registry: Registry, *scopes: str, lifetime_s: float | None = None) -> tuple[str, dict[str, str]]:
+def make(registry: RegistrationStore, *scopes: str, lifetime_s: float | None = None) -> tuple[str, dict[str, str]]:
     """A key's id, and the headers that carry it."""
     key, secret = new_key("test", scopes, lifetime_s)
     registry.add_key(key)
@@ -31,7 +31,7 @@ def make(registry: Registry, *scopes: str, lifetime_s: float | None = None) -> t
 def registry(tmp_path, monkeypatch):
     """Of the gateway that `gateway_in_thread(tmp_path)` starts."""
     monkeypatch.setattr(auth, "REFRESH_S", 0.05)
-    found = Registry(f"sqlite:///{tmp_path / 'gateway.db'}")
+    found = RegistrationStore(f"sqlite:///{tmp_path / 'gateway.db'}")
     yield found
     found.close()
 

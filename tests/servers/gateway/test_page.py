@@ -15,7 +15,7 @@ import pytest
 from agentgym.testing import EchoEnv
 from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.auth import new_key
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 
 from .conftest import ECHO, env_server, eventually, gateway_in_thread
 
@@ -95,7 +95,7 @@ def test_the_page_shows_what_happens(gateway):
 
 def test_the_page_asks_for_a_key(tmp_path, monkeypatch):
     monkeypatch.setattr(auth, "REFRESH_S", 0.05)
-    registry = Registry(f"sqlite:///{tmp_path / 'gateway.db'}")
+    registry = RegistrationStore(f"sqlite:///{tmp_path / 'gateway.db'}")
     key, secret = new_key("page", ["read"])
     registry.add_key(key)
     registry.close()

@@ -14,7 +14,7 @@ import pytest
 from agentgym.errors import ConfigError
 from agentgym.testing import EchoEnv
 from agentgym_servers.gateway.auth import new_key
-from agentgym_servers.gateway.database import EnvironmentRecord, Registry
+from agentgym_servers.gateway.database import EnvironmentRecord, RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable, DuplicateName
 from agentgym_servers.gateway.schemas import Registration
 
@@ -67,7 +67,7 @@ def test_a_gateway_keeps_its_envs_and_keys_in_postgresql(cluster):
         with gateway_process(cluster) as gateway:
             assert gateway.register("words", url=server).status_code == 201
             session = gateway.begin("words")
-            with closing(Registry(cluster)) as other, pytest.raises(ConfigError, match="another gateway"):
+            with closing(RegistrationStore(cluster)) as other, pytest.raises(ConfigError, match="another gateway"):
                 other.lock()
             gateway.process.kill()
         with gateway_process(cluster) as gateway:
@@ -77,7 +77,7 @@ def test_a_gateway_keeps_its_envs_and_keys_in_postgresql(cluster):
 
 
 def test_what_postgresql_refuses_is_typed(cluster):
-    with closing(Registry(cluster)) as registry:
+    with closing(RegistrationStore(cluster)) as registry:
         key, _ = new_key("test", ["run", "read"])
         registry.add_key(key)
         assert registry.all_keys() == [key]
@@ -92,5 +92,5 @@ def test_what_postgresql_refuses_is_typed(cluster):
         assert registry.envs() == []
     absent = cluster.rpartition(":")[0] + ":1/postgres"
     with pytest.raises(DatabaseUnavailable, match="cannot be opened") as caught:
-        Registry(absent)
+        RegistrationStore(absent)
     assert "a-password" not in str(caught.value)

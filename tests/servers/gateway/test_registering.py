@@ -14,7 +14,7 @@ from agentgym.clients.client import EnvClient
 from agentgym.errors import ConfigError
 from agentgym.testing import EchoEnv
 from agentgym_servers.gateway import database as registry_module
-from agentgym_servers.gateway.database import Registry
+from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable
 
 from .conftest import ECHO, children_of, env_server, eventually, gateway_process, running
@@ -130,7 +130,7 @@ def test_a_gateway_killed_during_a_check_leaves_nothing(tmp_path):
         eventually(lambda: gateway.http.get("/status").json()["registering"])
         gateway.process.kill()
         asking.join()
-    registry = Registry(database)
+    registry = RegistrationStore(database)
     assert registry.envs() == []
     registry.close()
     eventually(lambda: not running(children))
@@ -153,10 +153,10 @@ def test_a_full_disk_is_a_typed_error_and_loses_nothing(tmp_path):
 def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
     monkeypatch.setattr(registry_module, "LOCKED_S", 0.1)
     file = tmp_path / "gateway.db"
-    registry = Registry(f"sqlite:///{file}")
+    registry = RegistrationStore(f"sqlite:///{file}")
     registry.lock()
     with pytest.raises(ConfigError, match="another gateway"):
-        Registry(f"sqlite:///{file}").lock()
+        RegistrationStore(f"sqlite:///{file}").lock()
     other = sqlite3.connect(file)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(DatabaseUnavailable, match="locked"):
@@ -166,11 +166,11 @@ def test_a_locked_or_corrupt_database_is_a_typed_error(tmp_path, monkeypatch):
     registry.close()
     file.write_bytes(b"this is no database" * 1000)
     with pytest.raises(DatabaseUnavailable, match="not a database"):
-        Registry(f"sqlite:///{file}")
+        RegistrationStore(f"sqlite:///{file}")
     with pytest.raises(DatabaseUnavailable, match="cannot be opened"):
-        Registry(f"sqlite:///{tmp_path / 'absent' / 'gateway.db'}")
+        RegistrationStore(f"sqlite:///{tmp_path / 'absent' / 'gateway.db'}")
     with pytest.raises(ConfigError, match="no database URL"):
-        Registry("somewhere")
+        RegistrationStore("somewhere")
 
 
 def test_environments_of_one_server_count_own_sessions(gateway):

@@ -32,7 +32,7 @@ def checked_model(model: type[M], given: Any) -> M:
 
 
 def sentence(detail: Any, known: Sequence[str]) -> str:
-    """What pydantic found wrong, in words. `known`: the options that there are."""
+    """One sentence for an error of pydantic. `known`: the options that there are."""
     where, kind = ".".join(str(part) for part in detail["loc"]), detail["type"]
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(str(detail["loc"][-1]), known, n=1)

@@ -23,7 +23,7 @@ class FunctionPart:
 
     function: Callable[..., Any]
     needs: frozenset[str] = frozenset()
-    """What must be there: columns of `Batch.x` ("bootstrap_M" only if a trajectory is truncated), "groups" of two or
+    """Requirements: columns of `Batch.x` ("bootstrap_M" only if a trajectory is truncated), "groups" of two or
     more trajectories, "anchors" that name states."""
 
     @property

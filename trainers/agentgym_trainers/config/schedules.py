@@ -37,7 +37,7 @@ class Stages(_Schedule):
 
 
 class Linear(_Schedule):
-    """From `start` to `end` in a straight line over `steps` steps, `begin` steps in; constant before and after."""
+    """A straight line from `start` to `end` over `steps` steps, `begin` steps in; constant before and after."""
 
     kind: Literal["linear"] = "linear"
     start: float
@@ -70,7 +70,7 @@ class EpoPhases(_Schedule):
 
     kind: Literal["epo"] = "epo"
     steps: int = Field(default=150, gt=1)
-    """Of the whole run."""
+    """Steps of the whole run."""
     scale: float = 1.0
 
     def at(self, step: int) -> float:
@@ -88,7 +88,7 @@ LIVE = ("loss.", "credit.", "select.", "shaping.", "correct.", "replay.")
 LIVE_OPTIONS = frozenset(
     {"env.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
 )
-"""What is read anew in every step, and so may be scheduled; all else is built once."""
+"""Options that are read anew in every step, and so may be scheduled; all else is built once."""
 
 
 def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> dict[str, Any]:

@@ -52,17 +52,18 @@ class RunOptions(Section):
 
 
 class ModelOptions(Section):
-    """Where the policy comes from."""
+    """The policy's model: its source, adapters, device and precision."""
 
     path: str | None = None
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel | None = None
     """Shape of the tiny model; None is the default one. Unused with `path`."""
     device: DeviceName = "auto"
-    """Where a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or "cuda:N"."""
+    """Device on which a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or
+    "cuda:N"."""
     dtype: Dtype = "float32"
-    """What policy, critic and reference compute in. Their weights, and what the optimizer keeps, are float32; of a
-    policy with adapters only those."""
+    """Precision in which policy, critic and reference compute. Their weights, and what the optimizer keeps, are
+    float32; of a policy with adapters only those."""
     lora: LoraOptions | None = None
     """Train adapters of low rank; None trains all weights."""
     gradient_checkpointing: bool = False
@@ -75,7 +76,7 @@ class ModelOptions(Section):
 
 
 class EnvOptions(Section):
-    """What is trained on."""
+    """The environment that is trained on."""
 
     name: str
     """An id, "package.module:Class", or the URL of a running server."""
@@ -89,7 +90,7 @@ class EnvOptions(Section):
 
 
 class RolloutOptions(Section):
-    """How a step's episodes are collected."""
+    """Collection of a step's episodes."""
 
     groups: int = Field(default=16, gt=0)
     """Tasks a step."""
@@ -97,7 +98,7 @@ class RolloutOptions(Section):
     """Attempts at each."""
     temperature: float = Field(default=1.0, gt=0)
     max_new_tokens: int = Field(default=64, gt=0)
-    """Of one reply."""
+    """Tokens of one response, at most."""
     max_length: int = Field(default=1024, gt=1)
     """Tokens of a whole episode; longer ones are cut."""
     concurrency: int = Field(default=128, gt=0)
@@ -124,7 +125,7 @@ class ComponentOptions(Section):
 
 
 class CreditOptions(ComponentOptions):
-    """Which turn deserves the credit. Further keys are the assigner's own options."""
+    """The credit assigner. Further keys are the assigner's own options."""
 
     assigner: str
     """A name of ours, or "package.module:function"."""
@@ -138,7 +139,7 @@ class CreditOptions(ComponentOptions):
 
 
 class SelectOptions(ComponentOptions):
-    """Which trajectories are learned from. Further keys are the selector's own options."""
+    """The selector of trajectories to learn from. Further keys are the selector's own options."""
 
     kind: str
     tries: int = Field(default=1, gt=0)
@@ -151,7 +152,7 @@ class SelectOptions(ComponentOptions):
 
 
 class LossOptions(ComponentOptions):
-    """What each token's advantage becomes. Further keys are the objective's own options."""
+    """The objective: the loss of each token, given its advantage. Further keys are the objective's own options."""
 
     objective: str = "ppo_clip"
     reducer: Reducer = "token_mean"
@@ -285,7 +286,7 @@ class Config(Section):
 
     @property
     def needs(self) -> dict[str, frozenset[str]]:
-        """What each chosen part must be given, by how the recipe names the part."""
+        """Requirements of each chosen part, by the recipe's name for it."""
         found = {f"credit.assigner = {self.credit.assigner!r}": ASSIGNERS[self.credit.assigner].needs}
         loss = self.loss
         found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)

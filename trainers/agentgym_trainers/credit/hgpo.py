@@ -10,7 +10,7 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import named, position, reverse_scan, standardize
 
 EPS = 1e-9
-"""Of the largest return: an advantage below it is rounding, and its level says nothing."""
+"""Share of the largest return: an advantage below it is rounding, and its level says nothing."""
 
 
 def hgpo(

@@ -10,7 +10,7 @@ from agentgym_trainers.data.segments import reverse_scan
 
 
 def oreo(batch: Batch, *, beta: float = 0.03) -> Credit:
-    """What the value must be if the policy is the soft optimum: what is to come less β times the way's log-ratio.
+    """Value targets of the soft optimum: rewards to come less β times the log-ratio on the way.
 
     V(s_t) = Σ_{k≥t} r_k − β Σ_{k≥t} Σ_{j in turn k} (ℓ_prox − ℓ_ref)_j;  with a terminal reward the first sum is R.
     Wang et al. 2024 (OREO, 2412.16145). The advantage is 0: the objective "oreo" reads V, R and the log-ratios

@@ -44,7 +44,7 @@ def filtered(
 
 
 def a_lol(batch: Batch) -> Credit:
-    """How far the return beats what the reference policy gets on the task; never less than 0.
+    """Return minus the reference policy's value of the task; never less than 0.
 
     A_i = max(R_i − inst_value_i, 0).
     Baheti et al. 2023 (A-LoL, 2305.14718), for data of another policy: what did worse than the reference is not

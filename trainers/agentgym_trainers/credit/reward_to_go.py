@@ -9,7 +9,7 @@ from agentgym_trainers.data.segments import joined, position, reverse_scan, segm
 
 
 def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
-    """What is still to come minus what the other trajectories still get from the same turn index on: unbiased.
+    """Reward to go minus the others' mean from the same turn index on: unbiased.
 
     A_{i,t} = G_{i,t} − 1/(K−1) Σ_{j≠i} G_{j,t},  G_t = Σ_{k≥t} γ^{k−t} r_k, and G_{j,t} = 0 after j's end: an episode
     that is over is padded with an absorbing state, so the baseline never depends on trajectory i.

@@ -9,7 +9,7 @@ from agentgym_trainers.data.segments import joined
 
 
 def rae(batch: Batch) -> Credit:
-    """What the turn's own role won in the episode minus that role's running mean.
+    """Return of the turn's own role minus that role's running mean.
 
     A_{i,t} = Σ_{k: role_k = role_t} r_{i,k} − role_baseline_t.
     Liu et al. 2025 (SPIRAL, 2506.24119), role-conditioned advantage estimation. The baseline (per game and role,

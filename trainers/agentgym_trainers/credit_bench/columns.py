@@ -39,11 +39,11 @@ class Columns:
     trainer: Trainer
     parts: SignalDependencies
     contexts: Sequence[SignalContext]
-    """To train on."""
+    """Contexts to train on."""
     passes: int
     on_step: Callable[[str], None] = lambda what: None
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What each said of itself last, and the seconds of processor time that it took."""
+    """Last metrics of each signal, with its seconds of processor time."""
     _given: dict[str, tuple[list[Batch], Batch]] = field(default_factory=dict)
     _critics: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
@@ -137,7 +137,7 @@ def values_of(branched: BranchedValues, batch: Batch) -> dict[str, np.ndarray]:
 
 
 def explained(columns: Mapping[str, np.ndarray], truth_N: np.ndarray) -> float:
-    """How much of the variance of the measured values a critic's explain, over turns."""
+    """Share of the measured values' variance over turns that a critic's values explain."""
     known = ~np.isnan(truth_N)
     spread = float(np.var(truth_N[known]))
     return 1 - float(np.var((columns["value_N"] - truth_N)[known])) / spread if spread > 0 else float("nan")

@@ -1,4 +1,5 @@
-"""Who is measured: every assigner with its own defaults, and every shipped recipe that shapes rewards by a signal.
+"""Contestants of the bench: every assigner with its own defaults, and every shipped recipe that shapes rewards by a
+signal.
 
 An assigner takes the signals of the shipped recipe that uses it, else the first kind of signal that gives what it
 needs. One that reads a critic's values is measured a second time on measured values.
@@ -42,7 +43,7 @@ class Contestant:
     measured: bool = False
     """V of states is branched and not learned."""
     missing: str = ""
-    """Why it cannot be measured anywhere."""
+    """Reason why it cannot be measured anywhere."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -96,12 +97,12 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
 
 
 def _learned(config: Config) -> bool:
-    """Whether the recipe's rewards are shaped by what a signal says."""
+    """True where a signal shapes the recipe's rewards."""
     return any(SHAPERS[name].needs - ALWAYS for name in config.shaping)
 
 
 def unfit(contestant: Contestant, batch: Batch) -> str:
-    """Why it cannot be measured on these episodes, in a sentence; "" where it can."""
+    """Reason why it cannot be measured on these episodes; "" where it can."""
     if contestant.missing:
         return contestant.missing
     needs = contestant.needs

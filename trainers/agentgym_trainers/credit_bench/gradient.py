@@ -1,4 +1,4 @@
-"""What each token does to the weights, small enough to keep: a count sketch of ∂ log π(token) / ∂θ.
+"""Gradient of each token, small enough to keep: a count sketch of ∂ log π(token) / ∂θ.
 
 Every weight is given a bucket and a sign at random; the sketch sums each bucket. Inner products of sketches are those
 of the gradients, without bias, with a relative error of about √(2 / width).

@@ -16,7 +16,7 @@ LEGEND = (
 )
 INK, SOFT = "#1f2328", "#6e7781"
 MOST_TURNS = 24
-"""Of an attempt that is shown."""
+"""Turns of an episode in the picture, at most."""
 ROW, CELLS = 0.245, (0.37, 0.62)
 LEFT, RIGHT, TOP, BOTTOM, GAP = 2.55, 0.95, 1.22, 0.9, 0.28
 """Inches: height of a row, the least and the most width of a turn, margins, space between attempts."""
@@ -109,7 +109,7 @@ def _cells(axes: Any, values: np.ndarray, most: float) -> Any:
 
 
 def _names(axes: _Inches, result: Result, low: float) -> None:
-    """Beside the rows, with their correlations."""
+    """Write the rows' names and correlations beside them."""
     axes.text(LEFT - 0.62, low + ROW / 2, "true advantage", ha="right", va="center", fontweight="bold")
     axes.text(LEFT - 0.12, low + ROW / 2, "r", ha="right", va="center", color=SOFT)
     for row, scored in enumerate(result.scored):

@@ -1,4 +1,4 @@
-"""How the bench is told: a table, and a JSON file that holds every number of it."""
+"""Report of the bench: a table, and a JSON file that holds every number of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRADIENT = {"cosine": "cosine", "bias": "bias", "noise": "noise", "scale": "scal
 
 
 def summary(result: Result) -> str:
-    """What was measured, in a few sentences."""
+    """A few sentences about what was measured."""
     trajectories, branched = result.trajectories, result.branched
     won, turns = np.mean([t.success for t in trajectories]), len(result.truth.advantage_N)
     known = result.truth.known_N

@@ -46,21 +46,21 @@ from agentgym_trainers.train import Trainer
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How much of everything."""
+    """Sizes of a run of the bench."""
 
     groups: int = 8
     """Tasks to measure on: intervals are over these."""
     group_size: int = 8
     continuations: int = 20
-    """From every state, for the truth."""
+    """Continuations from every state, for the measured advantages."""
     second: int = 8
-    """From every state, for assigners that read measured values."""
+    """Continuations from every state, for assigners that read measured values."""
     learn_groups: int = 20
     """Tasks that critics and signals learn from, `group_size` attempts at each."""
     passes: int = 8
-    """Over those."""
+    """Passes over those episodes."""
     width: int = 1024
-    """Of the sketch of a token's gradient; 0 leaves gradients out."""
+    """Width of the sketch of a token's gradient; 0 leaves gradients out."""
     draws: int = 1000
     """Bootstrap resamples."""
     seed: int = 0
@@ -79,7 +79,7 @@ class Scored:
 
 @dataclass
 class Result:
-    """What the bench found."""
+    """Result of a run of the bench."""
 
     env: str
     policy: str
@@ -93,7 +93,7 @@ class Result:
     scored: list[Scored] = field(default_factory=list)
     """The best first."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Who was not measured, and why."""
+    """Contestants that were not measured, and the reasons."""
     signals: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     processor: dict[str, float] = field(default_factory=dict)
@@ -132,11 +132,11 @@ async def bench(config: Config, folder: Path, options: BenchOptions, progress: P
 
 @dataclass
 class Clock:
-    """What every part of a run took."""
+    """Time of every part of a run."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     processor: dict[str, float] = field(default_factory=dict)
-    """Of all threads of this process."""
+    """Processor seconds, of all threads of this process."""
     _since: tuple[float, float] = field(default_factory=lambda: (perf_counter(), process_time()))
 
     def lap(self, what: str) -> None:
@@ -221,7 +221,7 @@ async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -
 
 
 def with_policy(trainer: Trainer, context: SignalContext) -> SignalContext:
-    """With what the policy itself says of its tokens; it is its own reference, for it has not moved."""
+    """The context with the policy's log-probabilities; the policy is its own reference, for it has not moved."""
     batch = trainer.learner.annotate(context.batch, context.rows, prox=True)
     return replace(context, batch=batch.with_columns(**{"ref_logprob_A": batch.x["prox_logprob_A"]} | batch.x))
 
@@ -244,7 +244,7 @@ async def _branch(
 
 
 async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) -> Columns:
-    """What trains signals, with the episodes for it."""
+    """Columns of signals, trained on episodes of their own."""
     contexts = []
     bar = progress.add_task("episodes to learn from", total=options.learn_groups)
     for number in range(0, options.learn_groups, 2):

@@ -1,4 +1,4 @@
-"""What the bench measures: credit of turns against the true advantages, and its gradient against the exact one.
+"""Figures of the bench: credit of turns against the true advantages, and its gradient against the exact one.
 
 Every figure is a ratio of sums over groups, so that a bootstrap resamples whole groups: attempts at one task share an
 environment, a baseline and their first continuations. Shapes: B resamples, U units (groups), N turns, A tokens, K the

@@ -114,7 +114,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Credit:
-    """What an assigner decides: one number an action token, and what its critics should have said."""
+    """Result of an assigner: the advantage of each action token, and targets of its critics."""
 
     advantage_A: np.ndarray
     """float64[A]: multiplies each token's score function."""

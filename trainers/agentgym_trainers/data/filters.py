@@ -109,5 +109,5 @@ SELECTORS = Registry(
 
 
 def needs_model_columns(kind: str) -> bool:
-    """Whether the selector reads more than what trajectories tell."""
+    """True where the selector reads columns of models, not only trajectories."""
     return not SELECTORS[kind].needs <= {"groups", "past", *trajectory_columns([])}

@@ -28,7 +28,7 @@ from agentgym_trainers.data.sequences import is_demonstration
 
 
 class BufferOptions(BaseModel):
-    """When attempts are replayed, and which."""
+    """The replay buffer: its size, and which episodes are replayed when."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +41,8 @@ class BufferOptions(BaseModel):
     history: int = Field(default=10240, gt=0)
     """Groups whose mean is remembered."""
     weight: float = Field(default=1.0, ge=0)
-    """Of the update's loss; at 0 nothing is drawn. The published runs warm it up: [schedules] "replay.weight"."""
+    """Weight of the update's loss; at 0 nothing is drawn. The published runs warm it up: [schedules]
+    "replay.weight"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def position(index: np.ndarray) -> np.ndarray:
 
 
 def remaining(index: np.ndarray) -> np.ndarray:
-    """How many rows of its segment come after each row of a sorted `index`: …, 2, 1, 0."""
+    """Number of rows after each row in its segment of a sorted `index`: …, 2, 1, 0."""
     return np.searchsorted(index, index, side="right") - 1 - np.arange(len(index))
 
 

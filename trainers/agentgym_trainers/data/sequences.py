@@ -1,4 +1,4 @@
-"""From trajectories to what the learner computes: a Batch, and one Row for every branch.
+"""Trajectories as the learner reads them: a Batch, and one Row for every branch.
 
     branch  [p p p a a b o o a a a]     turn [-1 -1 -1 0 0 -1 -1 -1 1 1 1]
     Row     ids = all of it; action_at = [3 4 8 9 10]; action_index = where those five stand among the batch's A
@@ -79,7 +79,7 @@ def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]
 
 
 def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
-    """What `Batch.x` has of every trajectory and turn, whatever the recipe."""
+    """Columns of `Batch.x` that every recipe has."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     executed = [turn.action is not None and turn.info.get("valid_action") is not False for turn in turns]
     progress = [turn.info.get("progress") for turn in turns]
@@ -95,7 +95,7 @@ def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarr
 
 
 def is_demonstration(trajectory: Trajectory) -> bool:
-    """Whether a solver acted, not the policy."""
+    """True where the scripted solver acted, not the policy."""
     return bool(trajectory.turns) and bool(trajectory.turns[0].info.get("solver"))
 
 

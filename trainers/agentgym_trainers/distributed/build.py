@@ -51,7 +51,8 @@ class BroadcastingEngine:
 def build_distributed(
     config: Config, folder: Path, runner: Runner, model: Any, reference: Any, tokenizer: Any
 ) -> tuple[BroadcastingEngine, RemoteRunner, LearnerGroup]:
-    """Of a run with [scale]. Closing the engine ends it all. Raises UsageError where the cluster has no room."""
+    """Build the engine, runner and learner of a run with [scale]. Closing the engine ends it all. Raises UsageError
+    where the cluster has no room."""
     assert config.scale is not None
     cluster = Cluster(config.scale)
     try:

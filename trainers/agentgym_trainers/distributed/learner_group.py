@@ -32,7 +32,7 @@ from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 CAUSE_S = 10.0
-"""After a process failed, for the others to tell whether one of them was lost, which it then failed for."""
+"""Seconds after a failure in which the others may report that one of them was lost, which caused it."""
 
 
 class LearnerWorker:
@@ -44,7 +44,7 @@ class LearnerWorker:
             torch.set_num_threads(config.run.threads)
 
     def address(self) -> str:
-        """Where the others can meet this one."""
+        """Address at which the others can meet this process."""
         from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports]
 
         host = get_node_ip_address()
@@ -68,7 +68,7 @@ class LearnerWorker:
         self.learner = build_learner(self.config, model.to(device), reference, processes)
 
     def call(self, method: str, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-        """What the learner's method returns, on the CPU; of the other ranks nothing."""
+        """Call a method of the learner; rank 0 returns its result, on the CPU, the others nothing."""
         arguments, named = copy.deepcopy(given)  # what lies in the object store cannot be written to
         result = getattr(self.learner, method)(*arguments, **named)
         return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), result) if self.rank == 0 else None
@@ -78,7 +78,8 @@ class LearnerWorker:
 
 
 class LearnerGroup(TrainStep):
-    """As a `Learner` to the loop. `model` is the controller's own: it has the names and shapes of what is learned."""
+    """Learner processes that the loop uses as one `Learner`. `model` is the controller's own: it has the names and
+    shapes of what is learned."""
 
     def __init__(self, cluster: Cluster, config: Config, model: Any, reference: Any) -> None:
         self._ray, self._deadline_s = cluster.ray, cluster.options.deadline_s
@@ -130,7 +131,8 @@ class LearnerGroup(TrainStep):
         return self._answers([rank.call.remote(method, given) for rank in self._ranks])[0]
 
     def _answers(self, calls: list[Any]) -> list[Any]:
-        """Of every process. Raises LearnerLost where one is gone or silent, and what failed where one failed."""
+        """Answers of every process. Raises LearnerLost where one is gone or silent, and what failed where one
+        failed."""
         from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
         try:
@@ -150,7 +152,7 @@ class LearnerGroup(TrainStep):
             raise cause if isinstance(cause, AgentGymError) else error from None
 
     def _failures(self, calls: list[Any]) -> list[Exception]:
-        """Why the others failed, of those that soon do."""
+        """Errors of the other processes that fail within `CAUSE_S`."""
         done, _ = self._ray.wait(calls, num_returns=len(calls), timeout=CAUSE_S)
         failed = []
         for call in done:

@@ -1,4 +1,4 @@
-"""Where a run's processes are placed: its table [scale]; and what cannot be spread, told before anything starts."""
+"""Placement of a run's processes, its table [scale], and a check of what cannot be spread."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ class RayOptions(BaseModel):
     themselves."""
     server_cpus: float = Field(default=1.0, gt=0)
     server_gpus: int = Field(default=1, ge=0)
-    """Of each server, which cuts the model into as many slices."""
+    """GPUs of each server, which cuts the model into as many slices."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """For room in the cluster, and for every answer of a learner."""
+    """Seconds to wait for room in the cluster, and for every answer of a learner."""

@@ -43,30 +43,31 @@ from agentgym_trainers.rollout.tokens import ChatTemplate
 MAX_WORKER_FAILURES = 3
 """Workers that a share of episodes may lose, one after the other."""
 START_S = 300.0
-"""Beyond the episodes' own deadlines: to start a worker again, its environment, and to fetch the weights."""
+"""Seconds beyond the episodes' own deadlines: to restart a worker and its environment, and to fetch the weights."""
 POLL_S = 0.5
-"""Between two questions whether a worker is back."""
+"""Seconds between two checks whether a worker is back."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What decides some episodes beside their names."""
+class RolloutJob:
+    """Episodes to play, with everything that decides them."""
 
     salt: tuple[int, ...]
     prompt_format: PromptFormat
     limits: Limits
     concurrency: int
-    """Of this worker."""
+    """Episodes at once, of this worker."""
     retries: int
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What to sample from."""
+    """Weights to sample from."""
 
     version: int = -1
     reference: tuple[Any, ...] = ()
-    """In a tuple: by itself Ray would fetch it for every job, needed or not. vLLM's servers have theirs already."""
+    """A reference in a tuple: by itself Ray would fetch it for every job, needed or not. vLLM's servers have theirs
+    already."""
 
 
 class RolloutWorker:
@@ -79,18 +80,18 @@ class RolloutWorker:
         self._stack, self._changing, self._jobs = AsyncExitStack(), asyncio.Lock(), asyncio.Semaphore()
         self._engine: Any = None
         self._shared = False
-        """Whether it samples from servers that the controller gives their weights."""
+        """True where it samples from servers that the controller gives their weights."""
         self._version = -1
-        """That the engine samples from."""
+        """Version of the weights that the engine samples from."""
         self._newest = Weights()
         self._free = asyncio.Event()
         """Cleared while vLLM's weights change."""
         self._free.set()
 
     async def answers(self) -> None:
-        """That it does is all that is asked."""
+        """Return, which shows that the worker is alive."""
 
-    async def play(self, job: Job, weights: Weights, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
+    async def play(self, job: RolloutJob, weights: Weights, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
         """One trajectory an episode, in order. A job that finds no room for its sequences waits for it."""
         async with self._changing:
             engine = self._engine or await self._start()
@@ -183,7 +184,7 @@ class RolloutWorkerPool:
         self._weights_ready.set()
 
     async def _each(self, method: str, *arguments: Any) -> None:
-        """Of every worker that is there; one that is silent is ended, and started again."""
+        """Call a method of every worker that is there; one that is silent is ended, and started again."""
         from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
         async def call(number: int) -> None:
@@ -199,10 +200,10 @@ class RolloutWorkerPool:
 
         await asyncio.gather(*(call(number) for number in range(len(self.workers)) if number not in self.starting))
 
-    def job(self, runner: Runner, salt: tuple[int, ...]) -> Job:
-        return Job(salt, runner.prompt_format, runner.limits, self.concurrency, runner.retries)
+    def job(self, runner: Runner, salt: tuple[int, ...]) -> RolloutJob:
+        return RolloutJob(salt, runner.prompt_format, runner.limits, self.concurrency, runner.retries)
 
-    async def play(self, job: Job, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
+    async def play(self, job: RolloutJob, episodes: Sequence[EpisodeSpec]) -> list[Trajectory]:
         """One trajectory an episode, in order. Raises PolicyFailure where worker after worker is lost."""
         count = min(len(self.workers), len(episodes))
         shares = (
@@ -216,7 +217,7 @@ class RolloutWorkerPool:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _share(self, job: Job, episodes: list[EpisodeSpec]) -> list[Trajectory]:
+    async def _share(self, job: RolloutJob, episodes: list[EpisodeSpec]) -> list[Trajectory]:
         from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
         why = ""
@@ -258,7 +259,7 @@ class RolloutWorkerPool:
             await asyncio.sleep(POLL_S)
 
     async def _back(self, number: int) -> None:
-        """Until Ray has started a worker again."""
+        """Wait until Ray has started a worker again."""
         from ray.exceptions import RayActorError  # pyright: ignore[reportMissingImports]
 
         while number in self.starting:

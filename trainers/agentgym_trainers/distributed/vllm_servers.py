@@ -17,7 +17,7 @@ from agentgym_trainers.nn import checkpoint
 
 
 class ServerHost:
-    """What starts a server where Ray has placed it: a Ray actor."""
+    """A Ray actor that starts a server where Ray has placed it."""
 
     async def start(self, config: Config, folder: Path, shape: Any, log: Path) -> str:
         """The server's URL. `folder` has the first weights, `shape` is transformers' configuration of the model."""

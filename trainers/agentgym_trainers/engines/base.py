@@ -15,7 +15,7 @@ from agentgym_trainers.config.registry import ClassPart
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a reply is drawn."""
+    """Sampling parameters of one response."""
 
     temperature: float = 1.0
     """Divides the logits; 0 is greedy (its log-probabilities are those at temperature 1)."""
@@ -33,11 +33,11 @@ class Completion:
     finish: str
     """"stop" or "length"."""
     versions: list[int]
-    """Of the weights that sampled each token: they may be refreshed while a reply is under way."""
+    """Version of the weights that sampled each token: they may change while a response is under way."""
 
     @property
     def version(self) -> int:
-        """Of the first token, the oldest."""
+        """Version of the first token, the oldest."""
         return self.versions[0]
 
 
@@ -56,7 +56,7 @@ class Conversation(Protocol):
 
 class Engine(Protocol):
     version: int
-    """Of the weights that are sampled from."""
+    """Version of the weights that are sampled from."""
     max_length: int
     """Tokens of the longest sequence: what the learner must be able to hold."""
 
@@ -74,7 +74,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineRoom:
-    """What an engine must hold, and how it samples."""
+    """Capacity that an engine must have, and its seed."""
 
     max_sequences: int
     max_length: int
@@ -93,10 +93,10 @@ class EngineKind(ClassPart):
     EngineRoom) -> Engine."""
 
     repeatable: bool = False
-    """Whether it can keep `rollout.lockstep`."""
+    """True where it can keep `rollout.lockstep`."""
     max_temperature: float = math.inf
     servers: bool = False
-    """Whether it samples from servers that several processes share: it then has `attach`, `hold` and `release`, as
+    """True where it samples from servers that several processes share: it then has `attach`, `hold` and `release`, as
     `VllmEngine` does, and [scale] may place its servers."""
     check: Callable[[Any, int], None] = no_check
     """Raises MissingDependency or ConfigError where it cannot be started for a model with heads of this size."""

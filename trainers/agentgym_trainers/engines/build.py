@@ -21,8 +21,8 @@ def build_engine(config: Config, folder: Path, model: Any, tokenizer: Any) -> En
 
 
 def inference_copy(config: Config, model: Any) -> Any:
-    """What an engine in this process samples from: the model itself, or a plain copy where that is to have adapters, to
-    compute in another precision than its weights are in, or to be learned while it is sampled from."""
+    """The model that an engine in this process samples from: the model itself, or a plain copy where that is to have
+    adapters, to compute in another precision than its weights are in, or to be learned while it is sampled from."""
     if config.model.lora is None and config.model.dtype == "float32" and not config.rollout.staleness:
         return model
     return cast(copy.deepcopy(model).requires_grad_(False), config.model.dtype)

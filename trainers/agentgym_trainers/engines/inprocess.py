@@ -26,7 +26,7 @@ from torch import Tensor
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
-from agentgym_trainers.engines.kv_cache import Cache, CachedLayout, key_heads
+from agentgym_trainers.engines.kv_cache import BatchedCache, CachedLayout, key_heads
 from agentgym_trainers.engines.options import InProcess
 from agentgym_trainers.nn.attention import use_packed_attention
 
@@ -38,7 +38,7 @@ class _Request:
     start: int
     """Position of the first token to compute before the next one is sampled."""
     version: int
-    """Of the weights whose keys and values are before `start`."""
+    """Version of the weights whose keys and values are before `start`."""
     sampling: Sampling
     rng: np.random.Generator
     future: asyncio.Future[Completion]
@@ -73,7 +73,7 @@ class InProcessEngine:
         self.model, self.version, self.lockstep = model, version, lockstep
         self.max_length = max_length
         self._free = list(range(max_sequences))[::-1]
-        self._cache = Cache(model, max_sequences + 1, max_length)
+        self._cache = BatchedCache(model, max_sequences + 1, max_length)
         self._prefix_slot, self._prefix, self._prefix_version = max_sequences, [], version
         self._groups = model.config.num_attention_heads // key_heads(model.config)
         self._open = 0
@@ -103,7 +103,7 @@ class InProcessEngine:
 
     @torch.no_grad()
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Between two forwards, since the executor has one thread."""
+        """Load weights between two forwards, since the executor has one thread."""
         own = self.model.state_dict()
         if set(weights) != set(own) or any(weights[name].shape != own[name].shape for name in own):
             raise PolicyFailure("the weights to sample from are those of another model")
@@ -294,7 +294,7 @@ class InProcessConversation:
 
 
 def shared_prefix(cached: list[int], prompt: list[int]) -> int:
-    """How many tokens of `cached` begin `prompt`; at least one token of `prompt` is left to compute."""
+    """Number of tokens of `cached` that begin `prompt`; at least one token of `prompt` is left to compute."""
     if cached == prompt[: len(cached)]:
         return min(len(cached), len(prompt) - 1)
     differ = (i for i, (a, b) in enumerate(zip(cached, prompt, strict=False)) if a != b)

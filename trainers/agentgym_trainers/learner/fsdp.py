@@ -85,7 +85,7 @@ def full_state_dict(tree: Any, processes: DataParallel) -> Any:
 
 
 def shard_state_dict(state: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Of a whole state, what this process keeps, as `like` does. Every process has the whole."""
+    """The part of a state that this process keeps, as `like` does. Every process is given all of it."""
     return {name: _sliced(tensor, like.get(name)) for name, tensor in state.items()}
 
 

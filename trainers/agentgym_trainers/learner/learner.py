@@ -33,7 +33,7 @@ from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """What the models say of some rows. `index` places each entry among the batch's action tokens."""
+    """Outputs of the models for some rows. `index` places each entry among the batch's action tokens."""
 
     index: np.ndarray
     logprob: Tensor
@@ -52,9 +52,9 @@ class LossInputs:
     credit: Credit
     options: LossOptions
     weights_A: np.ndarray
-    """Of the objective: the reducer's, times the corrector's."""
+    """Weights of the objective: the reducer's, times the corrector's."""
     plain_A: np.ndarray
-    """Of the regularizers: the reducer's. A token too old to learn from is still held by the KL."""
+    """Weights of the regularizers: the reducer's. A token too old to learn from is still held by the KL."""
     value_parts: tuple[np.ndarray, np.ndarray] | None
     gradient_A: Tensor | None
     """∂(policy loss)/∂logprob_A, of objectives whose unit is larger than a token."""
@@ -63,8 +63,8 @@ class LossInputs:
 
     @property
     def old_logprob_A(self) -> np.ndarray:
-        """What the ratio is to: the weights before the update if a corrector weighs those against the engine's, else
-        what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
+        """Denominator of the ratio: the weights before the update if a corrector weighs those against the engine's,
+        else what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
         corrected = self.credit.weight_A is not None
         return self.batch.x.get("prox_logprob_A", self.batch.logprob_A) if corrected else self.batch.logprob_A
 
@@ -289,7 +289,7 @@ class Learner(TrainStep):
         return loss, metrics
 
     def _mismatch(self, outputs: ForwardOutput, task: LossInputs) -> dict[str, tuple[float, str]]:
-        """How far learner and engine are apart at tokens of the newest weights, and entropy by turn.
+        """Mismatch of learner and engine at tokens of the newest weights, and entropy by turn.
 
         "prob_error" is the mean of exp|ℓ − ℓ_engine|, "mismatch_kl" k3 of KL(engine ‖ learner): 1 and 0 where both
         compute the same distribution. They say so of the engine only before the first optimizer step of an update.

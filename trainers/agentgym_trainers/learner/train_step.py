@@ -18,7 +18,7 @@ from agentgym_trainers.losses import OBJECTIVES
 
 
 class TrainStep:
-    """What a learner in this process and a group of learners elsewhere have in common. A subclass has `update` and
+    """Base of a learner in this process and of a group of learners elsewhere. A subclass has `update` and
     `fit_value`, one optimizer step each on a whole mini-batch."""
 
     not_finite: list[str]

@@ -48,7 +48,7 @@ class Objective(FunctionPart):
     optimizer batch. Metrics are detached scalars: maxima where the name ends in "max", else means."""
 
     unit: Literal["token", "turn", "trajectory", "pair", "group"] = "token"
-    """What a single term of the loss is of. Optimizer batches of pairs and groups are cut between groups."""
+    """Unit of a single term of the loss. Optimizer batches of pairs and groups are cut between groups."""
     option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
     """Further needs, which depend on the options."""
 

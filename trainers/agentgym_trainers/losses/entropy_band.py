@@ -28,7 +28,7 @@ class EntropyBandOptions(BaseModel):
     """λ"""
     low: float = Field(default=0.8, ge=0)
     high: float = Field(default=1.2, ge=0)
-    """Of the mean past entropy. The published runs have 0 and 2."""
+    """Multiple of the mean past entropy. The published runs have 0 and 2."""
     penalty: float = Field(default=2.0, ge=0)
     """α. As a hinge it must exceed 1 (and 1 / `weight`) for entropy above the band to fall, since H itself has −1. The
     published runs have .05 and .1, as a constant."""

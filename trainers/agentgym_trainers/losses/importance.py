@@ -29,7 +29,7 @@ class CorrectOptions(BaseModel):
     """"tis": min(ratio, cap); with it PPO is AReaL's decoupled PPO. "mis": the ratio, and 0 where it is outside
     [low, high]; IcePop is that token by token in [.5, 5]."""
     level: Level = "token"
-    """Whose ratio it is: each token's, or the product over its turn or its trajectory."""
+    """Unit of the ratio: each token's, or the product over its turn or its trajectory."""
     cap: float = Field(default=2.0, gt=0)
     """AReaL has 5."""
     low: float | None = Field(default=None, ge=0)

@@ -47,7 +47,7 @@ def oreo(
 
 
 def _after_N(batch: Batch) -> np.ndarray:
-    """What the future after a trajectory's last turn is worth: 0, or where it was cut V of the final observation."""
+    """Value of the future after a trajectory's last turn: 0, or where it was cut V of the final observation."""
     if not batch.truncated_M.any():
         return np.zeros(len(batch.traj_N))
     cut_M = np.where(batch.truncated_M, batch.x["bootstrap_M"], 0.0)

@@ -1,1 +1,1 @@
-"""What a run logs, and the guards that stop it."""
+"""Logs of a run, and the guards that stop it."""

@@ -44,7 +44,7 @@ PROBE_EVERY = 50
 
 
 class GuardOptions(BaseModel):
-    """When a run is stopped, or a step cut short."""
+    """Limits at which a run is stopped, or a step cut short."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

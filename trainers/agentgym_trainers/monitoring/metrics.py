@@ -1,4 +1,4 @@
-"""What is logged: `metrics.jsonl`, always, and TensorBoard beside it."""
+"""Metrics of a run: `metrics.jsonl`, always, and TensorBoard beside it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MetricsLog:
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What happened in the episodes; failures are counted apart and enter nothing else, demonstrations nothing."""
+    """Metrics of the episodes; failures are counted apart and enter nothing else, demonstrations nothing."""
     trajectories = [t for t in trajectories if not is_demonstration(t)]
     counted = [t for t in trajectories if not t.stop.is_failure]
     turns = [turn for t in counted for turn in t.turns]
@@ -63,7 +63,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def credit_metrics(batch: Batch, credit: Credit) -> dict[str, float]:
-    """How credit was dealt out, and how well the critic explains its targets."""
+    """Metrics of advantages, and of how well the critic explains its targets."""
     advantage = credit.advantage_A
     if not len(advantage):
         return {}

@@ -143,7 +143,7 @@ def _marks(rows: dict[int, dict[str, float | None]]) -> list[dict[str, Any]]:
 
 
 def _facts(rows: dict[str, dict[int, dict[str, float | None]]]) -> list[tuple[str, str]]:
-    """How long the run was, in steps and in time."""
+    """Length of the run, in steps and in time."""
     facts = []
     for name in [*(phase for phase in PHASES if phase in rows), *sorted(rows.keys() - PHASES.keys())]:
         steps = len(rows[name])
@@ -180,7 +180,7 @@ def _series(rows: dict[int, dict[str, float | None]]) -> list[dict[str, Any]]:
 
 
 def _thin(points: list[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
-    """At most about POINTS points: the lowest and the highest of each stretch, so that no spike is lost."""
+    """Keep about POINTS points at most: the lowest and the highest of each stretch, so that no spike is lost."""
     if len(points) <= POINTS:
         return points
     kept: set[int] = {0, len(points) - 1}
@@ -222,7 +222,7 @@ def _config(path: Path) -> str | None:
 
 
 class _Line(NamedTuple):
-    """Where a trajectory lies."""
+    """Position of a trajectory in its file."""
 
     path: Path
     number: int
@@ -274,7 +274,8 @@ def _lines(path: Path, step: int, notes: list[str]) -> Iterator[_Line]:
 
 
 def _choose(lines: dict[int, list[_Line]], limit: int) -> list[_Line]:
-    """At most `limit` lines: steps evenly spaced, the same number of each where it has so many, evenly spaced."""
+    """Choose `limit` lines at most: steps evenly spaced, the same number of each where it has so many, evenly
+    spaced."""
     steps = [list(lines)[places[0]] for places in _stretches(len(lines), limit)] if limit else []
     if steps and limit > 1:
         steps[-1] = list(lines)[-1]
@@ -400,8 +401,8 @@ def _show_branch(branch: Branch, advantage: list[Any] | None, text: list[Any] | 
 
 
 def _segments(branches: Sequence[Branch]) -> tuple[dict[int, tuple[int, int, int]], list[tuple[int, int, int]]]:
-    """For each turn (branch, start, stop): what was put before its sampled tokens, and these; what follows the last
-    turn of a branch is that turn's too. And branches in which no turn sampled. Every token lies in exactly one."""
+    """Segments of each turn (branch, start, stop): what was put before its sampled tokens, and these; what follows the
+    last turn of a branch is that turn's too. And branches in which no turn sampled. Every token lies in exactly one."""
     segments: dict[int, tuple[int, int, int]] = {}
     loose = []
     for number, branch in enumerate(branches):

@@ -1,4 +1,4 @@
-"""Who waits for whom: every episode under way, what it waits for, and since when. A stall prints this."""
+"""Waiting episodes: every episode under way, what it waits for, and since when. A stall prints this."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ENGINE, ENV, WORKER = "the engine", "the environment", "its rollout worker"
 
 @dataclass
 class WaitTracker:
-    """What the episodes of a run wait for. `clock` in seconds."""
+    """Record of what the episodes of a run wait for. `clock` in seconds."""
 
     clock: Callable[[], float] = time.monotonic
     waiting: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """who -> (for what, since)"""
+    """Episode -> (what it waits for, since when)."""
     spent: dict[str, float] = field(default_factory=lambda: {ENGINE: 0.0, ENV: 0.0, WORKER: 0.0})
     """Seconds that episodes waited, all together, by what for."""
 
     def now_for(self, who: str, what: str | None) -> None:
-        """From now on `who` waits for `what`; None: it is over."""
+        """Note that `who` waits for `what` from now on; None: it is over."""
         if who in self.waiting:
             before, since = self.waiting.pop(who)
             self.spent[before] += self.clock() - since

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from agentgym.errors import CheckpointError
-from agentgym_trainers.nn.prefix_tree import Chunk, Tree
+from agentgym_trainers.nn.prefix_tree import Chunk, PrefixTree
 
 NAME = "agentgym_packed"
 
@@ -76,8 +76,8 @@ def _compiled_flex() -> Any:
     return torch.compile(flex_attention, dynamic=True)
 
 
-def layout_of(tree: Tree, device: Any) -> Layout:
-    """How a device computes a tree."""
+def layout_of(tree: PrefixTree, device: Any) -> Layout:
+    """Layout in which a device computes a tree."""
     if torch.device(device).type == "cuda":
         return Blocks(torch.from_numpy(tree.until_T).to(device))
     return Chunks(tree.chunks, device)

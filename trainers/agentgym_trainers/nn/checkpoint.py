@@ -83,7 +83,7 @@ def _disk_errors(message: str, partial: Path) -> Iterator[None]:
 
 
 def _is_disk_error(error: BaseException) -> bool:
-    """Whether the system refused a write. torch and tokenizers wrap its error in one of their own."""
+    """True where the system refused a write. torch and tokenizers wrap its error in one of their own."""
     wrapped = isinstance(error.__context__, OSError) or (type(error) is Exception and "(os error " in str(error))
     return isinstance(error, OSError | SafetensorError) or wrapped
 
@@ -160,7 +160,7 @@ def weights_digest(path: Path) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own progress bars."""
+    """Switch off transformers' own progress bars."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

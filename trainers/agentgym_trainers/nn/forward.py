@@ -24,11 +24,11 @@ class Packed:
     """Rows as one sequence of a model that was given `use_packed_attention`."""
 
     inputs: dict[str, Any]
-    """What a transformers model's forward takes."""
+    """Arguments of a transformers model's forward."""
     ids: Tensor
     """int64[T]"""
     places: list[np.ndarray]
-    """Of each row, int64[its length]: where its tokens stand among the T."""
+    """Positions of each row's tokens among the T, int64[its length]."""
     at: Tensor
     """int64[k]: where an action token is predicted."""
     own: Tensor
@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model says of action tokens."""
+    """Log-probabilities and entropy of action tokens."""
 
     logprob: Tensor
     """float[k]"""

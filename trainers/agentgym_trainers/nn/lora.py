@@ -27,7 +27,7 @@ class LoraOptions(BaseModel):
 
     rank: int = Field(default=16, gt=0)
     alpha: float = Field(default=32.0, gt=0)
-    """Over `rank`, what B A is multiplied by."""
+    """Scale: alpha / rank multiplies B A."""
     targets: tuple[str, ...] | None = None
     """Linear layers by the ends of their names ("q_proj"); None: all but the output layer."""
 
@@ -79,7 +79,7 @@ def disable_lora(model: Any) -> Iterator[None]:
 
 
 def state_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What of a model's weights is its adapters'."""
+    """Weights of a model's adapters."""
     return {name: tensor for name, tensor in weights.items() if ".lora_" in name}
 
 

@@ -30,7 +30,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class PrefixTree:
     ids_T: np.ndarray
     """int64[T]"""
     position_T: np.ndarray
@@ -39,10 +39,10 @@ class Tree:
     """int64[T]: token q sees token k where k <= q < until[k]."""
     chunks: list[Chunk]
     places: list[np.ndarray]
-    """Of each given sequence, where its tokens stand."""
+    """Positions of the tokens of each given sequence."""
 
 
-def tree_of(sequences: Sequence[np.ndarray]) -> Tree:
+def tree_of(sequences: Sequence[np.ndarray]) -> PrefixTree:
     """The tree of sequences of token ids, int64; none is empty."""
     places: list[np.ndarray] = [np.zeros(0, np.int64)] * len(sequences)
     new: list[np.ndarray] = []
@@ -64,7 +64,7 @@ def tree_of(sequences: Sequence[np.ndarray]) -> Tree:
         places[i] = path[: len(ids)]
     until_T[path] = size
     position_T = np.concatenate([np.arange(c.stop - c.start) + sum(b - a for a, b in c.before) for c in chunks])
-    return Tree(np.concatenate(new), position_T, until_T[:size], chunks, places)
+    return PrefixTree(np.concatenate(new), position_T, until_T[:size], chunks, places)
 
 
 def in_order(sequences: Sequence[np.ndarray]) -> list[int]:
@@ -73,7 +73,7 @@ def in_order(sequences: Sequence[np.ndarray]) -> list[int]:
 
 
 def common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many tokens two sequences share at their beginning."""
+    """Number of tokens that two sequences share at their beginning."""
     short = min(len(a), len(b))
     differ = np.flatnonzero(a[:short] != b[:short])
     return int(differ[0]) if len(differ) else short

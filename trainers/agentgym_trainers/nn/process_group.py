@@ -28,7 +28,7 @@ class DataParallel:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None = None) -> DataParallel:
-        """Of an initialized group (None: the default one)."""
+        """The processes of an initialized group (None: the default one)."""
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     def share(self, rows: Sequence[T]) -> list[T]:
@@ -36,7 +36,7 @@ class DataParallel:
         return list(rows[self.rank :: self.size])
 
     def sum(self, tensor: Tensor) -> None:
-        """In place, over all processes."""
+        """Sum in place, over all processes."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.group)
 

@@ -1,1 +1,2 @@
-"""From tasks to trajectories: the environment, the token policy, sources of episodes, Monte Carlo branching."""
+"""Rollouts, from tasks to trajectories: the environment, the token policy, sources of episodes, Monte Carlo
+branching."""

@@ -16,8 +16,8 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.rollout.sources import SOURCES
 
 REVIVAL_RETRIES = 9
-"""Of a request, through the socket: nine seconds, and an episode is tried twice. Then a server that died is there
-again."""
+"""Retries of a request through the socket: nine seconds, and an episode is tried twice. Then a server that died is
+there again."""
 
 
 @asynccontextmanager
@@ -94,5 +94,5 @@ def _check_warm_up(config: Config, spec: EnvSpec) -> None:
 
 
 def lists_actions(spec: EnvSpec) -> bool:
-    """Whether there are actions to draw from at random."""
+    """True where there are actions to draw from at random."""
     return bool(spec.actions) or "available_actions" in spec.info_keys

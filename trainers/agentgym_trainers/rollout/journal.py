@@ -1,4 +1,4 @@
-"""Which prompts were issued, which groups are ready, which were learned from: on disk, so that a crash loses none.
+"""Journal of issued prompts, ready groups and learned groups, on disk, so that a crash loses none.
 
 A group's id is its place in the curriculum's order. Its way:
 
@@ -31,12 +31,12 @@ CREATE TABLE IF NOT EXISTS groups (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a group's attempts are at."""
+    """The task of a group's attempts."""
 
     id: int
     task: int
     seed: int
-    """Of the environment."""
+    """Seed of the environment."""
 
 
 class Journal:

@@ -156,13 +156,13 @@ def estimate(returns: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """Before a turn of a recorded episode: all that another rollout needs to go on from there."""
+    """State before a turn of a recorded episode, with all that another rollout needs to continue from there."""
 
     episode: EpisodeSpec
     past: EpisodePrefix
     transcript: Transcript | None
     turn: Turn
-    """What was done there."""
+    """The turn that was played there."""
     completion: Completion | None
     """Its tokens."""
     key: Key
@@ -191,7 +191,7 @@ async def retrace(
 
 
 async def has_chance(runner: Runner, points: Sequence[BranchPoint], seed: int = 0) -> bool:
-    """Whether any of some recorded steps comes out otherwise under another seed of chance."""
+    """True where any of some recorded steps has another result under another seed of chance."""
     acted = [point for point in points if point.turn.action is not None]
     rng = np.random.default_rng([seed, 3])
     chosen = [acted[i] for i in rng.permutation(len(acted))[:PROBED]]
@@ -228,8 +228,8 @@ class _Job:
 
 
 def _jobs(walk: Sequence[BranchPoint], found: dict[Key, Estimate], again: bool) -> list[_Job]:
-    """What is still to be estimated. The last turns come first: the engine keeps the first prompt for the others to
-    copy what they share with it, and theirs is the longest."""
+    """Continuations that are still to be played. The last turns come first: the engine keeps the first prompt for the
+    others to copy what they share with it, and theirs is the longest."""
     jobs = [_Job(point, kind) for point in reversed(walk) for kind in ([True, False] if again else [False])]
     return [job for job in jobs if job.key not in found]
 
@@ -267,7 +267,7 @@ class _Retracing:
     policy: Policy
     trajectories: Sequence[Trajectory]
     walks: dict[int, list[list[BranchPoint]]] = field(default_factory=dict)
-    """By number of trajectory; a walk that infrastructure broke off is followed by another."""
+    """Walks by number of trajectory; a walk that infrastructure broke off is followed by another."""
 
     def actor(self, episode: EpisodeSpec) -> _Retracer:
         points: list[BranchPoint] = []

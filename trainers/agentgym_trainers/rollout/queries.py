@@ -1,4 +1,4 @@
-"""What a policy would say at a place that nobody has to play to: the exact probability of each action.
+"""Exact probabilities of a policy's actions at a decision point that nobody has to play to.
 
 With `agentgym_environments.games.exploitability` it tells how much a trained policy can be beaten by:
 
@@ -22,8 +22,8 @@ from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 
 
-class Place(Protocol):
-    """Where a policy is asked; `games.exploitability.View` is one."""
+class DecisionPoint(Protocol):
+    """A decision point; `games.exploitability.InformationState` is one."""
 
     @property
     def information(self) -> str:
@@ -43,7 +43,11 @@ class Place(Protocol):
 
 
 def action_probabilities(
-    learner: Learner, template: ChatTemplate, spec: EnvSpec, prompt_format: PromptFormat, places: Iterable[Place]
+    learner: Learner,
+    template: ChatTemplate,
+    spec: EnvSpec,
+    prompt_format: PromptFormat,
+    places: Iterable[DecisionPoint],
 ) -> dict[str, dict[str, float]]:
     """place -> action -> probability that the reply is that action as the prompt format writes it, in its usual tokens,
     at the learner's temperature. What a place's probabilities lack to 1 is said in other words, or means nothing."""

@@ -210,7 +210,7 @@ class Transcript:
 
 
 def difference(covered: str, rendered: str) -> str:
-    """Where a prompt first says something else than the tokens so far."""
+    """First difference of a prompt from the tokens so far."""
     at = next(
         (i for i, (a, b) in enumerate(zip(covered, rendered, strict=False)) if a != b),
         min(len(covered), len(rendered)),
@@ -224,11 +224,11 @@ REPLIES = {
     "a reply that thinks": "<think>\nhm\n</think>\n\ntwo",
     "a tool call": '<tool_call>{"name": "act", "arguments": {"action": "two", "sure": false}}</tool_call>',
 }
-"""What `check_template` tries."""
+"""Conversations that `check_template` tries."""
 
 
 def check_template(template: ChatTemplate) -> list[str]:
-    """What to know of a template before training: after which replies the next turn forks, and why; empty when none."""
+    """Warnings about a template: after which responses the next turn forks, and why; empty when none."""
     notes = [] if template.stop_ids() else ["nothing ends a reply: neither template nor tokenizer has a token for it"]
     first = [{"role": "user", "content": "one"}]
     for kind, reply in REPLIES.items():

@@ -11,7 +11,7 @@ from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal
 from agentgym_trainers.signals.base import SignalKind
 from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
-from agentgym_trainers.signals.mc_value import BranchedOptions, BranchedValue
+from agentgym_trainers.signals.mc_value import BranchedValue, BranchedValueOptions
 from agentgym_trainers.signals.progress import ProgressHead, ProgressOptions
 from agentgym_trainers.signals.role_baseline import RoleBaseline, RoleOptions
 from agentgym_trainers.signals.task_value import InstructionOptions, InstructionValue
@@ -22,7 +22,7 @@ SIGNALS = Registry(
     {
         "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"}), plays=True),
         "branched_value": SignalKind(
-            BranchedOptions,
+            BranchedValueOptions,
             BranchedValue,
             frozenset({"mc_value_N", "mc_after_N", "mc_se_N"}),
             frozenset({"snapshots"}),

@@ -1,4 +1,4 @@
-"""Where signals meet a batch: the columns they add, and what they learn from it."""
+"""Application of signals to a batch: the columns that they add, and their own training."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def fit_signals(context: SignalContext, signals: Mapping[str, Signal], *, 
 async def resample_actions(
     context: SignalContext, learner: Any, signals: Mapping[str, Signal], *, prox: bool
 ) -> SignalContext:
-    """What the policy is trained on: the context, or actions that a signal draws anew at its states; nobody played
-    those, so that they have no trajectories."""
+    """Context that the policy is trained on: the step's own, or actions that a signal draws anew at its states; nobody
+    played those, so that they have no trajectories."""
     for signal in signals.values():
         resampled = await signal.training_batch(context)
         if resampled is not None:

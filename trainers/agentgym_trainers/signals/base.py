@@ -28,7 +28,7 @@ class SignalContext:
     batch: Batch
     rows: Sequence[Row]
     trajectories: Sequence[Trajectory]
-    """In the batch's order."""
+    """Trajectories in the batch's order."""
     step: int
     """Steps done before this one."""
     rng: np.random.Generator
@@ -37,7 +37,7 @@ class SignalContext:
 
 @dataclass(frozen=True)
 class SignalDependencies:
-    """What a signal may be built from."""
+    """Objects that a signal may be built from."""
 
     model: Any
     """The policy, live."""
@@ -58,10 +58,11 @@ class SignalDependencies:
 
 
 class Signal:
-    """What a model says of a batch, and how it learns. Override `annotate`, and the rest where there is more to do."""
+    """Columns that a model adds to a batch, and its training. Override `annotate`, and the rest where there is more to
+    do."""
 
     fit_first: bool = False
-    """Whether a step's batch is learned from before it is annotated."""
+    """True where a step's batch is learned from before it is annotated."""
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """Columns for `Batch.x`."""
@@ -77,7 +78,7 @@ class Signal:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State that a checkpoint keeps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

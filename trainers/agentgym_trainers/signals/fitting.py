@@ -1,4 +1,4 @@
-"""What learned signals share: their optimizer, what a trajectory came to, and figures of calibration."""
+"""Common parts of learned signals: optimizer, outcome of a trajectory, and figures of calibration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = Literal["success", "return"]
 
 
 class FitOptions(BaseModel):
-    """How a learned signal is trained: AdamW on each step's whole batch."""
+    """Training of a learned signal: AdamW on each step's whole batch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -48,8 +48,8 @@ class PRMOptions(FitOptions):
     """"outcome": cross-entropy with success (PRIME). "pair": success over failure within a group (iStar, OPRL)."""
     beta: float = Field(default=0.05, gt=0)
     aggregate: Aggregate = "sum"
-    """Of a trajectory's score. "mean" is over tokens ("outcome") or turns ("pair", as released): a sum over a long
-    episode saturates σ."""
+    """Reduction of a trajectory's score. "mean" is over tokens ("outcome") or turns ("pair", as released): a sum over a
+    long episode saturates σ."""
     max_grad_norm: float = Field(default=10.0, gt=0)
 
 

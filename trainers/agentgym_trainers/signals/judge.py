@@ -65,30 +65,30 @@ def use_judge_key(key: str | None) -> None:
 
 
 class JudgeOptions(BaseModel):
-    """Whom to ask, what, and how often."""
+    """A judging model: its server, its question, and its votes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
-    """Of the server, with its version: "http://localhost:8000/v1". The key comes from the command line."""
+    """URL of the server, with its version: "http://localhost:8000/v1". The key comes from the command line."""
     model: str
     level: Literal["turn", "trajectory"] = "turn"
     shows: Literal["action", "reply"] = "action"
     """The parsed action alone, or the agent's whole reply."""
     rubric: str | None = None
-    """What GOOD, BAD and UNSURE mean, in place of the level's own."""
+    """Meaning of GOOD, BAD and UNSURE, in place of the level's own."""
     votes: int = Field(default=3, gt=0)
     """Asked this many times; more than half of the valid votes decide, else the verdict is 0."""
     temperature: float = Field(default=1.0, ge=0)
     max_tokens: int = Field(default=512, ge=0)
-    """Of one verdict, its reasons included; 0 leaves it to the server."""
+    """Tokens of one verdict, its reasons included; 0 leaves it to the server."""
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the request."""
     min_tokens: int = Field(default=4, ge=1)
     """An answer of fewer tokens (the policy's) fails by rule, unless it is an action that the environment lists or has
     carried out."""
     observation_chars: int = Field(default=2000, gt=0)
-    """Of each observation that is shown; the middle of a longer one is left out."""
+    """Characters of each observation that is shown; the middle of a longer one is left out."""
     cache: str = "judge"
     """A folder, in the run's or elsewhere, that keeps every answer by model, prompt and number of the vote; "" keeps
     none. Servers that mean different models by one name need folders of their own."""
@@ -106,8 +106,8 @@ class JudgeOptions(BaseModel):
 
 
 @dataclass(frozen=True)
-class Case:
-    """What is judged: observations and answers in turn; one observation more than answers."""
+class JudgedCase:
+    """A case to judge: observations and answers in turn; one observation more than answers."""
 
     observations: tuple[str, ...]
     responses: tuple[str, ...]
@@ -117,11 +117,11 @@ class Case:
 
 @dataclass
 class Tally:
-    """What became of the questions of one call."""
+    """Results of the questions of one call."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problem: str = ""
-    """Of the last question that was not answered."""
+    """Problem of the last question that was not answered."""
 
 
 class Judge(Signal):
@@ -147,7 +147,7 @@ class Judge(Signal):
             retries=options.retries,
             extra_body=dict(options.extra),
         )
-        self.cache = Cache(Path(options.cache) if options.cache else None)
+        self.cache = JudgeCache(Path(options.cache) if options.cache else None)
         self._metrics: dict[str, float] = {}
 
     @classmethod
@@ -196,7 +196,7 @@ class Judge(Signal):
     async def probe(self, answers: Sequence[str]) -> list[float]:
         """The verdict on each answer where nothing changes after it; without the rules and without the cache."""
         begun = "The task has begun."
-        cases = [Case((begun, begun), (answer,)) for answer in answers]
+        cases = [JudgedCase((begun, begun), (answer,)) for answer in answers]
         return [float(majority(b)) for b in await self.ballots(list(map(self.prompt, cases)), Tally(), cached=False)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Judge(Signal):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """There is nothing to load."""
 
-    def cases(self, trajectory: Trajectory) -> list[Case]:
+    def cases(self, trajectory: Trajectory) -> list[JudgedCase]:
         """One a turn, or the one of the whole attempt, which fails by rule if every turn does."""
         observations = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
         observations = [shortened(text, self.options.observation_chars) for text in observations]
@@ -218,14 +218,14 @@ class Judge(Signal):
             failed.append(turn.action is None or (not listed and self.fails(answer, short_is_fine=taken)))
             legal = {*self.actions, *turn.info.get("available_actions", ())}
         if self.options.level == "trajectory":
-            return [Case(tuple(observations), tuple(responses), all(failed))]
+            return [JudgedCase(tuple(observations), tuple(responses), all(failed))]
         return [
-            Case(both, (answer,), rule)
+            JudgedCase(both, (answer,), rule)
             for both, answer, rule in zip(pairwise(observations), responses, failed, strict=True)
         ]
 
     def span(self, turn: Turn) -> str:
-        """What the judge sees of a turn's reply."""
+        """The part of a turn's response that the judge is shown."""
         if self.options.shows == "reply":
             return turn.reply
         return "" if turn.action is None else text_of_action(turn.action)
@@ -236,7 +236,7 @@ class Judge(Signal):
             return True
         return not short_is_fine and self.count_tokens(answer) < self.options.min_tokens
 
-    def prompt(self, case: Case) -> list[Message]:
+    def prompt(self, case: JudgedCase) -> list[Message]:
         """The question. Spans are JSON strings, so that none can end itself and speak in its own name."""
         lines = [f"Task: {quoted(self.task)}"] if self.task else []
         for observation, answer in zip(case.observations, case.responses):
@@ -288,7 +288,7 @@ class Judge(Signal):
 
 
 @dataclass
-class Cache:
+class JudgeCache:
     """Answers by content: the request's body (model, prompt, sampling) and the number of the vote."""
 
     folder: Path | None = None
@@ -326,7 +326,7 @@ class Cache:
 
 
 def majority(votes: Sequence[int | None]) -> int:
-    """What more than half of the valid votes say; 0 where none do, or none is valid. (+,+,−) is +1, (+,−) is 0."""
+    """Verdict of more than half of the valid votes; 0 where none do, or none is valid. (+,+,−) is +1, (+,−) is 0."""
     valid = [vote for vote in votes if vote is not None]
     winner, count = Counter(valid).most_common(1)[0] if valid else (0, 0)
     return winner if 2 * count > len(valid) else 0
@@ -347,8 +347,8 @@ def agreement(ballots: Sequence[Sequence[int | None]]) -> float:
 
 
 def calibration(verdicts: np.ndarray, success: np.ndarray) -> dict[str, float]:
-    """How verdicts (of turns: with their attempt's outcome) agree with outcomes. Population: the cases whose verdict is
-    not 0; NaN where there is none. A judge that always says GOOD has `good_if_failed` 1."""
+    """Agreement of verdicts (of turns: with their attempt's outcome) with outcomes. Population: the cases whose verdict
+    is not 0; NaN where there is none. A judge that always says GOOD has `good_if_failed` 1."""
 
     def share(hit: np.ndarray, of: np.ndarray) -> float:
         return float(hit[of].mean()) if of.any() else float("nan")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 
 
-class BranchedOptions(BaseModel):
+class BranchedValueOptions(BaseModel):
     """The value of every visited state, measured by continuations from its snapshot (VinePPO)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,7 +35,7 @@ class BranchedOptions(BaseModel):
 class BranchedValue(Signal):
     """Has nothing to learn; `fit` tells what it cost and how far from the outcomes it was."""
 
-    def __init__(self, options: BranchedOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: BranchedValueOptions, parts: SignalDependencies) -> None:
         require_snapshots(parts.spec)
         self.options, self.parts = options, parts
         self._metrics: dict[str, float] = {}

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 class ProgressOptions(FitOptions):
-    """What each turn contributed to the outcome: a head whose outputs sum to it over an attempt (SPA-RL)."""
+    """Contribution of each turn to the outcome: a head whose outputs sum to it over an attempt (SPA-RL)."""
 
     trunk: Literal["own", "frozen"] = "own"
     """"own": a copy of the policy's trunk as it was when RL began, trained too. "frozen": the copy is only read."""
     target: Outcome = "return"
-    """What the contributions sum to: "return", the sum of the environment's rewards, or "success", 1 or 0."""
+    """Sum of the contributions: "return", the sum of the environment's rewards, or "success", 1 or 0."""
     divide: bool = False
     """c_t = f / H of an attempt of H turns. A long attempt then has no more gradient than a short one; but the same
     turn counts less in a longer attempt."""
@@ -128,7 +128,7 @@ class ProgressHead(Signal):
         self.started = state["started"]
 
     def _start(self, context: SignalContext) -> None:
-        """Before anything is learned every turn contributes alike, and the mean attempt sums to the mean outcome."""
+        """Start with equal contributions of all turns, whose sum over the mean attempt is the mean outcome."""
         if self.started:
             return
         self.started = True

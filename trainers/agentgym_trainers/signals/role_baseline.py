@@ -31,7 +31,7 @@ class RoleOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: float = Field(default=0.95, ge=0, lt=1)
-    """How much of the old baseline stays."""
+    """Share of the old baseline that stays."""
 
 
 class RoleBaseline(Signal):

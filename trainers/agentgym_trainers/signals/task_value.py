@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InstructionOptions(ReadoutOptions, FitOptions):
-    """What a task is worth before the first action: a head on a frozen trunk (DigiRL's V_inst, A-LoL's V_ref)."""
+    """Value of a task before the first action: a head on a frozen trunk (DigiRL's V_inst, A-LoL's V_ref)."""
 
     head: Literal["scalar", "two_class", "hl_gauss"] = "two_class"
     target: Outcome = "success"
@@ -89,7 +89,7 @@ class InstructionValue(Signal):
 
 
 def first_prompts(context: SignalContext) -> list[np.ndarray]:
-    """Of each trajectory the tokens before its first sampled one."""
+    """Tokens of each trajectory before its first sampled one."""
     batch = context.batch
     firsts = np.flatnonzero(np.append(True, np.diff(batch.traj_A) != 0))
     found = {}

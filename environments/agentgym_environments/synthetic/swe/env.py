@@ -16,7 +16,7 @@ from agentgym_environments.synthetic.swe import source
 from agentgym_environments.synthetic.swe.allowed import problem
 from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
 from agentgym_environments.synthetic.swe.mutate import PLANS
-from agentgym_environments.synthetic.swe.source import Source
+from agentgym_environments.synthetic.swe.source import PackageSource
 from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, PackageSpec, SweTask, of_split, suites
 
 
@@ -96,7 +96,7 @@ class Swe(ShellEnv):
         return suites(self.folder)[self.task.package]
 
     @property
-    def source(self) -> Source:
+    def source(self) -> PackageSource:
         return source.unpack(self.suite.package, self.cache)
 
     def open_sandbox(self) -> Sandbox:
@@ -167,7 +167,7 @@ class Swe(ShellEnv):
 
 @lru_cache(maxsize=256)
 def judged(
-    package: Source, files: frozenset[tuple[str, bytes | None]], cache: Path, backend: str, timeout_s: float
+    package: PackageSource, files: frozenset[tuple[str, bytes | None]], cache: Path, backend: str, timeout_s: float
 ) -> PatchVerdict:
     """`judge`, once for one fix. The processor is shared: a verdict may take ten times what the tests take alone."""
     return judge(package, dict(files), cache, backend=backend, timeout_s=min(timeout_s, 150))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 from agentgym_environments.synthetic.swe import source
-from agentgym_environments.synthetic.swe.source import Source
+from agentgym_environments.synthetic.swe.source import PackageSource
 
 CANARY = """
 import unittest
@@ -61,7 +61,12 @@ class PatchVerdict:
 
 
 def judge(
-    package: Source, files: Mapping[str, bytes | None], cache: Path, *, backend: str = "auto", timeout_s: float = 60.0
+    package: PackageSource,
+    files: Mapping[str, bytes | None],
+    cache: Path,
+    *,
+    backend: str = "auto",
+    timeout_s: float = 60.0,
 ) -> PatchVerdict:
     """Run every hidden test on `package` with `files` in place of its own; a file that is None is left out.
 

@@ -27,7 +27,7 @@ from agentgym_environments.synthetic.swe.allowed import problem
 from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
 from agentgym_environments.synthetic.swe.issue import clearest, symptom
 from agentgym_environments.synthetic.swe.mutate import Mutation, apply, mutations
-from agentgym_environments.synthetic.swe.source import Package, Source
+from agentgym_environments.synthetic.swe.source import Package, PackageSource
 from agentgym_environments.synthetic.swe.tasks import SPLITS, PackageSpec, SweTask, as_row
 
 MOST_FAILING = 12
@@ -57,7 +57,7 @@ def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[P
     return PackageSpec(package, split, len(stable), test_names - stable, round(seconds, 1)), stable
 
 
-def bugs(source: Source, package: str, chance: random.Random) -> Iterator[Mutation]:
+def bugs(source: PackageSource, package: str, chance: random.Random) -> Iterator[Mutation]:
     """Bugs in an order drawn by `chance`, at most one a function at first, whose fix is one that is not refused."""
     found = [
         edit
@@ -90,7 +90,7 @@ def parses(content: bytes) -> bool:
 
 
 def task_of(
-    package: Package, source: Source, edits: tuple[Mutation, ...], verdict: PatchVerdict, stable: frozenset[str]
+    package: Package, source: PackageSource, edits: tuple[Mutation, ...], verdict: PatchVerdict, stable: frozenset[str]
 ) -> SweTask | None:
     """The task of these bugs; None when no test finds them, too many do, or tests have gone missing."""
     failing = stable & verdict.failed.keys()
@@ -125,7 +125,13 @@ def make(
 
 
 def pairs_of(
-    package: Package, source: Source, stable: frozenset[str], made: list[SweTask], most: int, cache: Path, limit: float
+    package: Package,
+    source: PackageSource,
+    stable: frozenset[str],
+    made: list[SweTask],
+    most: int,
+    cache: Path,
+    limit: float,
 ) -> list[SweTask]:
     """Return up to so many tasks of two bugs each; the first ones share none."""
     apart = [

@@ -47,7 +47,7 @@ class Package:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class PackageSource:
     """An unpacked package. Paths are relative to the archive's top folder."""
 
     visible: dict[str, bytes]
@@ -138,7 +138,7 @@ def tools(cache: Path) -> Path:
 
 
 @lru_cache(maxsize=64)
-def unpack(package: Package, cache: Path) -> Source:
+def unpack(package: Package, cache: Path) -> PackageSource:
     """The package's text files. Raises ConfigError when it has no tests, or no module of the package's name."""
     visible: dict[str, bytes] = {}
     hidden: dict[str, bytes] = {}
@@ -155,7 +155,7 @@ def unpack(package: Package, cache: Path) -> Source:
         if any(path.startswith(module) for path in visible):
             if not any(path.endswith(".py") for path in hidden):
                 raise ConfigError(f"the source distribution of {package.name} has no tests")
-            return Source(visible, hidden, "src" if module.startswith("src/") else "", module)
+            return PackageSource(visible, hidden, "src" if module.startswith("src/") else "", module)
     raise ConfigError(f"the source distribution of {package.name} has no module {name}")
 
 

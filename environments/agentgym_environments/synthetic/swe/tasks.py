@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError
 from agentgym_environments.synthetic.swe.mutate import Mutation, apply
-from agentgym_environments.synthetic.swe.source import Package, Source
+from agentgym_environments.synthetic.swe.source import Package, PackageSource
 
 HERE = Path(__file__).parent
 SPLITS = ("train", "validation", "test")
@@ -43,7 +43,7 @@ class SweTask:
     pass_to_pass: tuple[str, ...]
     """Some of those that pass with and without. What counts is that no test fails but `Suite.unstable`."""
 
-    def broken(self, source: Source) -> dict[str, bytes]:
+    def broken(self, source: PackageSource) -> dict[str, bytes]:
         """The files that have bugs, with them."""
         paths = sorted({edit.path for edit in self.edits})
         return {path: apply(source.visible[path], [e for e in self.edits if e.path == path]) for path in paths}

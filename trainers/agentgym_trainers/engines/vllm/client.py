@@ -18,7 +18,7 @@ from agentgym_trainers.engines.base import Sampling
 
 TRIES = 3
 BACKOFF_S = 0.2
-"""Before the second try; twice as long before the third."""
+"""Seconds before the second try; twice as long before the third."""
 CONNECT_S = 10.0
 KEPT_S = 2.0
 """Idle connections are let go after this, before the server's own 5 seconds can cut one that is being used."""
@@ -41,7 +41,7 @@ class Logprobs(BaseModel):
 
 
 class PartialCompletion(BaseModel):
-    """What came of one request: a reply, or as much of it as there was when it was aborted."""
+    """Result of one request: a response, or the part of it that was sampled before an abort."""
 
     token_ids: list[int]
     logprobs: Logprobs
@@ -94,7 +94,8 @@ class VllmClient:
         self.model = model.id
 
     async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> PartialCompletion:
-        """Up to `sampling.max_new_tokens` tokens after `prompt`, the stop token included, and their log-probabilities.
+        """Sample up to `sampling.max_new_tokens` tokens after `prompt`, the stop token included, and their
+        log-probabilities.
 
         `salt` keeps apart the keys and values of different weights in the server's cache.
         """

@@ -33,13 +33,13 @@ from agentgym_trainers.nn import checkpoint
 PROBE = Sampling(temperature=2.0, max_new_tokens=8)
 """Not at temperature 1: log-probabilities from before the temperature would look the same there."""
 PROBE_TOKENS = 16
-"""Of the probe's prompt."""
+"""Tokens of the probe's prompt."""
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.25}
-"""How far the probe's log-probabilities may be from the learner's, by what the server computes in."""
+"""Largest difference of the probe's log-probabilities from the learner's, by what the server computes in."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a CPU: no two sequences share one that is not full."""
 DRAIN_S = 0.05
-"""Between two orders to end what arrived after a pause."""
+"""Seconds between two orders to end what arrived after a pause."""
 
 REVIVED_S = 60.0
 """An own vLLM that dies again within so many seconds will not do better the next time."""
@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 class WeightSyncListener(Protocol):
-    """Who else asks the same servers."""
+    """Others that sample from the same servers."""
 
     async def hold(self) -> None:
-        """From now on they ask nothing. Returns once nothing of theirs is under way."""
+        """Ask nothing from now on. Returns once nothing of theirs is under way."""
         ...
 
 
@@ -77,13 +77,13 @@ class VllmEngine:
         self.conversations = [0] * max(len(options.urls), 1)
         """Open ones, of each server."""
         self.others: WeightSyncListener | None = None
-        """Who are told to wait while weights change; who sets it tells them when to go on."""
+        """Others that wait while weights change; whoever sets it releases them."""
         self._max_sequences, self._seed = max_sequences, seed
         self._own: VllmServer | None = None
         self._revived = -math.inf
-        """When it was started again."""
+        """Time at which it was started again."""
         self._given = folder
-        """Where the weights are that are sampled from."""
+        """Folder of the weights that are sampled from."""
         self._refreshing, self._ready, self._idle = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._ready.set()
         self._idle.set()
@@ -91,7 +91,7 @@ class VllmEngine:
         self._under_way = self._saved = 0
 
     def open(self, rng: np.random.Generator) -> VllmConversation:
-        """On the server that has the fewest."""
+        """Open a conversation on the server that has the fewest."""
         server = int(np.argmin(self.conversations))
         self.conversations[server] += 1
         return VllmConversation(self, server, rng)
@@ -148,7 +148,7 @@ class VllmEngine:
     async def sample(
         self, server: int, prompt: Sequence[int], sampling: Sampling, seed: int
     ) -> tuple[PartialCompletion, int]:
-        """What a server says, and the version of the weights that said all of it. An own one that died is started
+        """Sample from a server; with the version of the weights that sampled all of it. An own one that died is started
         again, once, and asked again: what it was about to say was given to nobody."""
         while True:
             await self._ready.wait()
@@ -178,7 +178,8 @@ class VllmEngine:
                     self._ready.set()
 
     def _save(self, weights: Mapping[str, Tensor]) -> Path:
-        """Into one of two folders by turns: what servers were told last is whole while the next is written."""
+        """Save the weights into one of two folders by turns: what servers were told last is whole while the next is
+        written."""
         self._saved += 1
         folder = self.folder / f"weights-{self._saved % 2}"
         checkpoint.save_model(folder, self.model, self.tokenizer, weights)
@@ -193,7 +194,8 @@ class VllmEngine:
         await self._connect(urls)
 
     async def _start_again(self, folder: Path, failure: PolicyFailure) -> None:
-        """Where an own one has died. Raises the failure where it has not, or did so a short while ago, too."""
+        """Start an own server that has died again. Raises the failure where it has not, or did so a short while ago,
+        too."""
         own, lately = self._own, monotonic() < self._revived + REVIVED_S
         if own is None or lately or not isinstance(failure, ServerUnavailable) or not await asyncio.to_thread(own.died):
             raise failure
@@ -269,7 +271,7 @@ class VllmEngine:
         return logprobs.gather(1, torch.tensor(ids, device=logprobs.device)[:, None])[:, 0].cpu().numpy()
 
     async def _each(self, call: Callable[[VllmClient], Awaitable[T]]) -> list[T]:
-        """Of every server at once. All have answered, or failed, before the first failure is raised."""
+        """Call every server at once. All have answered, or failed, before the first failure is raised."""
         answers = await asyncio.gather(*(call(client) for client in self.clients), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -280,7 +282,7 @@ class VllmEngine:
 def server_flags(
     options: Vllm, folder: Path, config: Any, max_sequences: int, max_length: int, seed: int
 ) -> ServerFlags:
-    """Of a server here that starts from the weights in `folder`. `config`: transformers' own, of the model."""
+    """Flags of a server here that starts from the weights in `folder`. `config`: transformers' own, of the model."""
     tokens = max_sequences * (max_length + BLOCK) + BLOCK
     memory = cache_bytes(config, options.dtype, tokens) if is_cpu_build() else None
     return ServerFlags(folder, max_length, max_sequences, options.dtype, seed, options.gpu_memory_utilization, memory)
@@ -295,7 +297,7 @@ class VllmConversation:
 
     @property
     def server(self) -> int:
-        """Which of the engine's servers it is on."""
+        """Number of the engine's server that it is on."""
         return self._server
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:

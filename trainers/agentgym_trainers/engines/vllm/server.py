@@ -29,23 +29,23 @@ from agentgym.clients.server_process import end_of
 from agentgym.errors import UsageError
 
 STARTUP_S = 900.0
-"""Until the server answers: large models take minutes to load."""
+"""Seconds until the server answers: large models take minutes to load."""
 GRACE_S = 10.0
-"""Between asking processes to end and ending them."""
+"""Seconds between asking processes to end and killing them."""
 DYING_S = 8.0
 """A server looks every five seconds whether its model's process lives."""
 TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
-"""Of one forward on a CPU, unless one sequence may be longer."""
+"""Tokens of one forward on a CPU, unless one sequence may be longer."""
 PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl(2)."""
+"""Constant of Linux's prctl(2)."""
 READER = "agentgym_trainers.engines.vllm.worker.WeightReader"
 
 
 @dataclass(frozen=True)
 class ServerFlags:
-    """What decides a server."""
+    """Settings of a server."""
 
     model: Path
     """A checkpoint's folder."""
@@ -57,12 +57,12 @@ class ServerFlags:
     cache_bytes: int | None
     """Memory for keys and values on a CPU; None where there is a GPU."""
     host: str = "127.0.0.1"
-    """Where it listens. Whoever reaches it may change the model."""
+    """Address at which it listens. Whoever reaches it may change the model."""
     gpus: int = 1
     """Slices that the model is cut into."""
 
     def engine(self) -> dict[str, Any]:
-        """Of vLLM's engine, by the names of its `EngineArgs`."""
+        """Arguments of vLLM's engine, by the names of its `EngineArgs`."""
         given: dict[str, Any] = {
             "model": str(self.model), "dtype": self.dtype, "max_model_len": self.max_length,
             "max_num_seqs": self.max_sequences, "seed": self.seed, "logprobs_mode": "processed_logprobs",
@@ -80,7 +80,7 @@ class ServerFlags:
         }  # fmt: skip
 
     def command(self, port: int, name: str) -> list[str]:
-        """Of a server; `name` is what it calls its model."""
+        """Command that starts a server; `name` is what it calls its model."""
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         given = {**self.engine(), "served_model_name": name, "host": self.host, "port": port}
         for key, value in given.items():
@@ -124,7 +124,8 @@ class VllmServer:
         return url
 
     def died(self) -> bool:
-        """Whether it ends by itself within a moment: a server whose model's process was killed takes some seconds."""
+        """True where it ends by itself within a moment: a server whose model's process was killed takes some
+        seconds."""
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(DYING_S)
@@ -150,7 +151,7 @@ class VllmServer:
 
 
 def environment(flags: ServerFlags) -> dict[str, str]:
-    """What vLLM reads there."""
+    """Environment variables of a server."""
     if flags.cache_bytes is None:
         return {"VLLM_NO_USAGE_STATS": "1"}
     # As many threads as OMP_NUM_THREADS says, on whatever cores are free.
@@ -158,7 +159,7 @@ def environment(flags: ServerFlags) -> dict[str, str]:
 
 
 async def _answers(client: httpx.AsyncClient, name: str) -> bool:
-    """Whether the server at this address is there, and is ours."""
+    """True where the server at this address answers, and is ours."""
     try:
         response = await client.get("/v1/models")
     except httpx.TransportError:
@@ -202,8 +203,8 @@ def guard(command: Sequence[str]) -> int:
 
 
 def _end_with_parent() -> None:
-    """In the child, before it becomes the command: what stands between may be killed itself, as Ray kills children of
-    an actor that ends. Linux alone has this."""
+    """Ask the kernel to end this process with its parent, before it becomes the command: what stands between may be
+    killed itself, as Ray kills children of an actor that ends. Linux alone has this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

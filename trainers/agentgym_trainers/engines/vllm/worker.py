@@ -1,4 +1,4 @@
-"""What runs inside vLLM's workers, whose class it is added to: `--worker-extension-cls`."""
+"""Extension of vLLM's workers, added to their class: `--worker-extension-cls`."""
 
 from __future__ import annotations
 

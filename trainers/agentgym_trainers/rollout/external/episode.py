@@ -21,7 +21,7 @@ MAX_TURNS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PreparedCall:
     """A prompt that may be answered now. Its reply is given to `RecordedEpisode.record`."""
 
     kind: Kind
@@ -33,9 +33,9 @@ class Call:
     text: str
     """The prompt, as the client told it."""
     shown: str
-    """What is new in it, for people."""
+    """The new part of the prompt, for people."""
     why: str
-    """Why a branch begins here, if one does."""
+    """Reason why a branch begins here, if one does."""
 
 
 class RecordedEpisode:
@@ -60,8 +60,8 @@ class RecordedEpisode:
         stop = template.end_id
         self._end = template.decode([stop]) if stop is not None else ""
 
-    def ask(self, request: PromptRequest, shown: str) -> Call:
-        """Where the prompt goes on, and the tokens that the engine is to see.
+    def ask(self, request: PromptRequest, shown: str) -> PreparedCall:
+        """Find where the prompt continues, and the tokens that the engine is given.
 
         Raises EpisodeRefused: the episode is over or full, or it is strict and the prompt no plain continuation.
         """
@@ -80,11 +80,11 @@ class RecordedEpisode:
         boundary = list(place.ids) if place.ids is not None else list(self.template.encode(place.text, *before[-1:]))
         beside = f"turn {place.node.turn} is gone on from once more" if place.node is not None else "asked once more"
         why = change if place.kind is Kind.FORK else beside
-        return Call(place.kind, [*before, *boundary], place.node, boundary, request.text, shown, why)
+        return PreparedCall(place.kind, [*before, *boundary], place.node, boundary, request.text, shown, why)
 
     def record(
         self,
-        call: Call,
+        call: PreparedCall,
         ids: Sequence[int],
         logprobs: Sequence[float],
         versions: Sequence[int],
@@ -121,7 +121,7 @@ class RecordedEpisode:
         return {"episode": self.name, "turn": turn, "kind": str(call.kind)}
 
     def tell(self, turn: int | None, reward: float | None, state_key: str | None, valid_action: bool | None) -> int:
-        """What the environment made of a turn; None is the last one. Raises EpisodeRefused."""
+        """Record the environment's answer to a turn; None is the last one. Raises EpisodeRefused."""
         if self.trajectory is not None:
             raise EpisodeRefused(f"the episode {self.name!r} is finished; tell of its turns before")
         at = len(self.turns) - 1 if turn is None else turn

@@ -28,22 +28,22 @@ class CallNode:
     ids: list[int]
     logprobs: list[float]
     versions: list[int]
-    prompt_mark: Mark
+    prompt_mark: PromptMark
     """The prompt's text."""
-    covered: Mark
+    covered: PromptMark
     """The text of prompt and reply, as the client told the prompt."""
     ends: int
-    """How many ends of messages `covered` has, the reply's own included, whether it was sampled or not."""
+    """Number of ends of messages in `covered`, the response's own included, whether it was sampled or not."""
     same: bytes
     """Digest of what `covered` says, however it is spelled: `reconcile.plain`."""
     closed: bool
     """The reply's end was sampled."""
     why: str
-    """Why a branch begins with this node, where one does."""
+    """Reason why a branch begins with this node, where one does."""
 
     @property
     def path(self) -> list[CallNode]:
-        """From the root to this node."""
+        """Nodes from the root to this one."""
         nodes: list[CallNode] = []
         at: CallNode | None = self
         while at is not None:
@@ -63,7 +63,7 @@ class CallNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PromptMark:
     """A text that is remembered by length and digest, so that a long episode is not kept once a turn."""
 
     length: int

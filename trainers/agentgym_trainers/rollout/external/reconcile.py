@@ -1,4 +1,4 @@
-"""Where a new prompt goes on: it is compared with every prompt and reply that the episode has recorded.
+"""Matching of a new prompt: it is compared with every prompt and reply that the episode has recorded.
 
     CLEAN    it begins with an earlier prompt and the reply to it, letter by letter (token by token, where the client
              sends tokens); or it is an earlier prompt, asked again
@@ -20,7 +20,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from itertools import groupby
 
-from agentgym_trainers.rollout.external.nodes import CallNode, Mark
+from agentgym_trainers.rollout.external.nodes import CallNode, PromptMark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -37,39 +37,39 @@ class PromptRequest:
 
     text: str
     ids: list[int] | None = None
-    """Where the client sent tokens; `text` is what they say."""
+    """Tokens of a client that sent tokens; `text` is their text."""
     fresh: list[int] | None = None
     """The text's tokens where nothing of it is recorded, if they are not the chat template's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a prompt goes on."""
+    """Position from which a prompt continues."""
 
     kind: Kind
     node: CallNode | None
     """The reply that it continues; None is the beginning."""
     text: str
-    """What is to be encoded after that reply."""
+    """Text to be encoded after that response."""
     ids: list[int] | None = None
     """The tokens after that reply, where the client sent them."""
 
 
-def mark(text: str) -> Mark:
-    return Mark(len(text), digest(text))
+def mark(text: str) -> PromptMark:
+    return PromptMark(len(text), digest(text))
 
 
 def digest(text: str) -> bytes:
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def begins(text: str, known: Mark) -> bool:
-    """Whether `text` begins with the text that `known` stands for."""
+def begins(text: str, known: PromptMark) -> bool:
+    """True where `text` begins with the text that `known` stands for."""
     return len(text) >= known.length and digest(text[: known.length]) == known.digest
 
 
 def plain(text: str) -> str:
-    """What a text says, however its white space and the JSON of its tool calls are written."""
+    """A text in a normal form of white space and of the JSON of its tool calls."""
     *calls, rest = text.split(CLOSE)
     words = []
     for piece in calls:

@@ -15,18 +15,18 @@ from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.prompt_format import Message
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl
 from agentgym.spec import ToolSpec
-from agentgym_trainers.rollout.external.episode import Call, RecordedEpisode
+from agentgym_trainers.rollout.external.episode import PreparedCall, RecordedEpisode
 from agentgym_trainers.rollout.external.reconcile import PromptRequest
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 FILE = "episodes.jsonl"
-"""In the folder of `--record`: a trajectory a line, as `source.path` of offline training takes it."""
+"""File in the folder of `--record`: a trajectory a line, as `source.path` of offline training takes it."""
 NAMED = "foreign"
 """The environment of episodes whose agent names none."""
 
 
 class Recorder:
-    """What the inference server asks of recording. Use it within one event loop."""
+    """Recorder of the inference server's episodes. Use it within one event loop."""
 
     def __init__(
         self,
@@ -84,14 +84,15 @@ class Recorder:
 
     def chat(
         self, name: str, messages: Sequence[Message], tools: Sequence[ToolSpec], options: dict[str, Any]
-    ) -> tuple[RecordedEpisode, Call]:
-        """Where a conversation goes on. Raises EpisodeRefused, or CheckpointError where the template refuses it."""
+    ) -> tuple[RecordedEpisode, PreparedCall]:
+        """Find where a conversation continues. Raises EpisodeRefused, or CheckpointError where the template refuses
+        it."""
         template = ChatTemplate(self.template.tokenizer, options) if options else self.template
         text = template.render(messages, tools)
         return self._ask(name, PromptRequest(text), str(messages[-1].get("content") or ""))
 
-    def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, Call]:
-        """Where a text goes on, or its tokens; `ids` are those of either. Raises EpisodeRefused."""
+    def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, PreparedCall]:
+        """Find where a text continues, or its tokens; `ids` are those of either. Raises EpisodeRefused."""
         if isinstance(prompt, str):
             request = PromptRequest(prompt, fresh=ids)
         else:
@@ -151,7 +152,7 @@ class Recorder:
             for name, one in self._episodes.items()
         ]
 
-    def _ask(self, name: str, request: PromptRequest, shown: str) -> tuple[RecordedEpisode, Call]:
+    def _ask(self, name: str, request: PromptRequest, shown: str) -> tuple[RecordedEpisode, PreparedCall]:
         self._expire()
         episode = self.get(name) if name in self._episodes else self.open(name)
         return episode, episode.ask(request, shown)
@@ -159,7 +160,8 @@ class Recorder:
     def _played(
         self, episode: RecordedEpisode, env: str | None, split: str | None, task: int | None, group: int | None
     ) -> EpisodeSpec:
-        """Which episode it was. Raises EpisodeRefused where the agent says otherwise than the trainer that sent it."""
+        """Specification of the episode. Raises EpisodeRefused where the agent says otherwise than the trainer that sent
+        it."""
         given = {"env": env, "split": split, "task": task, "seed": group}
         if episode.played is not None:
             for field, value in given.items():

@@ -23,7 +23,7 @@ from agentgym_trainers.rollout.journal import Journal, Prompt
 from agentgym_trainers.rollout.sources.base import Collector, Source
 
 STALL_S = 60.0
-"""Without a group that is whole; then it is printed who waits for whom."""
+"""Seconds without a complete group, after which it is printed who waits for whom."""
 
 
 class AsynchronousSource(Source):
@@ -35,7 +35,7 @@ class AsynchronousSource(Source):
         self.watch = WaitTracker()
         self._journal: Journal | None = None
         self._seats = asyncio.Semaphore(0)
-        """Of the engine: an attempt each."""
+        """Seats of the engine: one for each attempt."""
         self._waiting: deque[Prompt] = deque()
         """Issued, and not begun."""
         self._ready: deque[tuple[Prompt, Group]] = deque()
@@ -140,7 +140,7 @@ class AsynchronousSource(Source):
         return Group(tuple(trajectories))
 
     async def _wait(self, trainer: Collector, journal: Journal) -> None:
-        """Until a group is whole. Raises what broke it, and PolicyFailure when none is for too long."""
+        """Wait until a group is complete. Raises what broke it, and PolicyFailure when none is for too long."""
         limits, waited = trainer.runner.limits, 0.0
         longest = (trainer.runner.retries + 1) * limits.episode_s + STALL_S
         while True:

@@ -36,10 +36,10 @@ class Collector(Protocol):
 
 
 class Source:
-    """Where a step's episodes come from. A source overrides `collect`, and the rest where it keeps something."""
+    """Source of a step's episodes. A source overrides `collect`, and the rest where it keeps something."""
 
     concurrent = False
-    """Whether episodes are played while a step learns: it then learns in a thread of its own."""
+    """True where episodes are played while a step learns: it then learns in a thread of its own."""
 
     async def collect(self, trainer: Collector, groups: int) -> list[Group]:
         """`groups` groups of attempts for the present step."""
@@ -56,7 +56,7 @@ class Source:
         """End what is under way."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State that a checkpoint keeps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -93,4 +93,4 @@ class SourceKind(ClassPart):
     check: Callable[[Any], None] = no_check
     """Raises ConfigError where a run with these options is certain to fail."""
     not_in_lockstep: Callable[[Any], str] = no_objection
-    """Why `rollout.lockstep` cannot be kept with these options; "" where it can."""
+    """Reason why `rollout.lockstep` cannot be kept with these options; "" where it can."""

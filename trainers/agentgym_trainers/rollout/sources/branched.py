@@ -55,7 +55,7 @@ class BranchedSource(Source):
         episodes = [EpisodeSpec(env, split, task, seed, size) for task, seed in proposed]
         trunks = await replace(runner, open_session=_opening(runner.open_session, _Recorder)).run(trunk, episodes)
         failed = {(t.task, t.seed): t for t in trunks if t.stop.is_failure or not t.turns}
-        prefixes = {(t.task, t.seed): EpisodePrefix.of(t, trunk.marks[t.task, t.seed])
+        prefixes = {(t.task, t.seed): TrunkPrefix.of(t, trunk.marks[t.task, t.seed])
                     for t in trunks if (t.task, t.seed) not in failed}  # fmt: skip
 
         def resume(session: Session) -> _Resumed:
@@ -71,23 +71,23 @@ class BranchedSource(Source):
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Where a trunk may be branched: before turn `at`."""
+class BranchMark:
+    """Branch point of a trunk: before turn `at`."""
 
     at: int
     steps: tuple[Step, ...]
-    """What the environment had answered, the answer to `reset` first."""
+    """Answers of the environment, the one to `reset` first."""
     actions: tuple[Action, ...]
-    """What it had been told; a reply without an action is none."""
+    """Actions that it was sent; a response without an action is none."""
     state: bytes | None
     """Its snapshot, if it was taken."""
 
 
 @dataclass(frozen=True)
-class EpisodePrefix:
+class TrunkPrefix:
     """A mark, and what the policy said before it."""
 
-    mark: Mark
+    mark: BranchMark
     responses: tuple[Completion, ...]
 
     @property
@@ -95,7 +95,7 @@ class EpisodePrefix:
         return self.mark.at
 
     @classmethod
-    def of(cls, trunk: Trajectory, mark: Mark) -> EpisodePrefix:
+    def of(cls, trunk: Trajectory, mark: BranchMark) -> TrunkPrefix:
         completions = []
         for turn in trunk.turns[: mark.at]:
             assert turn.span is not None
@@ -116,7 +116,7 @@ class _Trunk:
 
     policy: TokenPolicy
     snapshots: bool
-    marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    marks: dict[tuple[int, int], BranchMark] = field(default_factory=dict)
 
     def actor(self, episode: EpisodeSpec) -> _Marking:
         return _Marking(self, self.policy.actor(episode), episode, episode.rng(*self.policy.salt, 1))
@@ -134,7 +134,7 @@ class _Marking:
         assert isinstance(session, _Recorder)
         if self.rng.random() * (ask.turn + 1) < 1:  # always at turn 0, so that an episode played again begins anew
             state = await session.snapshot() if self.trunk.snapshots else None
-            mark = Mark(ask.turn, tuple(session.steps), tuple(session.actions), state)
+            mark = BranchMark(ask.turn, tuple(session.steps), tuple(session.actions), state)
             self.trunk.marks[self.episode.task, self.episode.seed] = mark
         return await self.actor.act(ask)
 
@@ -147,7 +147,7 @@ class _Continued:
     """The policy, repeating each episode's prefix."""
 
     policy: TokenPolicy
-    prefixes: dict[tuple[int, int], EpisodePrefix]
+    prefixes: dict[tuple[int, int], TrunkPrefix]
 
     def actor(self, episode: EpisodeSpec) -> _Continuing:
         return _Continuing(self.policy.actor(episode), self.prefixes[episode.task, episode.seed].responses)
@@ -205,7 +205,7 @@ class _Recorder(_Wrapped):
 class _Resumed(_Wrapped):
     """Tells an episode's beginning from memory; the environment is put there when it is first asked for more."""
 
-    def __init__(self, session: Session, prefixes: dict[tuple[int, int], EpisodePrefix]) -> None:
+    def __init__(self, session: Session, prefixes: dict[tuple[int, int], TrunkPrefix]) -> None:
         super().__init__(session)
         self.prefixes = prefixes
         self.position = 0

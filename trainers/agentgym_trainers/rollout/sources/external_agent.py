@@ -40,7 +40,7 @@ _host: ContextVar[Host | None] = ContextVar("host", default=None)
 
 
 def use_host(host: Host | None) -> None:
-    """What serves the policy to external agents in this context from now on; trainers themselves know no servers."""
+    """Set the server of the policy for external agents in this context; trainers themselves know no servers."""
     _host.set(host)
 
 

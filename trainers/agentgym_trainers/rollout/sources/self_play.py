@@ -38,7 +38,7 @@ class SelfPlayOptions(KindOptions):
 
     kind: Literal["selfplay"] = "selfplay"
     opponent: Literal["self", "past", "random", "solver"] = "self"
-    """Who plays the other role. Of "self" both sides are learned from."""
+    """Policy of the other role. Of "self" both sides are learned from."""
     refresh_every: int = Field(default=10, gt=0)
     """Steps after which the past self is the present one again."""
 
@@ -62,12 +62,12 @@ class SelfPlaySource(Source):
             for attempt in range(size)
         ]
         if self.options.opponent == "self":
-            played = await play(trainer.runner, [Game(pair, both(policy, pair[0])) for pair in pairs])
+            played = await play(trainer.runner, [SelfPlayGame(pair, both(policy, pair[0])) for pair in pairs])
             sides = [[pair[role] for pair in played] for role in (0, 1)]
         else:
             opponent = self._opponent(trainer)
             try:
-                games = [Game(pair, across(policy, opponent, pair, role)) for role in (0, 1) for pair in pairs]
+                games = [SelfPlayGame(pair, across(policy, opponent, pair, role)) for role in (0, 1) for pair in pairs]
                 played = await play(trainer.runner, games)
             finally:
                 if isinstance(opponent, TokenPolicy) and isinstance(opponent.engine, InProcessEngine):
@@ -100,21 +100,21 @@ class SelfPlaySource(Source):
 
 
 @dataclass(frozen=True)
-class Game:
-    """Which episode each role plays, and who plays it."""
+class SelfPlayGame:
+    """The episode that each role plays, and its policy."""
 
     episodes: tuple[EpisodeSpec, ...]
     actors: Callable[[], tuple[Actor, Actor]]
     """New actors, for each time that the game is begun."""
 
 
-async def play(runner: Runner, games: Sequence[Game]) -> list[tuple[Trajectory, Trajectory]]:
+async def play(runner: Runner, games: Sequence[SelfPlayGame]) -> list[tuple[Trajectory, Trajectory]]:
     """Every game's two trajectories, in order; at most `runner.concurrency` games at once. A game that infrastructure
     failed is played again as the runner says."""
     seats = asyncio.Semaphore(runner.concurrency)
     idle: list[Session] = []
 
-    async def once(game: Game) -> tuple[Trajectory, Trajectory]:
+    async def once(game: SelfPlayGame) -> tuple[Trajectory, Trajectory]:
         try:
             session = idle.pop() if idle else await runner.open_session()
         except EnvironmentFailure as failure:
@@ -128,7 +128,7 @@ async def play(runner: Runner, games: Sequence[Game]) -> list[tuple[Trajectory, 
             idle.append(session)
         return played
 
-    async def tried(game: Game) -> tuple[Trajectory, Trajectory]:
+    async def tried(game: SelfPlayGame) -> tuple[Trajectory, Trajectory]:
         async with seats:
             for _ in range(runner.retries):
                 played = await once(game)

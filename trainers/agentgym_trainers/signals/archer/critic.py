@@ -45,9 +45,9 @@ class CriticOptions(BaseModel):
     """Widths of each head's ReLU layers; none makes it linear."""
     gamma: float = Field(default=0.95, gt=0, le=1)
     tau: float = Field(default=0.1, gt=0, le=1)
-    """How far the slow targets move at each step."""
+    """Step of the slow targets towards the weights."""
     lr: float = Field(default=1e-3, gt=0)
-    """Of Adam. 2e-5 as published, for a pre-trained encoder that is trained."""
+    """Learning rate of Adam. 2e-5 as published, for a pre-trained encoder that is trained."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     capacity: int = Field(default=100_000, gt=0)
     """Turns that are remembered."""
@@ -211,7 +211,7 @@ class TwinCritic:
         }  # fmt: skip
 
     def see(self, examples: CriticExamples) -> Features:
-        """What targets are computed from: features by the slow encoder, without gradient."""
+        """Inputs of the targets: features by the slow encoder, without gradient."""
         found = features(self.slow_encoder, examples.reads, self.budget).to(self.dtype)
         return Features(*found.reshape(4, len(examples.turns), -1))
 
@@ -229,7 +229,7 @@ class TwinCritic:
         return self.parameters[0].dtype
 
     def _online(self, turns: list[Transition], fixed: Features) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """(which turns, their state and action features with gradient), so many as fit the budget at a time."""
+        """Yield (which turns, their state and action features with gradient), as many as fit the budget at a time."""
         if not self.trained:
             yield torch.arange(len(turns), device=fixed.state.device), fixed.state, fixed.action
             return

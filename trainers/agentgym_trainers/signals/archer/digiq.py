@@ -41,7 +41,7 @@ class DigiQOptions(CriticOptions):
     candidates: int = Field(default=16, gt=0)
     """N: actions compared at a state, the buffer's own among them."""
     heads: Literal["max", "min"] = "max"
-    """What the two heads' answers become when the best is chosen; "max" is as released, and optimistic."""
+    """Reduction over the two heads when the best is chosen; "max" is as released, and optimistic."""
 
 
 class DigiQSignal(CriticSignal):
@@ -84,7 +84,7 @@ class DigiQSignal(CriticSignal):
 
 
 def validity(template: ChatTemplate, prompt_format: PromptFormat, spec: EnvSpec) -> Valid:
-    """By the prompt format's grammar and, where the environment lists its actions, that list."""
+    """Validity by the prompt format's grammar and, where the environment lists its actions, that list."""
     stops = template.stop_ids()
 
     def valid(state: Sequence[int], ids: Sequence[int]) -> bool:

@@ -61,7 +61,7 @@ def reading_rows(reads: Sequence[Read]) -> list[Row]:
 
 
 def row_index(rows: Sequence[Row]) -> np.ndarray:
-    """Which reads the features of `rows` are of."""
+    """Index of the read that each row's features are of."""
     return np.concatenate([row.action_index for row in rows])
 
 

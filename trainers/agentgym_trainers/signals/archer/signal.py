@@ -31,7 +31,7 @@ class TwinOptions(CriticOptions):
     """ArCHer: twin Q and V over a replay buffer."""
 
     actor: Literal["resample", "rollout"] = "resample"
-    """What the policy is trained on: fresh actions at replayed states, or the step's own turns."""
+    """Actions that the policy is trained on: fresh actions at replayed states, or the step's own turns."""
 
 
 class CriticSignal(Signal):
@@ -39,7 +39,7 @@ class CriticSignal(Signal):
 
     fit_first = True
     over: Over = "min"
-    """What the two heads' answers become when somebody asks. Their training knows only each its own."""
+    """Reduction over the two heads in the columns. Their training knows only each its own."""
 
     def __init__(
         self, options: CriticOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int

@@ -20,7 +20,7 @@ from agentgym_trainers.data.sequences import Row
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transition:
-    """In state ids[:start] the policy said ids[start:stop], was given `reward`, and then read next_ids[:next_stop].
+    """A turn: in state ids[:start] the policy sampled ids[start:stop], got `reward`, then read next_ids[:next_stop].
 
     Three ends of a turn: another turn follows; the environment ended the episode (`done`, nothing comes after); a limit
     cut it (`truncated`: the final observation is a state like any other, whose value stands for the future).
@@ -33,7 +33,7 @@ class Transition:
     logprobs: np.ndarray
     """float32[stop - start]: of the action, under the distribution it was sampled from."""
     version: int
-    """Of the weights that sampled it; -1 where nobody said."""
+    """Version of the weights that sampled it; -1 where it is not known."""
     reward: float
     next_ids: np.ndarray
     next_stop: int
