@@ -103,5 +103,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         counts = f"{tally.episodes:>9}{tally.completed:>10}{len(tally.twice):>6}{len(tally.wrong):>6}"
         line(f"{name:<46}{counts}  {codes}")
     line("twice: steps applied more than once. wrong: neither the run without faults nor a typed failure.")
-    for code, message in sorted(total.said.items()):
+    for code, message in sorted(total.messages.items()):
         line(f"{code}: {message[:300]}")

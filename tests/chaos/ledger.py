@@ -33,7 +33,7 @@ class Tally:
     completed: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     """Typed failures by code."""
-    said: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, str] = field(default_factory=dict)
     """What one failure of each code said."""
     twice: list[str] = field(default_factory=list)
     """Steps that were applied more than once."""
@@ -44,7 +44,7 @@ class Tally:
         self.episodes += other.episodes
         self.completed += other.completed
         self.failed += other.failed
-        self.said |= other.said
+        self.messages |= other.messages
         self.twice += other.twice
         self.wrong += other.wrong
         return self
@@ -189,7 +189,7 @@ def audit(played: list[Played], ledger: Path) -> Tally:
             tally.wrong.append(f"{episode.key}: {episode.steps} after {done}, not {steps} after {actions}")
         elif episode.error is not None:
             tally.failed[episode.error.code] += 1
-            tally.said[episode.error.code] = str(episode.error)
+            tally.messages[episode.error.code] = str(episode.error)
         elif episode.steps != steps or done != actions:
             tally.wrong.append(f"{episode.key}: ended early without an error: {episode.steps}")
         else:

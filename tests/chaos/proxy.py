@@ -41,7 +41,7 @@ class Proxy:
 
     def __init__(self, port: int, weather: Weather, seed: int) -> None:
         self.weather, self.seed = weather, seed
-        self.seen: Counter[str] = Counter()
+        self.fates: Counter[str] = Counter()
         self._behind = port
         self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +93,7 @@ class Proxy:
         while True:
             message, upgraded = await (frame(reader) if framed else http_message(reader))
             fate = self.weather.fate(chance)
-            self.seen[fate] += 1
+            self.fates[fate] += 1
             if fate == "lose":
                 raise ConnectionResetError("lost, as planned")
             if fate == "stall":

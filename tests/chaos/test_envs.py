@@ -53,5 +53,5 @@ def test_workers_killed(tmp_path, chaos):
         tally = asyncio.run(main())
         chaos.settled(server, tally)
     # During a call the environment has crashed; between two the episode is lost, and says why.
-    assert tally.failed["ENVIRONMENT_CRASHED"] or "killed by SIGKILL" in tally.said["EPISODE_LOST"], tally
+    assert tally.failed["ENVIRONMENT_CRASHED"] or "killed by SIGKILL" in tally.messages["EPISODE_LOST"], tally
     assert tally.completed > tally.episodes / 4, tally

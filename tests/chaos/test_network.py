@@ -21,20 +21,20 @@ def test_a_bad_network(tmp_path, chaos):
         proxy = Proxy(server.port, Weather(), seed=3)
         async with proxy.listening() as url:
             urls = [f"{url}/envs/inline-ledger", f"{url}/envs/ledger"]
-            return proxy.seen, await play_by_both_wires(
+            return proxy.fates, await play_by_both_wires(
                 urls, chaos.seeds(64), tmp_path / "ledger", timeout_s=1.0, retries=8
             )
 
     envs = ("chaos.envs:InlineLedger", "chaos.envs:Ledger")
     with chaos.server("agentgym_servers.env_server.app", *envs, "--lease-s", "6") as server:
-        seen, tally = asyncio.run(main())
+        fates, tally = asyncio.run(main())
         chaos.settled(server, tally)
     for fate in ("lose", "delay", "twice", "cut"):
-        assert seen[fate] > 0, seen
+        assert fates[fate] > 0, fates
     assert tally.completed > tally.episodes / 2, tally
 
 
-def test_a_reply_said_twice_is_not_taken_for_another_sessions():
+def test_a_duplicate_reply_is_not_taken_for_another_sessions():
     """Over one kept connection, the reply before comes again in place of the one that is asked for."""
     talks: set[asyncio.Task[None]] = set()
 

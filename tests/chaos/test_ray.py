@@ -121,7 +121,7 @@ def start(forked: Trainings, tmp_path_factory) -> dict[str, str]:
     """A checkpoint that wins now and then."""
     folder = tmp_path_factory.mktemp("start")
     ended = forked.go_on(folder / "run", recipe(folder, run={"steps": 0, "threads": 1}, sft=WARM_UP, scale=None))
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     return {"path": str(folder / "run" / "checkpoints" / "step-000000")}
 
 
@@ -130,7 +130,7 @@ def undisturbed(forked: Trainings, start: dict[str, str], tmp_path_factory) -> P
     """A run that nothing happens to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     ended = forked.go_on(folder / "run", recipe(folder, model=start))
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     played = episodes(folder / "run")
     assert len(played) == STEPS
     assert any(success for step in played for *_, success in step)
@@ -139,14 +139,14 @@ def undisturbed(forked: Trainings, start: dict[str, str], tmp_path_factory) -> P
 
 def episodes(folder: Path) -> list[list[Any]]:
     """What was learned from: of each step, in order, each episode's prompt, attempt, replies and outcome."""
-    told = []
+    steps = []
     for path in sorted((folder / "trajectories").glob("*.jsonl")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        told.append([
+        steps.append([
             (one["task"], one["seed"], one["attempt"], [turn["reply"] for turn in one["turns"]], one["success"])
             for one in lines
         ])  # fmt: skip
-    return told
+    return steps
 
 
 def kills(chance: random.Random, folder: Path, nodes: Nodes, whoms: list[str]) -> list[Deed]:
@@ -167,9 +167,9 @@ def carried_through(
     for whoms in processes:
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, nodes, whoms))
         print(f"ended with {ended.status}: {ended.complaint.strip()[-200:] if ended.status > 0 else ''}")
-        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
+        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.output
         if ended.status > 0:
-            assert re.match(DEAD, ended.complaint), ended.said
+            assert re.match(DEAD, ended.complaint), ended.output
         if ended.status == 0:
             break
 

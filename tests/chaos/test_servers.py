@@ -37,7 +37,7 @@ def test_a_server_killed_and_started_again(tmp_path, chaos):
     assert tally.completed > tally.episodes / 4, tally
 
 
-def test_a_killed_server_takes_along_envs_that_hang_and_what_they_started(tmp_path, chaos):
+def test_a_killed_server_ends_hanging_envs_and_their_children(tmp_path, chaos):
     async def main():
         async with EnvClient(server.url) as client:
             spawning, hanging = client.session(), client.session()

@@ -67,7 +67,7 @@ def start(forked: Trainings, tmp_path_factory) -> Path:
     """A checkpoint that wins now and then."""
     folder = tmp_path_factory.mktemp("start")
     ended = forked.go_on(folder / "run", recipe(folder, run={"steps": 0}, sft=WARM_UP))
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     return folder / "run" / "checkpoints" / "step-000000"
 
 
@@ -76,7 +76,7 @@ def undisturbed(forked: Trainings, start: Path, tmp_path_factory) -> float:
     """Success at the end of a run that nothing happens to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     ended = forked.go_on(folder / "run", recipe(folder, model={"path": str(start)}))
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     check(folder / "run", STEPS, GROUPS, STALENESS)
     return success(folder / "run")
 
@@ -103,9 +103,9 @@ def test_killed_again_and_again(forked, start, undisturbed, tmp_path, training_n
     for whoms in victims(chance, training_number, ["env", "trainer"], ("trainer", "env"), (1, 1, 2)):
         ended = forked.go_on(folder, arguments, deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
-        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
+        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.output
         if ended.status > 0:
-            assert re.match(DEAD, ended.complaint), ended.said
+            assert re.match(DEAD, ended.complaint), ended.output
         if ended.status == 0:
             break
     print(f"ended with {statuses}, success {success(folder):.2f}, undisturbed {undisturbed:.2f}")
@@ -117,21 +117,21 @@ def test_a_killed_env_is_survived(forked, start, tmp_path) -> None:
     folder = tmp_path / "run"
     deed = Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "env")
     ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, model={"path": str(start)}), deeds=[deed])
-    assert ended.status == 0, ended.said
-    assert "the server of oracle ended with status -9: starting it again" in ended.said
+    assert ended.status == 0, ended.output
+    assert "the server of oracle ended with status -9: starting it again" in ended.output
     check(folder, 8, GROUPS, STALENESS)
 
 
-def test_an_env_killed_twice_ends_in_a_sentence_and_the_run_goes_on_later(forked, start, tmp_path) -> None:
+def test_an_env_killed_twice_stops_the_run_which_can_resume(forked, start, tmp_path) -> None:
     """Episodes that failed for want of an environment are not kept: they are played when the run is resumed."""
     folder, arguments = tmp_path / "run", recipe(tmp_path, run={"steps": 8}, model={"path": str(start)})
     deeds = [Deed(lambda at=at: len(steps_of(folder)) >= at, 0.1, "env") for at in (1, 5)]
     ended = forked.go_on(folder, arguments, deeds=deeds)
-    assert ended.status == 1, ended.said
-    assert re.match(DEAD, ended.complaint), ended.said
+    assert ended.status == 1, ended.output
+    assert re.match(DEAD, ended.complaint), ended.output
     assert len(steps_of(folder)) < 8
     ended = forked.go_on(folder, arguments)
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     check(folder, 8, GROUPS, STALENESS)
 
 
@@ -141,14 +141,14 @@ def test_an_env_that_sleeps_for_minutes_delays_nobody(forked, tmp_path) -> None:
     folder, limits = tmp_path / "run", {"name": "chaos.envs:Sleeper", "max_turns": 2, "episode_s": 4.0}
     rollout = {"groups": 3, "group_size": 2, "staleness": 1}
     ended = forked.go_on(folder, recipe(tmp_path, run={"steps": 8}, env=limits, rollout=rollout))
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     check(folder, 8, 3, 1)
     # To learn from 24 prompts of tasks that begin, 32 are issued; of the 8 others at most 6 are still under way.
     assert sum(line["async/failed_groups"] for line in steps_of(folder)) >= 2
     assert all(line["rollout/failed"] == 0 for line in steps_of(folder))
 
 
-def test_a_journal_that_is_none_is_told_and_can_be_deleted(forked, start, tmp_path) -> None:
+def test_an_invalid_journal_is_an_error_and_can_be_deleted(forked, start, tmp_path) -> None:
     folder, arguments = tmp_path / "run", recipe(tmp_path, run={"steps": 8}, model={"path": str(start)})
     cut = Deed(lambda: len(steps_of(folder)) >= 5, 0.0, "trainer")
     assert forked.go_on(folder, arguments, deeds=[cut]).status == -9
@@ -157,11 +157,11 @@ def test_a_journal_that_is_none_is_told_and_can_be_deleted(forked, start, tmp_pa
         path.unlink()
     journal.write_bytes(b"no database at all, but long enough to be one" * 500)
     ended = forked.go_on(folder)
-    assert ended.status == 2, ended.said
+    assert ended.status == 2, ended.output
     assert f"{journal} is no journal of a run" in ended.complaint
     journal.unlink()
     ended = forked.go_on(folder)
-    assert ended.status == 0, ended.said
+    assert ended.status == 0, ended.output
     assert [line["step"] for line in steps_of(folder)] == list(range(1, 9))
 
 
@@ -173,17 +173,17 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(start, tmp_path) -> No
     mounting = 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"'
     with trainings(tmp_path, within=("unshare", "-rm", "sh", "-c", mounting, str(disk))) as confined:
         folder, arguments = disk / "run", recipe(tmp_path, run={"steps": 8}, model={"path": str(start)})
-        seen, filling = confined.seen(folder), confined.seen(disk / "filling")
-        full = Deed(lambda: len(steps_of(seen)) >= EVERY + 1, 0.0, lambda: fill(filling))
+        host_folder, filling = confined.host_path(folder), confined.host_path(disk / "filling")
+        full = Deed(lambda: len(steps_of(host_folder)) >= EVERY + 1, 0.0, lambda: fill(filling))
         ended = confined.go_on(folder, arguments, deeds=[full])
-        assert ended.status == 2, ended.said
+        assert ended.status == 2, ended.output
         assert "\n" not in ended.complaint.strip()
         assert str(folder) in ended.complaint
         assert "resume" in ended.complaint
         filling.unlink()
         ended = confined.go_on(folder)
-        assert ended.status == 0, ended.said
-        copy = shutil.copytree(seen, tmp_path / "copy")  # SQLite takes no path through another's root
+        assert ended.status == 0, ended.output
+        copy = shutil.copytree(host_folder, tmp_path / "copy")  # SQLite takes no path through another's root
         check(copy, 8, GROUPS, STALENESS)
 
 

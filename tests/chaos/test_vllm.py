@@ -62,18 +62,18 @@ def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
     """Each prompt is learned from once, whoever dies."""
     chance, folder, path = random.Random(training_number + 100), tmp_path / "run", tmp_path / "recipe.toml"
     path.write_text(to_toml(Config.model_validate(RECIPE)))
-    statuses, said = [], []
+    statuses, targets = [], []
     kinds = ("trainer", "env", "engine", "engine")
     for whoms in victims(chance, training_number, ["env", "engine", "trainer"], kinds, (1, 2, 3)):
         ended = forked.go_on(folder, str(path), deeds=kills(chance, folder, whoms))
         statuses.append(ended.status)
-        said += whoms
-        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.said
+        targets += whoms
+        assert ended.status in ((0, 1, 2, -9) if whoms else (0,)), ended.output
         if ended.status > 0:
-            assert re.match(DEAD, ended.complaint), ended.said
+            assert re.match(DEAD, ended.complaint), ended.output
         if ended.status == 0:
             break
-    print(f"ended with {statuses}; meant to kill {said}")
+    print(f"ended with {statuses}; meant to kill {targets}")
     check(folder, STEPS, GROUPS, STALENESS)
 
 
@@ -81,7 +81,7 @@ def test_a_killed_engine_is_survived(forked, tmp_path) -> None:
     folder, path = tmp_path / "run", tmp_path / "recipe.toml"
     path.write_text(to_toml(Config.model_validate(RECIPE)))
     ended = forked.go_on(folder, str(path), deeds=[Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "engine")])
-    assert ended.status == 0, ended.said
-    assert "vLLM has died: starting it again" in ended.said
+    assert ended.status == 0, ended.output
+    assert "vLLM has died: starting it again" in ended.output
     check(folder, STEPS, GROUPS, STALENESS)
     assert all(line["async/failed_groups"] == 0 and line["rollout/failed"] == 0 for line in steps_of(folder))

@@ -77,13 +77,13 @@ class Ended:
 
     status: int
     """Minus the signal that killed it."""
-    said: str
+    output: str
 
     @property
     def complaint(self) -> str:
         """Its one sentence: fails when it is a traceback."""
-        assert "Traceback" not in self.said, self.said
-        return self.said.rpartition("error: ")[2]
+        assert "Traceback" not in self.output, self.output
+        return self.output.rpartition("error: ")[2]
 
 
 class Trainings:
@@ -95,7 +95,7 @@ class Trainings:
     def go_on(self, folder: Path, *arguments: str, deeds: Sequence[Deed] = ()) -> Ended:
         """`agentgym train ARGUMENTS --out FOLDER`, or `--resume FOLDER` where that holds a run, to its end. Fails when
         it hangs, or leaves a process behind."""
-        begun = (self.seen(folder) / "config.toml").exists()
+        begun = (self.host_path(folder) / "config.toml").exists()
         where = ["--resume", str(folder)] if begun else [*arguments, "--out", str(folder)]
         mark, log = uuid.uuid4().hex, self.home / f"{uuid.uuid4().hex}.log"
         assert self.parent.stdin is not None
@@ -124,7 +124,7 @@ class Trainings:
             assert time.monotonic() < until, f"it still ran after {self.deadline_s:g} s:\n{log.read_text()[-3000:]}"
             time.sleep(0.005)
 
-    def seen(self, path: Path) -> Path:
+    def host_path(self, path: Path) -> Path:
         """A path of the trainings as it is for this process, whose file systems may be others."""
         return Path(f"/proc/{self.parent.pid}/root{path}")
 
@@ -191,8 +191,8 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of a run's steps, as far as they are whole."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    told = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [line for line in told if line["phase"] == "rl"]
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [line for line in records if line["phase"] == "rl"]
 
 
 def check(folder: Path, steps: int, groups: int, staleness: int) -> None:

@@ -123,7 +123,7 @@ def test_the_model_is_evaluated_over_its_api(up, tmp_path):
     assert len((tmp_path / "eval" / "attempts.jsonl").read_text().splitlines()) == 24
 
 
-def test_every_container_is_locked_down_and_published_on_loopback_alone(up, kit):
+def test_containers_are_locked_down_and_on_loopback_only(up, kit):
     names = kit.docker("ps", "--all", "--format", "{{.Names}}", "--filter", MINE).splitlines()
     assert len(names) == 7
     for name in names:

@@ -27,7 +27,7 @@ escapes = importlib.util.module_from_spec(here)
 here.loader.exec_module(escapes)
 
 
-def test_the_image_serves_it_locked_down_and_a_bug_is_mended_over_http(images, run, kit):
+def test_the_image_is_locked_down_and_a_bug_is_fixed_over_http(images, run, kit):
     images("base")
     image = kit.build(FOLDER, "localhost/agentgym/swe")
     container = run(image, options=(*NAMESPACES, *ROOM))

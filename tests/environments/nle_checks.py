@@ -48,7 +48,7 @@ def check_the_explorer_finds_staircases():
     env.close()
 
 
-def check_the_game_does_what_is_said_and_only_that():
+def check_the_game_does_the_action_and_only_that():
     env = registry.make("nle")
     observation, info = env.reset(options={"task": 0})
     assert "Agent the Candidate" in observation
@@ -59,8 +59,8 @@ def check_the_game_does_what_is_said_and_only_that():
     right, below = STEPS[word]
     assert env._explorer.here == (here[0] + right, here[1] + below)
     assert after["state_key"] != info["state_key"]
-    told, reward, ended, cut, refused = env.step("dance")
-    assert told.startswith("not an action; say north, south")
+    text, reward, ended, cut, refused = env.step("dance")
+    assert text.startswith("not an action; say north, south")
     assert (reward, ended, cut, refused["valid_action"]) == (0.0, False, False, False)
     assert (refused["state_key"], env.turn) == (after["state_key"], 2)
     env.close()
@@ -130,8 +130,8 @@ def check_going_down_is_success_where_that_is_the_task():
 
 
 def check_arguments_that_mean_nothing_are_refused():
-    for arguments, said in ARGUMENTS.items():
-        assert said in refusal(ConfigError, lambda: registry.make(f"nle:{arguments}"))  # noqa: B023
+    for arguments, message in ARGUMENTS.items():
+        assert message in refusal(ConfigError, lambda: registry.make(f"nle:{arguments}"))  # noqa: B023
 
 
 def check_another_character_has_levels_of_its_own_and_no_solver():

@@ -91,7 +91,7 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("alfworld:kind=cook", "no chores of kind 'cook'; it has put, clean, heat, cool, two and mixed"),
         ("alfworld:size=huge", "no kitchens of size 'huge'; it has small, large"),
@@ -121,8 +121,8 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
         ("babyai:size=3", "cannot be made with"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused(name, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
+def test_arguments_that_mean_nothing_are_refused(name, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         registry.make(name)
 
 
@@ -243,7 +243,7 @@ def test_a_recipe_trains_on_a_served_nethack(tmp_path):
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as server:  # fmt: skip
         assert server.stdout is not None
-        said = (re.search(r"serving at (http\S+)", line) for line in server.stdout)
-        url = next(found[1] for found in said if found)
+        matches = (re.search(r"serving at (http\S+)", line) for line in server.stdout)
+        url = next(found[1] for found in matches if found)
         train(f"{url}/envs/nle", tmp_path / "run")
         server.communicate(timeout=60)  # its standard input ends

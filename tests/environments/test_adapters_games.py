@@ -30,8 +30,8 @@ def openings(env, tasks):
 
 
 def disjoint(found):
-    whole = [key for keys in found.values() for key in keys]
-    return len(set(whole)) == len(whole)
+    all_keys = [key for keys in found.values() for key in keys]
+    return len(set(all_keys)) == len(all_keys)
 
 
 # BabyAI.
@@ -62,7 +62,7 @@ def test_babyais_bot_on_every_level():
     assert len(lost) <= 0.05 * len(levels), lost
 
 
-def test_babyais_engine_does_what_is_said_and_only_that():
+def test_babyais_engine_does_the_action_and_only_that():
     env = registry.make("babyai")
     observation, info = env.reset(options={"task": 0})
     assert observation.splitlines()[0] == env.inner.mission
@@ -72,8 +72,8 @@ def test_babyais_engine_does_what_is_said_and_only_that():
     *_, after = env.step("  TURN   LEFT ")
     assert env.inner.agent_dir == heading
     assert (after["valid_action"], after["state_key"]) == (True, info["state_key"])
-    told, reward, ended, cut, after = env.step("dance")
-    assert told.startswith("not an action; say turn left, turn right")
+    text, reward, ended, cut, after = env.step("dance")
+    assert text.startswith("not an action; say turn left, turn right")
     assert (reward, ended, cut, after["valid_action"]) == (0, False, False, False)
     assert after["state_key"] == info["state_key"]
     assert env.turn == 3
@@ -118,13 +118,13 @@ def test_the_stored_answer_is_right_and_others_are_not(dataset, capfd):
         total, info = solve(env, split, 3)
         assert (total, info["success"], info["progress"]) == (1.0, True, pytest.approx(1.0))
         observation, _ = env.reset(options={"split": split, "task": 3})
-        told, reward, ended, cut, info = env.step("I cannot know.")
-        assert (told, reward, ended, cut, info["success"]) == (observation, 0.0, True, False, False)
+        next_observation, reward, ended, cut, info = env.step("I cannot know.")
+        assert (next_observation, reward, ended, cut, info["success"]) == (observation, 0.0, True, False, False)
         assert info["valid_action"]
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_answer_is_taken_as_it_was_said():
+def test_an_answer_is_taken_verbatim():
     """With its capitals and lines: some verifiers want them."""
     env = registry.make("reasoning-gym:dataset=ab")
     env.reset(options={"task": 1})
@@ -138,8 +138,8 @@ def test_an_answer_is_taken_as_it_was_said():
 def test_no_answer_is_no_action():
     env = registry.make("reasoning-gym")
     observation, _ = env.reset(options={"task": 0})
-    told, reward, ended, cut, info = env.step("  ")
-    assert told == f"no answer\n{observation}"
+    next_observation, reward, ended, cut, info = env.step("  ")
+    assert next_observation == f"no answer\n{observation}"
     assert (reward, ended, cut, info["valid_action"]) == (0.0, False, True, False)
 
 
@@ -195,15 +195,15 @@ print(json.dumps({name: [question(name, None, "train", task)[1]["question"] for 
 
 @pytest.mark.envs
 def test_unsteady_are_those_whose_questions_follow_the_hash_seed():
-    told = []
+    outputs = []
     for seed in "12":
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         run = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", QUESTIONS], capture_output=True, check=True, env=environment
         )
-        told.append(json.loads(run.stdout.decode().splitlines()[-1]))
-    assert len(told[0]) > 90
-    other = {name for name in told[0] if told[0][name] != told[1][name]}
+        outputs.append(json.loads(run.stdout.decode().splitlines()[-1]))
+    assert len(outputs[0]) > 90
+    other = {name for name in outputs[0] if outputs[0][name] != outputs[1][name]}
     assert other <= UNSTEADY
     assert other  # one question of each need not differ
 
@@ -261,7 +261,7 @@ def test_guessed_numbers_of_one_split_are_of_no_other():
         assert all(found.values())
 
 
-def test_textarenas_engine_does_what_is_said_and_only_that():
+def test_textarenas_engine_does_the_action_and_only_that():
     env = registry.make("textarena")
     observation, info = env.reset(options={"task": 0})
     assert observation.startswith("Welcome to Frozen Lake!")
@@ -270,8 +270,8 @@ def test_textarenas_engine_does_what_is_said_and_only_that():
     *_, after = env.step(right.upper())
     assert after["valid_action"]
     assert tuple(env.inner.state.game_state["player_pos"]) != before
-    told, reward, ended, cut, refused = env.step("dance")
-    assert told.startswith("say [up], [down], [left], [right]")
+    text, reward, ended, cut, refused = env.step("dance")
+    assert text.startswith("say [up], [down], [left], [right]")
     assert (reward, ended, cut, refused["valid_action"]) == (0.0, False, False, False)
     assert refused["state_key"] == after["state_key"] != info["state_key"]
     assert env.turn == 2
@@ -281,13 +281,13 @@ def test_a_move_against_the_rules_costs_a_turn_and_ends_nothing():
     env = registry.make("textarena-hanoi")
     _, before = env.reset(options={"task": 0})
     for turn in range(5):
-        told, reward, ended, cut, info = env.step("[C A]")  # there is no disk on C
+        observation, reward, ended, cut, info = env.step("[C A]")  # there is no disk on C
         assert (reward, ended, cut, info["valid_action"], env.turn) == (0.0, False, False, False, turn + 1)
-        assert told
+        assert observation
     assert env.key() == before["state_key"]
 
 
-def test_a_lost_game_is_none_solved_and_pays_only_when_asked_to():
+def test_a_lost_game_fails_and_pays_only_as_an_option():
     scores = []
     for partial in (False, True):
         env = registry.make("textarena:game=FrozenLake-v0-hardcore", partial=partial)

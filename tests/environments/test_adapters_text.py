@@ -61,22 +61,22 @@ def test_alfworlds_planner_does_the_chore(name, split):
     env.close()
 
 
-def test_alfworlds_engine_does_what_is_said_and_only_that():
+def test_alfworlds_engine_does_the_action_and_only_that():
     env = registry.make("alfworld")
     observation, info = env.reset(options={"task": 0})
     assert observation.splitlines()[-1].startswith("Your task is to: put a")
     assert "help" not in info["available_actions"]
     place = next(action for action in info["available_actions"] if action.startswith("go to cabinet 1"))
-    told, *_, info = env.step(place.upper())
-    assert told.startswith("You arrive at cabinet 1.")
+    text, *_, info = env.step(place.upper())
+    assert text.startswith("You arrive at cabinet 1.")
     assert "open cabinet 1" in info["available_actions"]
     before, turn = info["state_key"], env.turn
-    told, reward, ended, cut, info = env.step("heat the moon")
-    assert told == f"not possible here; you can {', '.join(info['available_actions'])}"
+    text, reward, ended, cut, info = env.step("heat the moon")
+    assert text == f"not possible here; you can {', '.join(info['available_actions'])}"
     assert (reward, ended, cut, info["valid_action"], info["state_key"]) == (0.0, False, False, False, before)
     assert env.turn == turn + 1
-    told, *_, info = env.step("open cabinet 1")
-    assert told.startswith("You open the cabinet 1. The cabinet 1 is open. In it, you see")
+    text, *_, info = env.step("open cabinet 1")
+    assert text.startswith("You open the cabinet 1. The cabinet 1 is open. In it, you see")
     assert info["state_key"] != before
     assert env.step("close cabinet 1")[4]["state_key"] == before
     env.close()
@@ -140,17 +140,17 @@ def test_textworlds_own_commands_win(name, split, games):
     env.close()
 
 
-def test_textworlds_engine_does_what_is_said_and_only_that(games):
+def test_textworlds_engine_does_the_action_and_only_that(games):
     env = registry.make(f"textworld:cache={games}")
     observation, info = env.reset(options={"task": 0})
     assert observation.startswith(env.state.objective)
     assert "inventory" in info["available_actions"]
     assert set(info["available_actions"]) == {command.lower() for command in env.state.admissible_commands}
-    told, *_, after = env.step("  INVENTORY ")
-    assert told.startswith("You are carrying")
+    text, *_, after = env.step("  INVENTORY ")
+    assert text.startswith("You are carrying")
     assert (after["valid_action"], after["state_key"]) == (True, info["state_key"])
-    told, reward, ended, cut, after = env.step("fly to the moon")
-    assert told == f"not possible here; you can {', '.join(after['available_actions'])}"
+    text, reward, ended, cut, after = env.step("fly to the moon")
+    assert text == f"not possible here; you can {', '.join(after['available_actions'])}"
     assert (reward, ended, cut, after["valid_action"]) == (0.0, False, False, False)
     assert after["state_key"] == info["state_key"]
     assert env.turn == 2
@@ -204,18 +204,18 @@ def test_scienceworlds_own_solution_solves_a_variation(science, split):
 def test_scienceworlds_variations_are_the_engines_and_disjoint(science):
     found = science.variations
     assert {split: len(ones) for split, ones in found.items()} == registry.get_spec("scienceworld").splits
-    whole = [one for ones in found.values() for one in ones]
-    assert len(set(whole)) == len(whole)
+    all_variations = [one for ones in found.values() for one in ones]
+    assert len(set(all_variations)) == len(all_variations)
 
 
-def test_scienceworlds_engine_does_what_is_said_and_only_that(science):
+def test_scienceworlds_engine_does_the_action_and_only_that(science):
     observation, info = science.reset(options={"task": 0})
     assert observation.startswith("Task Description:\nYour task is to find a(n) animal.")
-    told, *_, after = science.step("Teleport to KITCHEN")
-    assert told == "You teleport to the kitchen."
+    text, *_, after = science.step("Teleport to KITCHEN")
+    assert text == "You teleport to the kitchen."
     assert after["state_key"] != info["state_key"]
-    told, reward, ended, cut, after = science.step("dance")
-    assert (told, reward, ended, cut) == ("No known action matches that input.", 0.0, False, False)
+    text, reward, ended, cut, after = science.step("dance")
+    assert (text, reward, ended, cut) == ("No known action matches that input.", 0.0, False, False)
     assert (after["valid_action"], science.turn) == (False, 2)
 
 
@@ -223,17 +223,17 @@ def test_a_question_of_scienceworld_is_answered_by_number(science):
     """Asked which of several doors is meant, the engine takes a number; any other word is lost."""
     science.reset(options={"task": 0})
     _, *_, before = science.step("teleport to kitchen")
-    told, *_, asked = science.step("open door")
-    assert told.startswith("Ambiguous request: Please enter the number")
-    assert (asked["valid_action"], asked["state_key"] != before["state_key"]) == (True, True)
+    text, *_, question = science.step("open door")
+    assert text.startswith("Ambiguous request: Please enter the number")
+    assert (question["valid_action"], question["state_key"] != before["state_key"]) == (True, True)
     assert science._possible == ["0", "1", "2"]
     state = science.snapshot()
-    told, *_, info = science.step("1")
-    assert told in ("The door is already open.", "The door is now open.")
+    text, *_, info = science.step("1")
+    assert text in ("The door is already open.", "The door is now open.")
     assert info["valid_action"]
     science.restore(state)
-    told, *_, info = science.step("look around")
-    assert told.startswith("Unknown action.")
+    text, *_, info = science.step("look around")
+    assert text.startswith("Unknown action.")
     assert (info["valid_action"], info["state_key"]) == (False, before["state_key"])
     assert science.step("look around")[4]["valid_action"]
 
@@ -249,13 +249,13 @@ def test_a_failed_experiment_of_scienceworlds_ends(science):
 
 
 def test_scienceworlds_chance_is_the_tasks(science):
-    def told():
-        said = [science.reset(seed=0, options={"split": "test", "task": 3})]
+    def transcript():
+        steps = [science.reset(seed=0, options={"split": "test", "task": 3})]
         for action in ("teleport to outside", "look around", "wait", "look around", "dance", "inventory"):
-            said.append(science.step(action))
-        return json.dumps(said)
+            steps.append(science.step(action))
+        return json.dumps(steps)
 
-    assert told() == told()
+    assert transcript() == transcript()
 
 
 @pytest.mark.envs

@@ -105,15 +105,15 @@ def test_the_third_time_is_a_draw(make):
 def test_what_is_no_legal_move_is_refused_with_the_legal_ones(make):
     env = make("chess-endgames")
     _, info = begin(env)
-    for said in ("e9e4", "a1a1", "0000", "king", "e4", ""):
+    for action in ("e9e4", "a1a1", "0000", "king", "e4", ""):
         fen = env.board.fen()
-        observation, _, _, _, after = env.step(said)
+        observation, _, _, _, after = env.step(action)
         assert (after["valid_action"], env.board.fen()) == (False, fen)
         assert all(move in observation for move in info["available_actions"])
     assert env.step(f" {info['available_actions'][0].upper()} ")[4]["valid_action"]
 
 
-def test_endgames_are_won_quiet_and_of_every_kind_asked_for(make):
+def test_endgames_are_won_quiet_and_of_every_kind(make):
     env = make("chess-endgames", pieces="KBBK+KPK+KQKN")
     kinds = set()
     for task in range(40):
@@ -124,8 +124,8 @@ def test_endgames_are_won_quiet_and_of_every_kind_asked_for(make):
         assert board.turn == env.colour == (task % 2 == 0)
         assert board.is_valid()
     assert kinds == {"BBK", "KP", "KQ"}
-    for bad, said in (({"pieces": "KNNK"}, "pieces is some of KQK"), ({"nodes": 0}, "nodes and strong")):
-        with pytest.raises(ConfigError, match=said):
+    for bad, message in (({"pieces": "KNNK"}, "pieces is some of KQK"), ({"nodes": 0}, "nodes and strong")):
+        with pytest.raises(ConfigError, match=message):
             registry.make("chess-endgames", **bad)
 
 
@@ -133,10 +133,10 @@ def test_slips_follow_the_seed_and_everything_is_the_same_again(make):
     """The second environment first plays another game: what its engine learnt there must not show."""
 
     def game(env, seed):
-        said = [begin(env, 6, seed=seed)[0]]
+        observations = [begin(env, 6, seed=seed)[0]]
         while not env.over and env.turn < 12:
-            said.append(env.step(env.describe()["available_actions"][0])[0])
-        return said
+            observations.append(env.step(env.describe()["available_actions"][0])[0])
+        return observations
 
     one, other = make("chess"), make("chess")
     game(other, 5)

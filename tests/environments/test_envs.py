@@ -23,12 +23,12 @@ SOLVERS = [name for name in ENVS if "solver" in registry.get_spec(name).capabili
 def play(env, seed, options, choose):
     """Everything an episode says, as one text."""
     observation, info = env.reset(seed=seed, options=options)
-    said, over = [observation, info], False
+    trajectory, over = [observation, info], False
     while not over:
         *step, info = env.step(choose(info))
         over = step[2] or step[3]
-        said += [step, info]
-    return json.dumps(said), info
+        trajectory += [step, info]
+    return json.dumps(trajectory), info
 
 
 @pytest.mark.parametrize("name", ENVS)
@@ -90,8 +90,8 @@ def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     assert info["state_key"] == before["state_key"]
     assert reward == env.invalid_reward
     assert env.turn == 1
-    told = [action in observation for action in before.get("available_actions", ())]
-    assert all(told) or (len(told) > 12 and any(told))  # of very many, an example
+    mentions = [action in observation for action in before.get("available_actions", ())]
+    assert all(mentions) or (len(mentions) > 12 and any(mentions))  # of very many, an example
 
 
 @pytest.mark.parametrize("name", ENVS)

@@ -46,12 +46,12 @@ def make(name: str) -> Any:
 def finish(env, seed=0, options=None, choose=None) -> list[Any]:
     """Everything an episode says; without `choose`, random legal moves."""
     random = np.random.default_rng(seed)
-    said, over = [env.reset(seed=seed, options=options)], False
+    steps, over = [env.reset(seed=seed, options=options)], False
     while not over:
-        legal = said[-1][-1]["available_actions"]
-        said.append(env.step(choose(said[-1]) if choose else str(random.choice(legal))))
-        over = said[-1][2] or said[-1][3]
-    return said
+        legal = steps[-1][-1]["available_actions"]
+        steps.append(env.step(choose(steps[-1]) if choose else str(random.choice(legal))))
+        over = steps[-1][2] or steps[-1][3]
+    return steps
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -94,20 +94,20 @@ def test_the_solver_succeeds(name, tasks):
 
 
 @pytest.mark.parametrize("name", SELF)
-def test_every_step_says_who_is_asked_and_what_each_role_won(name):
+def test_every_step_names_its_role_and_what_each_role_won(name):
     env = make(name)
     for seed in range(6):
-        said, asked = finish(env, seed, {"task": seed}), set()
-        for before, (observation, reward, _, _, info) in itertools.pairwise(said):
+        steps, roles = finish(env, seed, {"task": seed}), set()
+        for before, (observation, reward, _, _, info) in itertools.pairwise(steps):
             role = before[-1]["role"]
-            asked.add(role)
+            roles.add(role)
             assert reward == info["rewards"][role]
             if not name.startswith("negotiation"):
                 assert sum(info["rewards"]) == 0
             assert observation
-        assert asked == {0, 1}
-        assert len(said[-1][4]["successes"]) == 2
-        assert said[-1][4]["success"]  # the game was played by its rules
+        assert roles == {0, 1}
+        assert len(steps[-1][4]["successes"]) == 2
+        assert steps[-1][4]["success"]  # the game was played by its rules
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -115,12 +115,12 @@ def test_against_an_opponent_reward_counts_its_reply(name):
     env = make(name)
     roles = set()
     for task in range(4):
-        said = finish(env, task, {"task": task})
-        assert len({step[-1]["role"] for step in said}) == 1
-        roles.add(said[0][-1]["role"])
-        role, totals = said[0][-1]["role"], env.scores
-        assert sum(step[1] for step in said[1:]) == pytest.approx(totals[role])
-        assert env.success == said[-1][4]["successes"][role]
+        steps = finish(env, task, {"task": task})
+        assert len({step[-1]["role"] for step in steps}) == 1
+        roles.add(steps[0][-1]["role"])
+        role, totals = steps[0][-1]["role"], env.scores
+        assert sum(step[1] for step in steps[1:]) == pytest.approx(totals[role])
+        assert env.success == steps[-1][4]["successes"][role]
     assert roles == {0, 1}
     for side in (0, 1):
         env = registry.make(name, side=side)
@@ -261,7 +261,7 @@ def test_best_responses_are_the_best_of_all_pure_strategies():
             assert best_response(tree, policy, role) == pytest.approx(brute_force(policy, role))
 
 
-def test_views_tell_what_a_role_said_and_saw():
+def test_views_tell_a_roles_actions_and_observations():
     view = views(kuhn_poker())["Q:pb"]
     assert view.past == (("player 0 card Q so far nothing", "pass"),)
     assert view.observation == "player 0 card Q so far pass bet"

@@ -59,11 +59,11 @@ def begin(env: Gui, app: str, level: str, task: int, split: str = "train"):
 
 def play(env: Gui):
     """The solver to the end; (its actions, the last step)."""
-    said = []
+    actions = []
     while not env.over:
-        said.append(env.solver())
-        step = env.step(said[-1])
-    return said, step
+        actions.append(env.solver())
+        step = env.step(actions[-1])
+    return actions, step
 
 
 # Without a display.
@@ -73,11 +73,11 @@ def play(env: Gui):
 def test_tasks_are_many_and_each_is_in_one_split(name):
     spec = registry.get_spec(name)
     app, level = spec.kwargs["app"], spec.kwargs["level"]
-    seen = {
+    samples = {
         split: [tasks.make_task(app, level, split, index) for index in range(min(size, 40))]
         for split, size in spec.splits.items()
     }
-    for split, some in seen.items():
+    for split, some in samples.items():
         assert {split_of(task.content) for task in some} == {split}
         assert len({task.content for task in some}) == len(some)
         assert len({task.kind for task in some}) == len(tasks.makers(app, level))
@@ -94,10 +94,10 @@ def test_the_spec_says_what_the_class_does(name):
 
 
 def test_arguments_change_what_the_spec_says():
-    seen = registry.get_spec("gui-files:observation=both")
-    assert seen.observations == ("text", "image")
-    assert "image" in seen.capabilities
-    assert not seen.deterministic
+    spec = registry.get_spec("gui-files:observation=both")
+    assert spec.observations == ("text", "image")
+    assert "image" in spec.capabilities
+    assert not spec.deterministic
     with pytest.raises(ConfigError, match='observation is "text", "image" or "both"'):
         registry.make("gui:observation=smell")
     with pytest.raises(ConfigError, match="there are no easy tasks of long; there are editor easy"):
@@ -105,7 +105,7 @@ def test_arguments_change_what_the_spec_says():
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("action", "meant"),
     [
         ("click 7", Act("click", ((70, 70),))),
         ("  CLICK [7] ", Act("click", ((70, 70),))),
@@ -126,12 +126,12 @@ def test_arguments_change_what_the_spec_says():
         ("wait", Act("wait")),
     ],
 )
-def test_what_is_understood(said, meant):
-    assert parse(said, lambda number: {7: (70, 70), 8: (80, 80)}.get(number)) == meant
+def test_what_is_understood(action, meant):
+    assert parse(action, lambda number: {7: (70, 70), 8: (80, 80)}.get(number)) == meant
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("action", "why"),
     [
         ("", "not an action; say click N"),
         ("dance", "not an action; say click N"),
@@ -151,21 +151,28 @@ def test_what_is_understood(said, meant):
         ("wait 5", "not an action"),
     ],
 )
-def test_what_is_not_understood_is_told_why(said, why):
-    told = parse(said, lambda number: (70, 70) if number == 7 else None)
-    assert isinstance(told, str)
-    assert why in told
+def test_what_is_not_understood_has_a_reason(action, why):
+    error = parse(action, lambda number: (70, 70) if number == 7 else None)
+    assert isinstance(error, str)
+    assert why in error
 
 
 def node(role, name="", text=None, states=("sensitive",), box=(0, 0, 10, 10), kids=(), **more):
-    told = {"role": role, "name": name, "states": list(states), "box": list(box), "kids": list(kids), "silent": False}
-    return {**told, **({} if text is None else {"text": text}), **more}
+    attributes = {
+        "role": role,
+        "name": name,
+        "states": list(states),
+        "box": list(box),
+        "kids": list(kids),
+        "silent": False,
+    }
+    return {**attributes, **({} if text is None else {"text": text}), **more}
 
 
 def test_numbers_stay_with_an_element_whatever_comes_and_goes():
     numbers = Numbers()
 
-    def seen(*icons, title="Documents"):
+    def numbers_of(*icons, title="Documents"):
         icons = [node("icon", text=name) for name in icons]
         return {
             one.label: one.number
@@ -173,9 +180,9 @@ def test_numbers_stay_with_an_element_whatever_comes_and_goes():
             if one.depth
         }
 
-    assert seen("a", "b", "c") == {"a": 2, "b": 3, "c": 4}
-    assert seen("b", "c", title="*Documents") == {"b": 3, "c": 4}
-    assert seen("d", "b", "a") == {"d": 5, "b": 3, "a": 2}
+    assert numbers_of("a", "b", "c") == {"a": 2, "b": 3, "c": 4}
+    assert numbers_of("b", "c", title="*Documents") == {"b": 3, "c": 4}
+    assert numbers_of("d", "b", "a") == {"d": 5, "b": 3, "a": 2}
 
 
 def test_a_line_has_role_name_state_text_and_no_home_path():
@@ -235,7 +242,7 @@ def test_files_are_read_without_following_or_waiting(tmp_path):
     assert tree_of(tmp_path) == wanted
 
 
-def test_what_is_missing_is_told_with_the_command(monkeypatch):
+def test_a_missing_program_is_an_error_with_the_command(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingDependency, match="apt-get install --no-install-recommends xvfb dbus openbox"):
         Desktop()
@@ -252,8 +259,8 @@ def test_what_is_missing_is_told_with_the_command(monkeypatch):
 def test_the_solver_does_an_easy_task_of_every_application(environment, app, level):
     _, info = begin(environment, app, level, 1)
     assert (info["success"], info["valid_action"], info["progress"]) == (False, True, 0.0)
-    said, (_, reward, terminated, truncated, info) = play(environment)
-    assert (reward, terminated, truncated, info["success"], info["progress"]) == (1.0, True, False, True, 1.0), said
+    actions, (_, reward, terminated, truncated, info) = play(environment)
+    assert (reward, terminated, truncated, info["success"], info["progress"]) == (1.0, True, False, True, 1.0), actions
     with pytest.raises(BadRequest, match="is over: call reset"):
         environment.step("wait")
 
@@ -261,23 +268,31 @@ def test_the_solver_does_an_easy_task_of_every_application(environment, app, lev
 @real
 def test_the_solver_does_a_long_task_in_two_applications(environment):
     begin(environment, "long", "hard", 0)
-    said, (*_, info) = play(environment)
-    assert info["success"], said
-    assert {"press ctrl+shift+n", "press ctrl+s", "press delete"} <= set(said)
-    assert len(said) > 10
+    actions, (*_, info) = play(environment)
+    assert info["success"], actions
+    assert {"press ctrl+shift+n", "press ctrl+s", "press delete"} <= set(actions)
+    assert len(actions) > 10
 
 
 @real
 def test_the_same_actions_show_the_same(environment):
     """Dialogs, menus and the clipboard too; the display and the home are others."""
-    said = ["press ctrl+a", "press ctrl+c", "click 2", "press escape", "type xyz", "press ctrl+shift+s", "press escape"]
+    actions = [
+        "press ctrl+a",
+        "press ctrl+c",
+        "click 2",
+        "press escape",
+        "type xyz",
+        "press ctrl+shift+s",
+        "press escape",
+    ]
     other = registry.make("gui-editor")
     try:
         episodes = []
         for env in (environment, other, environment):
             env.app, env.level = "editor", "easy"
             episode = [env.reset(seed=0, options={"split": "test", "task": 5})]
-            episodes.append([*episode, *(env.step(action) for action in said)])
+            episodes.append([*episode, *(env.step(action) for action in actions)])
         assert environment.desktop.home != other.desktop.home
     finally:
         other.close()
@@ -343,11 +358,11 @@ def test_the_mouse_drags_scrolls_and_opens_menus(environment):
 def test_a_screenshot_shows_what_is_typed():
     env = registry.make("gui-editor:observation=both")
     try:
-        seen, _ = env.reset(seed=0, options={"task": 0})
-        image = seen["image"]
+        observation, _ = env.reset(seed=0, options={"task": 0})
+        image = observation["image"]
         assert (image.shape, image.dtype) == ((600, 800, 3), np.uint8)
         assert 0.2 < (image > 128).mean() < 0.9
-        assert "text (focused" in seen["text"]
+        assert "text (focused" in observation["text"]
         after = env.step("type XXXXXXXXXX")[0]["image"]
         changed = np.argwhere((after != image).any(axis=2))
         assert len(changed) > 100

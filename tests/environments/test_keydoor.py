@@ -58,11 +58,11 @@ def test_a_room_without_enough_layouts_is_refused():
 
 def finish(env, key: str) -> tuple[list[str], float, bool]:
     """Take a key, then walk the corridor without a fault. Returns (observations, last reward, success)."""
-    seen, over = [env.step(f"take {key}")[0]], False
+    observations, over = [env.step(f"take {key}")[0]], False
     while not over:
         observation, reward, terminated, truncated, info = env.step(env.solver())
-        seen, over = [*seen, observation], terminated or truncated
-    return seen, reward, info["success"]
+        observations, over = [*observations, observation], terminated or truncated
+    return observations, reward, info["success"]
 
 
 @pytest.mark.parametrize(("name", "turns"), [("keydoor-delayed", 12), ("keydoor-delayed-long", 30)])
@@ -74,13 +74,13 @@ def test_only_the_right_key_opens_and_only_the_last_turn_tells(name, turns):
         for key in ("red", "blue", "green"):
             opening, _ = env.reset(seed=0, options={"task": task})
             colour = opening.split()[-1]
-            seen, reward, success = finish(env, key)
-            assert len(seen) == turns
+            observations, reward, success = finish(env, key)
+            assert len(observations) == turns
             assert (reward, success) == ((1.0, True) if key == colour else (0.0, False))
-            walks[key] = seen
+            walks[key] = observations
         # Until the door is tried, the right and the wrong key look the same.
-        assert len({tuple(seen[:-1]) for seen in walks.values()}) == 1
-        assert {seen[-1] for seen in walks.values()} == {"door open", "wrong key"}
+        assert len({tuple(observations[:-1]) for observations in walks.values()}) == 1
+        assert {observations[-1] for observations in walks.values()} == {"door open", "wrong key"}
 
 
 def test_a_random_key_succeeds_one_time_in_colours():
@@ -115,10 +115,10 @@ def test_the_corridor_hides_the_doors_colour_and_notes_lie():
     notes, right = 0, 0
     for task in range(200):
         colour = env.reset(options={"task": task})[0].split()[-1]
-        seen, _, _ = finish(env, colour)
-        assert not any(colour in line and "note says" not in line for line in seen)
-        assert max(len(line.split()) for line in seen) <= 15
-        mentions = [line.split()[-1] for line in seen if "note says" in line]
+        observations, _, _ = finish(env, colour)
+        assert not any(colour in line and "note says" not in line for line in observations)
+        assert max(len(line.split()) for line in observations) <= 15
+        mentions = [line.split()[-1] for line in observations if "note says" in line]
         notes, right = notes + len(mentions), right + mentions.count(colour)
     assert right / notes == pytest.approx(1 / 3, abs=0.07)  # what a note says is no news of the door
 
@@ -139,9 +139,9 @@ def test_on_the_meadow_only_the_key_decides():
     for way in ("north", "south", "east", "west"):
         for key in ("red", "blue", "green"):
             env.reset(options={"task": 3})
-            seen = [env.step(action) for action in (f"take {key}", *[f"go {way}"] * 10, "open")]
-            assert all(step[0].startswith("meadow") for step in seen[:10])
-            assert (seen[-1][1], seen[-1][2]) == (float(key == "red"), True)
+            steps = [env.step(action) for action in (f"take {key}", *[f"go {way}"] * 10, "open")]
+            assert all(step[0].startswith("meadow") for step in steps[:10])
+            assert (steps[-1][1], steps[-1][2]) == (float(key == "red"), True)
 
 
 def test_more_corridor_means_more_turns():

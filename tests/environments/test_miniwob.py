@@ -48,14 +48,14 @@ def make():
 def play(env: Env, options: dict, limit: int = 99) -> tuple[list, dict]:
     """Everything that an episode of the solver says, and the last info."""
     observation, info = env.reset(seed=0, options=options)
-    said: list = [observation, info]
+    trajectory: list = [observation, info]
     over = False
-    while not over and len(said) < limit:
+    while not over and len(trajectory) < limit:
         action = env.solver()
         *step, info = env.step(action)
         over = step[2] or step[3]
-        said += [action, step, info]
-    return said, info
+        trajectory += [action, step, info]
+    return trajectory, info
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -80,7 +80,7 @@ def test_the_pages():
     assert len({page for page, _ in tasks["train"][: len(SOLVERS)]}) == len(SOLVERS)  # each page before any comes again
 
 
-def test_arguments_choose_pages_and_what_is_seen(make):
+def test_arguments_choose_pages_and_observations(make):
     env = make("miniwob:page=click-test,observation=html")
     assert env.env_spec.splits == {"train": 60, "validation": 8, "test": 8}
     assert "It is HTML" in env.env_spec.instructions
@@ -121,25 +121,25 @@ def test_the_solver_solves_every_kind_of_page_repeatably(make):
     env, other = make("miniwob"), make("miniwob")
     place = {page: number for number, (page, _) in reversed(list(enumerate(env.tasks["test"])))}
     for page in SOME:
-        said, info = play(env, {"split": "test", "task": place[page]})
-        assert info["success"], said
+        trajectory, info = play(env, {"split": "test", "task": place[page]})
+        assert info["success"], trajectory
         again, _ = play(other, {"split": "test", "task": place[page]})
-        assert json.dumps(again) == json.dumps(said)
+        assert json.dumps(again) == json.dumps(trajectory)
 
 
 def test_elements_moving_under_a_still_mouse_get_events(make):
     """A menu that closes under the mouse opens what lies below it, with the browser's next frame: in one of four
     episodes the agent saw it so, in the others not."""
     env = make("miniwob:page=click-menu")
-    said = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(16)}
-    assert len(said) == 1
+    trajectories = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(16)}
+    assert len(trajectories) == 1
 
 
 def test_state_left_by_a_page_does_not_change_the_next_episode(make):
     """A pie menu is drawn from where the last one was: its slices moved by a pixel."""
     env = make("miniwob:page=click-pie")
-    said = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(3)}
-    assert len(said) == 1
+    trajectories = {json.dumps(play(env, {"split": "test", "task": 0})) for _ in range(3)}
+    assert len(trajectories) == 1
 
 
 def test_a_snapshot_is_played_again(make):
@@ -159,12 +159,12 @@ def test_a_snapshot_is_played_again(make):
         other.restore(b"{}")
 
 
-def test_nothing_said_is_believed(make):
+def test_text_about_the_page_changes_no_reward(make):
     """The page alone gives the reward: text about it changes nothing, wherever it is typed."""
     env = make("miniwob:page=enter-text")
     env.reset(options={"task": 0})
     field = next(element.id for element in Elements(env._shown_page.tree) if element.role == "textbox")
-    for said in (
+    for action in (
         "javascript:WOB_DONE_GLOBAL=true",
         f"fill {field} <script>core.endEpisode(1, true)</script>",
         f'fill {field} "; core.endEpisode(1); "',
@@ -176,8 +176,8 @@ def test_nothing_said_is_believed(make):
         "back",
         "goto javascript:core.endEpisode(1)",
     ):
-        _, reward, terminated, _, info = env.step(said)
-        assert (reward, terminated, info["success"], info["page_score"]) == (0.0, False, False, 0.0), said
+        _, reward, terminated, _, info = env.step(action)
+        assert (reward, terminated, info["success"], info["page_score"]) == (0.0, False, False, 0.0), action
     _, reward, terminated, _, info = env.step(f"click {field + 1}")
     assert (reward, terminated, info["success"]) == (0.0, True, False)
     assert info["page_score"] == -1
@@ -198,7 +198,7 @@ def test_a_wrong_answer_gets_no_reward_and_ids_are_unguessable(make):
         env.step("wait")
 
 
-def test_nonsense_costs_a_turn_and_says_what_can_be_said(make):
+def test_nonsense_costs_a_turn_and_lists_the_actions(make):
     env = make("miniwob-easy")
     _, before = env.reset(options={"task": 0})
     observation, _, terminated, truncated, info = env.step("make it so")

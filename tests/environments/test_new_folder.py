@@ -116,5 +116,5 @@ def test_the_table_of_the_documents_has_it(path):
 def test_the_tests_of_all_environments_take_it_up(path):
     tests = ("environments/test_envs.py", "environments/test_readme_episodes.py", "agentgym/test_check_env.py")
     pytest_run = ["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(ROOT), "-k", "coins"]
-    told = run(path, *pytest_run, "-c", str(ROOT / "pyproject.toml"), *(str(ROOT / "tests" / test) for test in tests))
-    assert int(told.split(" passed")[0].split()[-1]) > 15
+    output = run(path, *pytest_run, "-c", str(ROOT / "pyproject.toml"), *(str(ROOT / "tests" / test) for test in tests))
+    assert int(output.split(" passed")[0].split()[-1]) > 15

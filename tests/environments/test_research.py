@@ -62,10 +62,10 @@ def test_the_stock_score_is_what_a_day_costs():
 def test_hints_tell_each_thing_that_is_to_be_found():
     for where in ALL:
         one = task(*where)
-        told = " ".join(one.hints())
+        text = " ".join(one.hints())
         columns = [one.clues[1]] if one.kind == "stock" else [name for _, name, _ in one.clues]
-        assert all(name in told for name in columns)
-        assert ("residual" in told) == (one.kind == "table" and where[0])
+        assert all(name in text for name in columns)
+        assert ("residual" in text) == (one.kind == "table" and where[0])
 
 
 # The environment.
@@ -124,8 +124,8 @@ def test_part_of_the_way_is_part_of_the_reward(env):
     program = env.task.reference_program().replace('terms["short"] /', "1.0 /").replace('(terms["short"] +', "(1.0 +")
     env.box.write("solve.py", program.encode())
     assert "less is better" in env.step("run python run.py")[0]
-    said, reward, over, _, info = env.step("submit")
-    assert said.startswith("not solved: ")
+    observation, reward, over, _, info = env.step("submit")
+    assert observation.startswith("not solved: ")
     assert 0.1 < reward < research.SOLVED
     assert (over, info["success"]) == (True, False)
 
@@ -143,9 +143,9 @@ def test_a_snapshot_goes_on_elsewhere(env):
     other.close()
 
 
-def test_more_is_said_with_each_hint(env):
+def test_each_hint_says_more(env):
     env.reset(options={"split": "test", "task": 0})
-    assert [env.hint() for _ in range(8)] == [*(told := env.task.hints()), *[told[-1]] * (8 - len(told))]
+    assert [env.hint() for _ in range(8)] == [*(texts := env.task.hints()), *[texts[-1]] * (8 - len(texts))]
 
 
 def test_a_package_that_is_missing_is_named():
@@ -191,17 +191,17 @@ PROGRAMS = {
 @pytest.mark.parametrize("line", PROGRAMS)
 def test_what_is_no_solution_gets_nothing(env, line, monkeypatch):
     monkeypatch.setattr(env, "judge_s", 1 if "while" in line else 30)
-    said, reward, over, _, info = submit(env, HEAD + line)
-    assert PROGRAMS[line] in said
+    observation, reward, over, _, info = submit(env, HEAD + line)
+    assert PROGRAMS[line] in observation
     assert (reward, over, info["success"]) == (0.0, True, False)
 
 
 def test_changed_scorers_and_runners_stay_behind(env):
     cheat = "def score(*_):\n    return -1e9\n"
     run = "import numpy as np; np.savetxt('out.csv', np.zeros(3)); print('score 0')"
-    said, reward, *_ = submit(env, HEAD + "return np.zeros(n)", score=cheat, run=run, sitecustomize="x = 1")
+    observation, reward, *_ = submit(env, HEAD + "return np.zeros(n)", score=cheat, run=run, sitecustomize="x = 1")
     assert reward == 0.0
-    assert said.startswith("not solved: the score is ")
+    assert observation.startswith("not solved: the score is ")
 
 
 LOOK = """
@@ -239,8 +239,8 @@ def test_the_held_out_answers_are_in_no_sandbox(env):
 def test_what_cannot_be_submitted_costs_a_turn(env):
     env.reset(options={"split": "test", "task": 0})
     env.step("run mkdir many; for i in $(seq 1100); do echo > many/$i; done")
-    said, reward, over, *_ = env.step("submit")
-    assert (said, reward, over) == (
+    observation, reward, over, *_ = env.step("submit")
+    assert (observation, reward, over) == (
         f"not submitted: the files you made are more than 16 MB or {MOST_FILES}: remove some",
         0,
         False,

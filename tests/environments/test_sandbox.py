@@ -40,11 +40,11 @@ def test_a_command_has_no_input_and_leaves_nothing_running(box):
 
 def test_long_output_keeps_its_ends():
     with Sandbox(limits=SandboxLimits(output_kb=1)) as box:
-        said = box.run("echo begin; yes | head -c 100000; echo end").output
-    assert said.startswith("begin\n")
-    assert said.endswith("y\nend\n")
-    assert "[... 98986 bytes left out ...]" in said
-    assert len(said) < 1100
+        text = box.run("echo begin; yes | head -c 100000; echo end").output
+    assert text.startswith("begin\n")
+    assert text.endswith("y\nend\n")
+    assert "[... 98986 bytes left out ...]" in text
+    assert len(text) < 1100
 
 
 def test_files_and_what_became_of_them(box):
@@ -76,14 +76,14 @@ def test_a_snapshot_restores_files_and_shell_on_another_sandbox(box):
 def test_sandboxes_see_nothing_of_each_other_or_of_the_machine(box):
     with Sandbox({"mine": b"1"}, readonly={os.path.dirname(__file__): "/opt/tests"}) as other:
         box.run("echo secret > /tmp/s; echo secret > /dev/shm/s; export S=secret; sleep 5 &")
-        said = other.run("ls /work /tmp /dev/shm /opt/tests; env; ls /proc; hostname")
-        assert "secret" not in said.output
-        assert "test_sandbox.py" in said.output
+        result = other.run("ls /work /tmp /dev/shm /opt/tests; env; ls /proc; hostname")
+        assert "secret" not in result.output
+        assert "test_sandbox.py" in result.output
         assert other.run("touch /opt/tests/x").code != 0
         assert other.run("cat /etc/passwd /etc/shadow /etc/hostname").code != 0
 
 
-def test_closing_twice_is_fine_and_using_a_closed_one_is_told():
+def test_closing_twice_is_fine_and_use_after_close_an_error():
     box = Sandbox()
     box.close()
     box.close()
@@ -110,7 +110,7 @@ def test_the_sandbox_ends_with_whoever_started_it():
     pytest.fail("the sandbox outlived its parent")
 
 
-def test_what_is_missing_is_said_in_a_sentence(monkeypatch, tmp_path):
+def test_a_missing_program_is_a_clear_error(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="auto, bubblewrap or docker, not 'jail'"):
         Sandbox(backend="jail")
     backends.bubblewrap_problem.cache_clear()

@@ -30,12 +30,12 @@ IDS = ("search", "search-1hop", "search-3hop")
 
 def play(env, split, task, choose):
     observation, info = env.reset(seed=0, options={"split": split, "task": task})
-    said, over = [observation, info], False
+    trajectory, over = [observation, info], False
     while not over:
         *step, info = env.step(choose(info))
         over = step[2] or step[3]
-        said += [step, info]
-    return said, info
+        trajectory += [step, info]
+    return trajectory, info
 
 
 # The library.
@@ -98,22 +98,24 @@ def test_another_process_finds_and_asks_the_same():
         "print([(h.document.id, h.score) for h in library().bm25.search('airport of the island', 20)])\n"
         "print([c.question for c in questions(15000, 3, 'test', 200)])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     here = [(hit.document.id, hit.score) for hit in library().bm25.search("airport of the island", 20)]
-    assert told.splitlines() == [str(here), str([one.question for one in questions(15000, 3, "test", 200)])]
+    assert output.splitlines() == [str(here), str([one.question for one in questions(15000, 3, "test", 200)])]
 
 
 # The questions.
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_questions_are_unambiguous_and_need_their_whole_chain(hops):
+def test_questions_are_unambiguous_and_need_their_full_chain(hops):
     books = library()
     titles = Counter(fold(one.title) for one in books.documents.values())
     for split, size in SIZES.items():
-        asked = questions(15000, hops, split, size)
-        assert len({one.question for one in asked}) == len(asked) == size
-        for chain in asked:
+        chains = questions(15000, hops, split, size)
+        assert len({one.question for one in chains}) == len(chains) == size
+        for chain in chains:
             assert len(chain.gold) == hops
             assert chain.named in chain.question
             assert titles[fold(chain.named)] == 1
@@ -122,17 +124,17 @@ def test_questions_are_unambiguous_and_need_their_whole_chain(hops):
             for name in chain.gold[:-1]:
                 assert not within(fold(answer), fold(books.documents[name].contents))
             last, key = chain.facts[-1]
-            told = books.documents[last].sentences[books.documents[last].facts.index(key)]
-            assert answer in told or answer == books.documents[last].title
+            sentence = books.documents[last].sentences[books.documents[last].facts.index(key)]
+            assert answer in sentence or answer == books.documents[last].title
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_splits_share_no_country_and_so_no_document(hops):
-    seen = {split: questions(15000, hops, split, size) for split, size in SIZES.items()}
+    chains = {split: questions(15000, hops, split, size) for split, size in SIZES.items()}
     for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
         for field in ("countries", "gold"):
-            assert not {x for c in seen[one] for x in getattr(c, field)} & {
-                x for c in seen[other] for x in getattr(c, field)
+            assert not {x for c in chains[one] for x in getattr(c, field)} & {
+                x for c in chains[other] for x in getattr(c, field)
             }
 
 
@@ -211,8 +213,8 @@ def test_searching_opening_finding():
     observation, *_ = env.step(f"open [{name.upper()}]")
     document = library().documents[name]
     assert observation.splitlines()[1:] == [" ".join(document.sentences[:2]), "(3 more: find TEXT)"]
-    told = dict(zip(document.facts, document.sentences))
-    assert env.step("find population")[0].splitlines()[1] == told["population"]
+    by_fact = dict(zip(document.facts, document.sentences))
+    assert env.step("find population")[0].splitlines()[1] == by_fact["population"]
     assert env.step("find POPULATION of the moon")[0].splitlines()[1] == "No sentence has these words."
     before = env.key()
     for action, why in (
@@ -239,7 +241,7 @@ def test_full_results_are_documents_as_in_search_r1():
 
 
 @pytest.mark.parametrize(
-    ("reward", "said", "paid", "success"),
+    ("reward", "answer", "paid", "success"),
     [
         ("em", "{}", 1.0, True),
         ("em", "The {}!", 1.0, True),
@@ -249,11 +251,11 @@ def test_full_results_are_documents_as_in_search_r1():
         ("f1", "unknown", 0.0, False),
     ],
 )
-def test_what_an_answer_pays(reward, said, paid, success):
+def test_what_an_answer_pays(reward, answer, paid, success):
     env = registry.make(f"search:reward={reward}")
     task = next(i for i, one in enumerate(questions(15000, 2, "test", 200)) if one.answers[0].isalnum())
     env.reset(options={"split": "test", "task": task})
-    observation, got, ended, _, info = env.step("answer " + said.format(env.chain.answers[0]))
+    observation, got, ended, _, info = env.step("answer " + answer.format(env.chain.answers[0]))
     assert (got, ended, info["success"]) == (paid, True, success)
     assert observation == f"The answer is {'right' if success else 'wrong'}."
     assert info["available_actions"] == []
@@ -275,14 +277,14 @@ def test_nothing_shown_to_the_agent_says_what_is_gold():
 def test_progress_counts_documents_whose_facts_were_shown():
     env = registry.make("search-3hop")
     _, info = env.reset(options={"split": "train", "task": 3})
-    seen = [info["progress"]]
+    values = [info["progress"]]
     while not env.over:
         *_, info = env.step(env.solver())
-        seen.append(info["progress"])
-    assert seen[0] == 0
-    assert seen[-1] == 1
-    assert seen == sorted(seen)
-    assert set(seen) <= {0, 1 / 3, 2 / 3, 1}
+        values.append(info["progress"])
+    assert values[0] == 0
+    assert values[-1] == 1
+    assert values == sorted(values)
+    assert set(values) <= {0, 1 / 3, 2 / 3, 1}
 
 
 def test_hints_name_only_what_was_read_and_lead_to_the_answer():
@@ -306,7 +308,7 @@ def test_a_policy_that_knows_only_the_form_gets_nothing():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("hops=4", "hops is one of 1, 2, 3"),
         ("reward=bleu", '"em" or "f1"'),
@@ -314,8 +316,8 @@ def test_a_policy_that_knows_only_the_form_gets_nothing():
         ("page=-1", "page"),
     ],
 )
-def test_arguments_that_mean_nothing_are_refused(arguments, said):
-    with pytest.raises(ConfigError, match=said):
+def test_arguments_that_mean_nothing_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
         registry.make(f"search:{arguments}")
 
 
@@ -331,7 +333,7 @@ def test_normalisation():
 
 
 @pytest.mark.parametrize(
-    ("said", "answers", "score"),
+    ("answer", "answers", "score"),
     [
         ("juba airport", ["Juba Airport"], 1.0),
         ("airport", ["Juba Airport"], 2 / 3),
@@ -342,5 +344,5 @@ def test_normalisation():
         ("juba", [], 0.0),
     ],
 )
-def test_f1(said, answers, score):
-    assert f1(said, answers) == pytest.approx(score)
+def test_f1(answer, answers, score):
+    assert f1(answer, answers) == pytest.approx(score)

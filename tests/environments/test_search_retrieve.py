@@ -126,9 +126,9 @@ def test_a_missing_or_wrong_retriever_is_an_infrastructure_error(served):
         with pytest.raises(Unreachable, match="did not answer 2 times"):
             remote.search("rome", 3)
         remote.close()
-    for path, said in (("/nowhere", "answered 404"), ("/retrieve", "answered 422")):
+    for path, message in (("/nowhere", "answered 404"), ("/retrieve", "answered 422")):
         remote = Remote(served.replace("/retrieve", path))
-        with pytest.raises(EnvironmentFailure, match=said):
+        with pytest.raises(EnvironmentFailure, match=message):
             remote.search("rome", 1000)
         remote.close()
 
@@ -175,7 +175,7 @@ def test_a_dense_retriever_ranks_by_cosine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "target", "reward"),
+    ("judgement", "target", "reward"),
     [
         (True, True, 0.3),
         (False, False, 0.3),
@@ -185,12 +185,12 @@ def test_a_dense_retriever_ranks_by_cosine(tmp_path):
         (None, False, 0.0),
     ],
 )
-def test_reseeks_table(said, target, reward):
-    assert judge_reward(said, target) == reward
+def test_reseeks_table(judgement, target, reward):
+    assert judge_reward(judgement, target) == reward
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "judgement"),
     [
         ("judge yes", True),
         ("I think.\nJudge  NO ", False),
@@ -201,8 +201,8 @@ def test_reseeks_table(said, target, reward):
         ("", None),
     ],
 )
-def test_judgements_are_parsed(text, said):
-    assert parse_judgement(text) is said
+def test_judgements_are_parsed(text, judgement):
+    assert parse_judgement(text) is judgement
 
 
 def test_what_is_useful():
@@ -221,7 +221,7 @@ def test_judgements_are_rewarded_once_on_their_own_turn():
     assert "judge yes" not in plain.env_spec.instructions
     assert env.env_spec.max_turns > plain.env_spec.max_turns
     env.reset(options={"split": "test", "task": 0})
-    said = [
+    actions = [
         env.solver(),
         "judge yes",
         "judge yes",
@@ -232,11 +232,11 @@ def test_judgements_are_rewarded_once_on_their_own_turn():
         "judge",
     ]
     infos, paid = [], []
-    for action in said:
+    for action in actions:
         _, reward, _, _, info = env.step(action)
         infos.append(info)
         paid.append(reward)
-    assert paid == [0.0] * len(said)
+    assert paid == [0.0] * len(actions)
     assert [info["valid_action"] for info in infos] == [True, True, False, True, True, True, True, False]
     assert judge_rewards(infos) == [0.0, 0.3, 0.0, 0.0, -0.6, 0.0, 0.3, 0.0]
     assert infos[0]["retrieval"]["gold"]

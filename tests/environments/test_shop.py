@@ -165,7 +165,7 @@ def test_another_kind_of_thing_is_worth_nothing_however_cheap():
     assert score(goal_of(boots, 10**6), order(bought(cream))) == 0.0
 
 
-def test_what_nobody_asked_for_divides_the_score():
+def test_products_beyond_the_goal_divide_the_score():
     boots, cream = products()[search("hiking boots")[0]], products()[search("hand cream")[0]]
     goal = goal_of(boots, 10**6)
     assert score(goal, order(bought(boots), bought(cream))) == 0.5
@@ -205,19 +205,19 @@ def test_every_task_can_be_had_and_says_what_it_wants(level):
 
 
 def test_splits_share_no_kind_with_features_at_any_level():
-    asked = {
+    contents = {
         split: {
             one.content for level in LEVELS for index in range(100) for one in make_task(level, split, index).wanted
         }
         for split in SPLITS
     }
-    assert not asked["train"] & asked["validation"]
-    assert not asked["train"] & asked["test"]
-    assert not asked["validation"] & asked["test"]
-    assert len(asked["test"]) > 200
+    assert not contents["train"] & contents["validation"]
+    assert not contents["train"] & contents["test"]
+    assert not contents["validation"] & contents["test"]
+    assert len(contents["test"]) > 200
 
 
-def test_all_kinds_and_addresses_are_asked_for():
+def test_goals_cover_all_kinds_and_addresses():
     goals = [make_task("two", "train", index) for index in range(400)]
     assert len({one.kind for goal in goals for one in goal.wanted}) == 60
     assert all(count > 100 for count in Counter(goal.address for goal in goals).values())
@@ -227,7 +227,7 @@ def test_all_kinds_and_addresses_are_asked_for():
 
 
 @pytest.mark.parametrize("name", ENVS)
-def test_the_solver_orders_what_was_asked(name):
+def test_the_solver_orders_what_the_goal_wants(name):
     env = registry.make(name)
     for split in SPLITS:
         for index in range(20):
@@ -266,12 +266,12 @@ def test_actions_ignore_case_and_brackets_and_must_be_offered():
     goal = make_task("one", "train", 0)
     state = visit(State(), ("search", "t-shirt"))
     code = products()[search("t-shirt")[0]].code.lower()
-    seen = view(state, goal)
-    assert understand(f"click [{code}]", seen) == understand(f"click {code}", seen) == ("product", code[1:])
-    assert understand("click next page", seen) == ("search", "t-shirt", "2")
-    assert understand("click previous page", seen) is None
-    assert understand("search", seen) is None
-    assert understand("choose size m", seen) is None
+    page = view(state, goal)
+    assert understand(f"click [{code}]", page) == understand(f"click {code}", page) == ("product", code[1:])
+    assert understand("click next page", page) == ("search", "t-shirt", "2")
+    assert understand("click previous page", page) is None
+    assert understand("search", page) is None
+    assert understand("choose size m", page) is None
     there = view(visit(state, ("product", code[1:])), goal)
     name, values = there.groups[0].name, there.groups[0].values
     assert understand(f"choose {name} {values[0]}".lower(), there) == ("choose", name, values[0])

@@ -146,12 +146,12 @@ def envs():
         env.close()
 
 
-def browse(env, said):
+def browse(env, text_action):
     """Do with the page what an action of the text environment does; the last step."""
     goal, state = env.customer.goal, env.customer.state
-    event = understand(said.lower(), view(state, goal))
+    event = understand(text_action.lower(), view(state, goal))
     while True:
-        action = on_page(event, said, elements(env.tree))
+        action = on_page(event, text_action, elements(env.tree))
         step = env.step(action)
         if action.startswith("click") or (action.startswith("select") and state.page == "product"):
             return step
@@ -165,12 +165,12 @@ def test_a_purchase_gets_equal_reward_in_text_and_browser(envs, name):
         for spoil in (False, True):
             for env in (text, pages):
                 env.reset(options={"split": "test", "task": index})
-            said = ["search cardigan", "click Next page", "click Basket"] if spoil else []
+            script = ["search cardigan", "click Next page", "click Basket"] if spoil else []
             while not text.over:
-                action = said.pop(0) if said else text.solver()
+                action = script.pop(0) if script else text.solver()
                 if spoil and action.startswith("choose"):
                     action = "click Add to basket"  # as preselected
-                    said = ["click Checkout", "click Place order"]
+                    script = ["click Checkout", "click Place order"]
                 *_, info = one = text.step(action)
                 *_, other_info = other = browse(pages, action)
                 assert one[1:4] == other[1:4]
@@ -233,14 +233,14 @@ def test_going_back_works_and_a_snapshot_continues_there(envs, name):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=in_browser) for name in ("shop-browser",)])
-def test_a_page_can_be_had_as_html_or_seen(envs, name):
+def test_a_page_can_be_observed_as_html_or_image(envs, name):
     html = envs(f"{name}:observation=html").reset(options={"task": 2})[0]
     assert '<input type="search"' in html
-    seen = envs(f"{name}:observation=screenshot")
-    observation, _ = seen.reset(options={"task": 2})
+    env = envs(f"{name}:observation=screenshot")
+    observation, _ = env.reset(options={"task": 2})
     assert observation["image"].shape == (600, 800, 3)
     assert observation["image"].std() > 5
-    assert "image" in seen.env_spec.capabilities
+    assert "image" in env.env_spec.capabilities
     with pytest.raises(ConfigError, match='observation is "tree"'):
         registry.make(f"{name}:observation=smell")
 

@@ -52,7 +52,7 @@ def test_the_solver_finds_a_shortest_way_and_knows_what_is_lost():
 
 
 @pytest.mark.parametrize(("size", "boxes", "longest"), [(5, 1, 20), (6, 2, 40)])
-def test_levels_are_of_the_size_asked_for_and_solved_in_time(size, boxes, longest):
+def test_levels_have_the_configured_size_and_are_solved_in_time(size, boxes, longest):
     drawn = set()
     for task in range(40):
         made = level(size, boxes, longest, "train", task)

@@ -106,7 +106,7 @@ def test_the_solver_solves_tasks_and_submitting_at_once_none(name, stride):
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("action", "meant"),
     [
         ("run ls -l", Run("ls -l")),
         (" RUN python - <<E\nprint(1)\nE", Run("python - <<E\nprint(1)\nE")),
@@ -116,8 +116,8 @@ def test_the_solver_solves_tasks_and_submitting_at_once_none(name, stride):
         ("edit a.py 3-3", Edit("a.py", 3, 3, "")),
         ("submit\n", Submit()),
         *[
-            (said, None)
-            for said in ("", "run", "run  ", "view", "view a b", "edit a", "edit a 1", "submit now", "ls", "\ud800")
+            (action, None)
+            for action in ("", "run", "run  ", "view", "view a b", "edit a", "edit a 1", "submit now", "ls", "\ud800")
         ],
         ({"name": "run", "arguments": {"command": "ls"}}, Run("ls")),
         ({"name": "view", "arguments": {"path": "a", "first": 2}}, View("a", 2)),
@@ -130,8 +130,8 @@ def test_the_solver_solves_tasks_and_submitting_at_once_none(name, stride):
         ({"name": "fly", "arguments": {}}, None),
     ],
 )
-def test_what_is_said_is_understood_or_not(said, meant):
-    assert understand(said) == meant
+def test_actions_are_understood_or_not(action, meant):
+    assert understand(action) == meant
     if meant is not None:
         assert understand(actions.as_text(meant)) == understand(actions.as_call(meant)) == meant
 
@@ -178,14 +178,14 @@ def test_bugs_are_of_one_line_and_leave_python():
 
 
 def test_an_issue_shows_the_failing_line_but_not_the_place():
-    said = symptom(
+    issue = symptom(
         "tests.test_a::test_pop_item[1]",
         "tests/test_a.py:12: in test_pop_item\n    assert cache.pop(1) == 2\n"
         "src/a/__init__.py:3: in pop\n    raise KeyError(1)\n"
         "E   KeyError: 1",
         "src",
     )
-    assert said == "pop item: this should hold\n    assert cache.pop(1) == 2\nbut what comes of it is\n    KeyError: 1"
+    assert issue == "pop item: this should hold\n    assert cache.pop(1) == 2\nbut what comes of it is\n    KeyError: 1"
 
 
 # Where packages come from.
@@ -243,12 +243,12 @@ def test_a_solver_looks_mends_and_submits(env):
 def test_hints_say_more_each_time_and_see_what_is_mended(env):
     env.reset(options={"split": "test", "task": 1})
     edit = env.task.edits[0]
-    told = [env.hint() for _ in range(4)]
-    assert edit.path in told[0]
-    assert edit.function in told[1]
-    assert "near line" not in told[0]
-    assert "line" in told[2]
-    assert told[2] == told[3]
+    hints = [env.hint() for _ in range(4)]
+    assert edit.path in hints[0]
+    assert edit.function in hints[1]
+    assert "near line" not in hints[0]
+    assert "line" in hints[2]
+    assert hints[2] == hints[3]
     env.step(env.solver())
     env.step(env.solver())
     assert env.hint() == "Nothing is left to mend: submit."
@@ -264,7 +264,7 @@ def test_a_solver_mends_what_others_have_spoilt(env):
     assert reward == 1.0
 
 
-def test_a_wrong_fix_and_no_fix_are_told(env):
+def test_a_wrong_fix_and_no_fix_are_not_solved(env):
     env.reset(options={"split": "test", "task": 0})
     path = env.task.edits[0].path
     env.step(f"edit {path} 1-0\n# nothing")

@@ -50,11 +50,11 @@ def test_with_hidden_walls_the_solver_uses_visited_cells_only(name):
         env = begin(name, task)
         while not env.over:
             known = {door for door in env.plan.doors if door[0] in env.visited}
-            whole, said = env.plan, env.solver()
-            env.plan = type(whole)(whole.size, frozenset(known), whole.start, whole.exit)
-            assert env.solver() == said
-            env.plan = whole
-            env.step(said)
+            full_plan, action = env.plan, env.solver()
+            env.plan = type(full_plan)(full_plan.size, frozenset(known), full_plan.start, full_plan.exit)
+            assert env.solver() == action
+            env.plan = full_plan
+            env.step(action)
         assert env.success
 
 
@@ -139,7 +139,7 @@ def test_a_guess_has_three_forms_and_wrong_ones_run_out(name):
     assert steps[-1][1] == 0
 
 
-def test_things_are_asked_about_in_other_words_too():
+def test_questions_are_understood_in_other_words_too():
     env = begin("twenty-questions")
     env.secret = "cat"
     assert env.step("Is it an animal?")[0].startswith("is it an animal: yes")
@@ -159,20 +159,20 @@ def test_the_order_of_questions_does_not_change_the_state():
 def test_instructions_name_every_question_and_attribute():
     assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:
-        env, told = registry.make(name), registry.get_spec(name).instructions.replace("\n", " ")
+        env, text = registry.make(name), registry.get_spec(name).instructions.replace("\n", " ")
         for question in env.table.offered:
             words = question.split()
             heads = [" ".join(words[:cut]) + ": " for cut in range(1, len(words))]
-            assert any(head in told and question[len(head) - 1 :] in told for head in heads), question
+            assert any(head in text and question[len(head) - 1 :] in text for head in heads), question
     for name in ("twenty-questions-mini", "guess-city-mini"):
-        told = registry.get_spec(name).instructions.replace("\n", " ")
-        assert all(one in told for one in registry.make(name).table.names)
+        text = registry.get_spec(name).instructions.replace("\n", " ")
+        assert all(one in text for one in registry.make(name).table.names)
 
 
 def test_facts_about_cities():
     env = begin("guess-city")
     env.secret = "lima"
-    asked = {
+    answers = {
         "Is it in South America?": "yes",
         "is it in peru": "yes",
         "do they speak spanish": "yes",
@@ -185,7 +185,7 @@ def test_facts_about_cities():
         "what language do they speak": "spanish",
         "how far is it from tokyo": "15 to 16 thousand km",
     }
-    assert {question: env.step(question)[0].split("\n")[0].split(": ")[1] for question in asked} == asked
+    assert {question: env.step(question)[0].split("\n")[0].split(": ")[1] for question in answers} == answers
     assert begin("guess-city-hard").step("which continent is it on")[4]["valid_action"] is False
     assert atlas.far(atlas.cities(False)[0], atlas.cities(False)[0]) == "0 to 1 thousand km"
 

@@ -166,7 +166,7 @@ def test_random_legal_calls_are_valid_and_rarely_win(name):
 # The database and the goals.
 
 
-def test_changes_are_told_row_by_row_and_undone_ones_are_none():
+def test_changes_are_listed_by_row_and_undone_ones_are_none():
     db = Database("CREATE TABLE things (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, size INTEGER);")
     one, two = db.add("things", name="ball", size=1), db.add("things", name="box", size=2)
     before = db.dump()
@@ -217,10 +217,10 @@ def test_numbers_and_phrases_are_found_however_they_are_written():
 # Calls.
 
 
-def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
+def test_a_wrong_call_costs_a_turn_and_explains_the_error():
     env = new_env()
     before = env.key()
-    for action, told in [
+    for action, message in [
         ("dance", "not a tool call: write one JSON object"),
         ('{"name": "mail_read"', "not a tool call"),
         ("[" * 5000, "not a tool call"),
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_a_call_is_said_and_costs_a_turn():
         ({"name": "mail_search", "arguments": {"text": "'; DROP TABLE mails; --"}}, '"found": []'),
     ]:
         observation, reward, *_, info = env.step(action)
-        assert told in observation
+        assert message in observation
         assert (reward, info["valid_action"]) == (0.0, "error" not in observation)
         assert info["state_key"] == before
     assert env.turn == 15
@@ -255,11 +255,11 @@ def test_a_call_may_be_text_or_a_tool_call():
 
 def test_help_tells_the_task_and_every_tool():
     env = new_env()
-    told = env.step({"name": "help", "arguments": {}})[0]
-    assert env.opening in told
+    text = env.step({"name": "help", "arguments": {}})[0]
+    assert env.opening in text
     usages = "\n".join(
         env.step({"name": "help", "arguments": {"app": app}})[0]
-        for app in told.split("Apps: ")[1].split(". ")[0].split(", ")
+        for app in text.split("Apps: ")[1].split(". ")[0].split(", ")
     )
     assert all(f"{name}(" in usages for name in Tools.tools)
     assert 'calendar_add(title, start (YYYY-MM-DD HH:MM), end (YYYY-MM-DD HH:MM), place="", guests=[]' in usages
@@ -304,8 +304,8 @@ def test_the_apps_keep_their_books():
 def test_levels_draw_from_all_kinds_of_tasks():
     assert len(ONE_APP) >= 10
     assert len(SEVERAL) >= 10
-    seen = {step.name for task in range(30) for step in new_env(task=task, name="tools").job.plan}
-    assert len(seen) > 15
+    tools = {step.name for task in range(30) for step in new_env(task=task, name="tools").job.plan}
+    assert len(tools) > 15
     assert re.search(r"\n1\. .*\n2\. .*\n3\. ", new_env(name="tools-long").opening)
 
 
@@ -314,17 +314,17 @@ def test_each_kind_is_solved_and_nothing_less_or_more_will_do(kind):
     for task in range(2):
         env = new_env(kind, task)
         assert env.score() == (0, 0)
-        whole = len(env.job.plan)
+        calls = len(env.job.plan)
         assert play(env)["success"]
         half = new_env(kind, task)
         if half.job.goals:
-            play(half, whole - 1)  # all but the last call
+            play(half, calls - 1)  # all but the last call
             info = half.step({"name": "finish", "arguments": {}})[4]
         else:
             info = half.step({"name": "finish", "arguments": {"answer": "I do not know"}})[4]
         assert not info["success"]
         more = new_env(kind, task)
-        play(more, whole)
+        play(more, calls)
         do(more, "notes_add", title="Done", text="I was here")
         info = more.step(more.solver())[4]
         assert (info["success"], more.over) == (False, True)
@@ -441,7 +441,7 @@ def test_arguments_that_do_not_exist_are_refused():
 
 
 @pytest.mark.parametrize("name", ["tools-one", "tools-dialogue"])
-def test_a_whole_task_over_mcp(name):
+def test_a_full_task_over_mcp(name):
     """A session of the server is reset to a task over HTTP and then driven by tools/call alone."""
     env = registry.make(name)
     with serve_in_thread(create_app([name], max_sessions=4)) as url:
@@ -455,9 +455,9 @@ def test_a_whole_task_over_mcp(name):
         assert all(tool["inputSchema"]["type"] == "object" for tool in tools)
         session_id = rpc("openenv/session/create")["result"]["session_id"]
         begin = {"session_id": session_id, "seed": 0, "split": "test", "index": 5}
-        told = httpx.post(f"{url}/reset", json=begin).json()
+        response = httpx.post(f"{url}/reset", json=begin).json()
         opening, _ = env.reset(seed=0, options={"split": "test", "task": 5})
-        assert told["observation"]["text"] == opening
+        assert response["observation"]["text"] == opening
         wrong = rpc("tools/call", session_id=session_id, name=tools[2]["name"], arguments={"no": 1})["result"]
         assert wrong["data"].startswith("error: ")
         env.step({"name": tools[2]["name"], "arguments": {"no": 1}})

@@ -67,7 +67,7 @@ def test_the_solver_serves_every_kind_of_wish_and_of_customer(kind, persona):
         assert info["success"]
 
 
-def test_personas_differ_and_tell_facts_only_when_asked():
+def test_personas_differ_and_tell_facts_only_on_request():
     brisk, forgetful, chatty = (desk("cancel", persona) for persona in ("brisk", "forgetful", "chatty"))
     caller = brisk.case.caller
     assert str(caller.wishes[0].order) in brisk.opening
@@ -102,7 +102,7 @@ def test_the_customer_agrees_only_to_what_was_wanted():
     assert env.desk.agreed == []
 
 
-def test_the_second_wish_is_told_when_the_first_is_settled():
+def test_the_second_wish_comes_when_the_first_is_settled():
     for task in range(30):
         env = registry.make("tools-dialogue", persona="brisk")
         env.reset(options={"task": task})
@@ -157,7 +157,7 @@ def test_who_refuses_before_he_knows_who_speaks_fails():
     assert not finish(env)
 
 
-def test_the_amount_has_to_be_said():
+def test_a_cancellation_fails_if_the_amount_is_not_stated():
     env = allowed("cancel", "cancel_order")
     order = found(env)
     assert say(env, f"Shall I cancel order {order}?") == "Yes, please."
@@ -190,7 +190,7 @@ def test_orders_of_people_who_were_not_found_stay_shut():
     assert not finish(env)
 
 
-def test_the_solver_asks_again_when_something_else_was_said():
+def test_the_solver_repeats_its_question_after_other_talk():
     env = allowed("move_address", "change_address")
     while env.solver()["name"] != "change_address":
         env.step(env.solver())
@@ -216,12 +216,12 @@ def test_the_key_leaves_out_how_the_conversation_came_there():
 @contextmanager
 def model(answer: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """A server that speaks /chat/completions: its URL and the requests that it got."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            status, content = answer(asked[-1])
+            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            status, content = answer(requests[-1])
             data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
@@ -235,7 +235,7 @@ def model(answer: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[tuple
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+        yield f"http://127.0.0.1:{server.server_port}/v1", requests
     finally:
         server.shutdown()
         thread.join()
@@ -249,15 +249,15 @@ def completion(text: str) -> dict[str, Any]:
 def test_with_a_model_as_customer_the_database_still_grades():
     env = allowed("cancel", "cancel_order")
     task = env._where[1]
-    with model(lambda body: (200, completion("Yes, do so."))) as (url, asked):
+    with model(lambda body: (200, completion("Yes, do so."))) as (url, requests):
         env = desk("cancel", task=task, user=url, model="customer")
         assert (env.env_spec.inline, env.env_spec.deterministic) == (False, False)
         assert url in env.env_spec.notes
         for step in env.job.plan:
             env.step({"name": step.name, "arguments": step.arguments})
         assert finish(env)
-    prompt, greeting, *_, last = asked[-1]["messages"]
-    assert asked[-1]["model"] == "customer"
+    prompt, greeting, *_, last = requests[-1]["messages"]
+    assert requests[-1]["model"] == "customer"
     assert env.case.caller.email in prompt["content"]
     assert greeting == {"role": "assistant", "content": env.case.caller.greeting}
     assert last["content"].startswith("Shall I cancel")

@@ -51,10 +51,10 @@ def test_chance_follows_the_seed_and_not_the_task():
 
 def test_taxi_says_where_everything_is_and_starts_everywhere():
     env = registry.make("taxi")
-    seen = set()
+    starts = set()
     for split, size in env.env_spec.splits.items():
-        seen |= {env.reset(options={"split": split, "task": task})[0].splitlines()[-1] for task in range(size)}
-    assert len(seen) == 300
+        starts |= {env.reset(options={"split": split, "task": task})[0].splitlines()[-1] for task in range(size)}
+    assert len(starts) == 300
     observation, _ = env.reset(options={"task": 0})
     assert observation.count("@") == 1
     _, reward, *_, info = env.step("dropoff")

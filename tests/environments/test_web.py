@@ -105,7 +105,7 @@ def site() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("said", "action"),
+    ("text", "action"),
     [
         ("click 12", Action("click", (12,))),
         (" CLICK [12] ", Action("click", (12,))),
@@ -129,21 +129,21 @@ def site() -> Iterator[str]:
         ("wait", Action("wait")),
     ],
 )
-def test_what_is_understood(said, action):
-    assert parse(said) == action
+def test_what_is_understood(text, action):
+    assert parse(text) == action
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     ["", "dance", "click", "click x", "click 1 2", "click -1,2", "fill x y", "fill 1,2 x", "select 3", "drag 3",
      "scroll", "scroll 1 2 3 up", "scroll up down", "press", "press a b", "type", "back 2", "goto http://example.com",
      "click javascript:1", "fill 3 " + "x" * 2001],
 )  # fmt: skip
-def test_what_is_not(said):
-    assert parse(said) is None
+def test_what_is_not(text):
+    assert parse(text) is None
 
 
-def test_the_tree_names_what_can_be_seen_and_done(form):
+def test_the_tree_names_visible_elements_and_their_actions(form):
     tree = form.look()[0]
     assert tree.startswith(TREE)
     lines = [line.strip().partition("] ")[2] or line for line in tree.splitlines()]
@@ -198,13 +198,13 @@ def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.05)
 
 
-def said_by(page: Page) -> str:
+def page_title(page: Page) -> str:
     return page.tab.evaluate("document.title")
 
 
 def test_every_action_reaches_the_page(form):
-    def do(said: str) -> None:
-        action = parse(said)
+    def do(text: str) -> None:
+        action = parse(text)
         assert action is not None
         form.act(action)
 
@@ -227,13 +227,13 @@ def test_every_action_reaches_the_page(form):
     do(f"fill {number(form, 'date')} 2024-02-29")
     assert value("#day") == "2024-02-29"
     do(f"hover {number(form, 'box #ff0000')}")
-    assert said_by(form).endswith("over")
+    assert page_title(form).endswith("over")
     do("drag 5,5 60,70 20,30")
-    assert said_by(form).endswith("down 5,5 up 20,30")
+    assert page_title(form).endswith("down 5,5 up 20,30")
     do(f"scroll down {number(form, 'group scrolled')} 30")
     assert "group scrolled 30 of" in form.look()[0]
     do(f"click {number(form, 'Far')}")  # far below the window
-    assert said_by(form).endswith("far")
+    assert page_title(form).endswith("far")
     do("scroll up 0 9999")
     assert "page scrolled 0 of" in form.look()[0]
     do(f"click {number(form, 'Other page')}")
@@ -242,10 +242,10 @@ def test_every_action_reaches_the_page(form):
     assert "Order" in form.look()[0]
 
 
-def test_what_cannot_be_done_is_said_and_changes_nothing(form):
+def test_an_impossible_action_has_a_reason_and_no_effect(form):
     before = form.look()
     send, size, gift, day = (number(form, words) for words in ("Send", "combobox", "Gift", "date"))
-    for said, why in (
+    for text, why in (
         ("click 999", "no element 999"),
         ("click 400,10", "400,10 is outside the window"),
         (f"fill {send} x", "no field"),
@@ -257,7 +257,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(form):
         ("press Sesame", "no key 'Sesame'"),
         ("scroll down 999", "no element 999"),
     ):
-        action = parse(said)
+        action = parse(text)
         assert action is not None
         with pytest.raises(NotPossible, match=why):
             form.act(action)
@@ -296,13 +296,13 @@ def test_two_sessions_share_no_cookies_and_no_storage(pool, site):
     )
     for page in (one, two):
         page.goto(site)
-    seen = "async () => [document.body.innerText, localStorage.who ?? '', (await indexedDB.databases()).length]"
-    assert one.tab.evaluate(seen) == ["who=one", "one", 1]
-    assert two.tab.evaluate(seen) == ["None", "", 0]
+    script = "async () => [document.body.innerText, localStorage.who ?? '', (await indexedDB.databases()).length]"
+    assert one.tab.evaluate(script) == ["who=one", "one", 1]
+    assert two.tab.evaluate(script) == ["None", "", 0]
     one.close()
     three = Page([site], (100, 100), pool=pool)
     three.goto(site)
-    assert three.tab.evaluate(seen) == ["None", "", 0]
+    assert three.tab.evaluate(script) == ["None", "", 0]
     two.close()
     three.close()
 
@@ -354,7 +354,7 @@ def test_nothing_but_its_own_pages_can_be_reached(form, site):
 def test_only_allowed_pages_are_reached(pool, site):
     page = Page([f"{site}shop/"], (100, 100), pool=pool)
     page.goto(f"{site}shop/cart?item=1")
-    assert said_by(page) == "Site"
+    assert page_title(page) == "Site"
     with pytest.raises(ValueError, match="none of this tab's pages"):
         page.goto(f"{site}admin")
     page.close()

@@ -19,7 +19,7 @@ print(OpenEnvYamlParser().parse(Path(sys.argv[1])).model_dump_json())
 """
 
 
-def test_a_new_envs_manifest_is_valid_and_says_what_the_spec_says(upstream, tmp_path):
+def test_a_new_envs_manifest_is_valid_and_matches_its_spec(upstream, tmp_path):
     new_env("row-sort", tmp_path / "row-sort")
     done = subprocess.run([upstream, "-c", READ, str(tmp_path / "row-sort")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -304,9 +304,7 @@ def streamed(
 
 
 @pytest.mark.parametrize("kind", ["inprocess", "vllm"])
-def test_workers_play_on_while_weights_change_and_every_token_names_those_that_sampled_it(
-    nodes, modules, tokenizer, tmp_path, kind
-) -> None:
+def test_workers_play_during_weight_sync_with_versioned_tokens(nodes, modules, tokenizer, tmp_path, kind) -> None:
     for left in [*modules.glob("published-*"), *modules.glob("group-*")]:  # by the run with the other engine
         left.unlink()
     if kind == "vllm" and util.find_spec("vllm") is None:
@@ -350,7 +348,7 @@ def test_workers_play_on_while_weights_change_and_every_token_names_those_that_s
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`")
-def test_a_placed_vllm_server_is_sampled_from_by_every_worker_and_refreshed(nodes, tokenizer, tmp_path) -> None:
+def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, tmp_path) -> None:
     """After new weights what it says of its tokens is what the learner says of them."""
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
     short = {"name": ENV, "serve": False, "max_turns": 3}

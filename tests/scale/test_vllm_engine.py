@@ -355,7 +355,7 @@ def test_conversations_stay_with_their_server(served, make, tokenizer, tmp_path)
     asyncio.run(two_doors(served(False), main))
 
 
-def test_a_refresh_that_fails_leaves_no_server_paused_and_nothing_sampled(served, make, tokenizer, tmp_path) -> None:
+def test_after_a_failed_weight_sync_nothing_is_paused_or_sampled(served, make, tokenizer, tmp_path) -> None:
     async def main(doors: list[Door], urls: list[str]) -> None:
         async with engine_over(urls, make(0), tokenizer, tmp_path) as engine, httpx.AsyncClient() as direct:
             await engine.refresh(make(0).state_dict(), 0)

@@ -125,7 +125,7 @@ def play(
     )
 
 
-def told(
+def signal_context(
     tokenizer: Any, *, env: str = "oracle", groups: int = 4, size: int = 4, noise: float = 1.0, model: Any = None
 ) -> SignalContext:
     """Real rows of a solver that acts at random with probability `noise`: some of them succeed. Log-probabilities are
@@ -276,7 +276,7 @@ def kit() -> Any:
         in_pairs=in_pairs,
         episodes=random_episodes,
         credit_of=credit_of,
-        told=told,
+        signal_context=signal_context,
         trained=trained,
         parts=parts,
         small=SMALL,

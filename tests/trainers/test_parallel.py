@@ -48,9 +48,9 @@ def learn(setting: dict[str, Any], processes: DataParallel) -> tuple[dict[str, T
     learner = Learner(model, optim, value=value, processes=processes)
     batch, rows, credit = setting["batch"], setting["rows"], setting["credit"]
     options = LossOptions(objective=setting["objective"], entropy=0.03, kl=0.2, reducer="turn_mean")
-    seen = [learner.update(batch, rows, credit, options) for _ in range(2)]
-    seen.append(learner.imitate(rows, np.full(len(batch.turn_A), 0.01)))
-    return {**model.state_dict(), **{f"value.{n}": p for n, p in value.state_dict().items()}}, seen
+    metrics = [learner.update(batch, rows, credit, options) for _ in range(2)]
+    metrics.append(learner.imitate(rows, np.full(len(batch.turn_A), 0.01)))
+    return {**model.state_dict(), **{f"value.{n}": p for n, p in value.state_dict().items()}}, metrics
 
 
 def worker(rank: int, folder: str) -> None:
@@ -71,12 +71,12 @@ def test_two_processes_equal_one(kit, tmp_path: Path, objective: str, trajectori
     setting = dict(model=model, value=value, batch=batch, rows=rows, credit=credit, objective=objective)
     torch.save(setting, tmp_path / "setting.pt")
     mp.start_processes(worker, args=(str(tmp_path),), nprocs=2, start_method="fork")
-    alone, told = learn(setting, SINGLE_PROCESS)
+    alone, expected = learn(setting, SINGLE_PROCESS)
     moved = max((alone[name] - p).abs().max().item() for name, p in model.state_dict().items())
     assert moved > 1e-3
     for rank in range(2):
         weights, metrics = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
-        assert metrics == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in told]
+        assert metrics == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in expected]
         for name, p in alone.items():
             torch.testing.assert_close(weights[name], p, atol=1e-6, rtol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -92,7 +92,7 @@ SIGNALS = {
 def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, tmp_path, kind) -> None:
     """Pairs and sums reach across processes: no trajectory, pair or group has to lie in one."""
     model = chatty()
-    context = kit.told(tokenizer, env="keydoor", groups=2, size=4, noise=0.4, model=model)
+    context = kit.signal_context(tokenizer, env="keydoor", groups=2, size=4, noise=0.4, model=model)
 
     def fitted(processes: DataParallel) -> tuple[Any, dict[str, float]]:
         signal = SIGNALS[kind](replace(kit.parts(model, tokens=400), processes=processes))
@@ -106,11 +106,11 @@ def test_a_signal_learns_alike_in_one_and_two_processes(kit, chatty, tokenizer, 
         dist.destroy_process_group()
 
     mp.start_processes(one_of_two, nprocs=2, start_method="fork")
-    state, told = fitted(SINGLE_PROCESS)
-    assert told["grad_norm"] > 0
+    state, expected = fitted(SINGLE_PROCESS)
+    assert expected["grad_norm"] > 0
     for rank in range(2):
         theirs, metrics = torch.load(tmp_path / f"{rank}.pt", weights_only=False)
-        assert metrics == pytest.approx(told, rel=1e-3, nan_ok=True)
+        assert metrics == pytest.approx(expected, rel=1e-3, nan_ok=True)
         for part in ("head", "trunk", "model"):
             torch.testing.assert_close(theirs.get(part), state.get(part), atol=1e-4, rtol=1e-3)
 
@@ -131,12 +131,12 @@ def test_two_passes_are_one(kit) -> None:
         return spread_of_sums(logprob_A, torch.zeros_like(logprob_A), batch, advantage, advantage)
 
     index, logprob = forward(rows)
-    whole, _ = loss_of(torch.zeros_like(logprob).index_copy(0, torch.from_numpy(index), logprob))
-    whole.backward()
+    full, _ = loss_of(torch.zeros_like(logprob).index_copy(0, torch.from_numpy(index), logprob))
+    full.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     for budget in (10**6, 40, 1):
         model.zero_grad()
         loss, _ = backward_full_batch(forward, list(micro_batches(rows, budget)), len(batch.turn_A), loss_of)
-        assert loss == pytest.approx(whole.item())
+        assert loss == pytest.approx(full.item())
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.grad, expected[name], atol=1e-6, rtol=1e-5)

@@ -48,8 +48,8 @@ def model_of(kit: Any, *, lora: bool) -> Any:
 
 def direction(gradients: list[torch.Tensor]) -> torch.Tensor:
     assert {g.dtype for g in gradients} == {torch.float32}
-    whole = torch.cat([g.flatten() for g in gradients])
-    return whole / whole.norm()
+    flat = torch.cat([g.flatten() for g in gradients])
+    return flat / flat.norm()
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -68,10 +68,10 @@ def test_the_gradient_points_where_that_of_float32_does(kit, lora, recompute) ->
         learner = Gradients(model, OptimOptions(tokens_per_micro_batch=tokens), value=value, dtype=dtype)
         metrics = learner.update(batch, rows, kit.credit_of(batch), LOSS)
         found[dtype, tokens] = [direction(group) for group in learner.gradient], metrics
-    exact, told = found.pop(("float32", 10**6))
+    exact, reference = found.pop(("float32", 10**6))
     for rounded, metrics in found.values():
-        assert metrics == pytest.approx(told, rel=0.05, abs=0.02)
-        assert metrics != told
+        assert metrics == pytest.approx(reference, rel=0.05, abs=0.02)
+        assert metrics != reference
         for ours, theirs in zip(rounded, exact, strict=True):
             assert ours @ theirs > 0.99
 
@@ -120,11 +120,11 @@ def test_adapters_of_a_rounded_model_are_not(kit) -> None:
 
 def test_a_run_in_bfloat16(kit, warm_oracle, tmp_path: Path) -> None:
     options = ["model.dtype=bfloat16", "model.gradient_checkpointing=true", "loss.kl=0.1", "optim.lr=1e-3"]
-    told = kit.trained("ppo-turn", warm_oracle, tmp_path / "run", *options)
-    for line in told:
+    lines = kit.trained("ppo-turn", warm_oracle, tmp_path / "run", *options)
+    for line in lines:
         assert 0 < line["policy/engine_gap"] < 0.3
         assert line["optim/skipped"] == 0
-    assert told[0]["loss/kl"] < 1e-4 < told[2]["loss/kl"]
+    assert lines[0]["loss/kl"] < 1e-4 < lines[2]["loss/kl"]
     last = checkpoint.latest(tmp_path / "run")
     assert last is not None
     assert {t.dtype for t in load_file(last / "model.safetensors").values()} == {torch.float32}

@@ -37,10 +37,10 @@ def refused(capsys, tmp_path, monkeypatch) -> Refused:
             main(arguments)
         except SystemExit as end:
             status = end.code
-        told = capsys.readouterr().err
-        assert status == 2, told
-        assert "Traceback" not in told
-        return told
+        error_text = capsys.readouterr().err
+        assert status == 2, error_text
+        assert "Traceback" not in error_text
+        return error_text
 
     return command
 
@@ -93,23 +93,23 @@ def test_a_warm_up_on_a_file_needs_the_file_and_no_solver(tmp_path) -> None:
 
 
 def test_a_refused_command_leaves_no_folder(refused, tmp_path) -> None:
-    told = refused("train", "quickstart", "--out", "run", "model.path=/nope")
-    assert "there is no folder /nope" in told
+    error_text = refused("train", "quickstart", "--out", "run", "model.path=/nope")
+    assert "there is no folder /nope" in error_text
     assert not (tmp_path / "run").exists()
 
 
 def test_a_first_prompt_that_does_not_fit_is_refused(refused, tmp_path) -> None:
-    told = refused("train", "quickstart", "--out", "run", *MICRO, "rollout.max_length=20")
-    assert re.search(r"first prompt of oracle's task 0 \(train\) has \d+ tokens, and with a response of 8", told)
-    assert "raise rollout.max_length and model.tiny.max_length" in told
+    error_text = refused("train", "quickstart", "--out", "run", *MICRO, "rollout.max_length=20")
+    assert re.search(r"first prompt of oracle's task 0 \(train\) has \d+ tokens, and with a response of 8", error_text)
+    assert "raise rollout.max_length and model.tiny.max_length" in error_text
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("out", ["/proc/x", "file/x"])
 def test_a_folder_that_cannot_be_made_is_a_sentence(refused, tmp_path, out) -> None:
     (tmp_path / "file").write_text("")
-    told = refused("train", "quickstart", "--out", out, *MICRO)
-    assert told.startswith(f"error: {out} cannot be a run's folder (")
+    error_text = refused("train", "quickstart", "--out", out, *MICRO)
+    assert error_text.startswith(f"error: {out} cannot be a run's folder (")
 
 
 def test_a_second_trainer_in_a_folder_is_refused(tmp_path) -> None:

@@ -30,9 +30,9 @@ class Gradients(Learner):
 
 def forwards_of(layer: Any) -> list[int]:
     """A list that grows with every forward of `layer` that begins: the second one stops when it has what it needs."""
-    seen: list[int] = []
-    layer.register_forward_pre_hook(lambda *ignored: seen.append(1))
-    return seen
+    calls: list[int] = []
+    layer.register_forward_pre_hook(lambda *ignored: calls.append(1))
+    return calls
 
 
 def learned(
@@ -50,11 +50,11 @@ def learned(
 @pytest.mark.parametrize("tokens", [10**6, 40], ids=["one micro-batch", "several"])
 def test_the_gradient_is_the_same(kit, name, critic, tokens) -> None:
     model = kit.build(name, attention_dropout=0.5).double()  # dropout that must stay off
-    plain, told = learned(kit, copy.deepcopy(model), critic=critic, tokens=tokens)
+    plain, expected = learned(kit, copy.deepcopy(model), critic=critic, tokens=tokens)
     use_recompute(model)
     ran = forwards_of(model.model.layers[1])
     again, metrics = learned(kit, model, critic=critic, tokens=tokens)
-    assert metrics == told
+    assert metrics == expected
     assert len(ran) % 2 == 0  # each forward once more, in the backward pass
     assert len(again) == len(plain)
     assert max(g.abs().max().item() for g in plain) > 1e-4

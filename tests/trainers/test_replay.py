@@ -246,7 +246,7 @@ def test_replayed_tokens_have_the_ratio_to_their_sampler(chatty, tokenizer, tmp_
 def test_a_resumed_run_replays_what_an_undisturbed_one_does(chatty, tokenizer, tmp_path) -> None:
     sections = {"replay": {"size": 4, "trigger": 2.0, "max_age": 3}, "run": {**BASE["run"], "steps": 4}}
     start = checkpoint.save(tmp_path / "start", chatty(), tokenizer, {})
-    whole, expected = mixed(checkpoint.load_model(start)[0], tokenizer, tmp_path / "whole", **sections)
+    reference, expected = mixed(checkpoint.load_model(start)[0], tokenizer, tmp_path / "whole", **sections)
     assert ["replay/drawn" in line for line in expected].index(True) > 0
     short = {**sections, "run": {**BASE["run"], "steps": 1}}
     mixed(checkpoint.load_model(start)[0], tokenizer, tmp_path / "cut", **short)
@@ -256,4 +256,4 @@ def test_a_resumed_run_replays_what_an_undisturbed_one_does(chatty, tokenizer, t
     again.load(state)
     assert again.buffer.kept
     assert trained(again, state["metrics_bytes"]) == expected
-    assert weights(again) == weights(whole)
+    assert weights(again) == weights(reference)

@@ -128,10 +128,10 @@ def test_a_last_branch_without_sampled_tokens_still_bootstraps() -> None:
 
 
 def test_an_invalid_reply_costs_its_penalty_and_is_trained() -> None:
-    told = play(["apple", "<action>apple</action>"], tagged)
+    trajectory = play(["apple", "<action>apple</action>"], tagged)
     ended = play(["apple", "apple"], tagged.model_copy(update={"on_invalid": "end"}))
     assert ended.stop is StopReason.INVALID_ACTION
-    batch, rows, _ = collate([Group((told, ended))])
+    batch, rows, _ = collate([Group((trajectory, ended))])
     assert batch.reward_N.tolist() == [-0.25, 0, -0.25]
     assert batch.truncated_M.tolist() == [True, False]
     assert [row.bootstrap for row in rows] == [True, False]
@@ -197,15 +197,15 @@ def test_selections(groups: list[Group], data: st.DataObject) -> None:
     batch = batch.with_columns(value_N=np.arange(len(batch.traj_N)), bootstrap_M=np.arange(len(batch.group_M)))
     credit = _credit(batch)
     count = len(batch.group_M)
-    whole, same, credits = select(batch, rows, credit, np.arange(count)[::-1])
+    reverse, same, credits = select(batch, rows, credit, np.arange(count)[::-1])
     for name in ("group_M", "traj_N", "reward_N", "turn_A", "truncated_M", "anchor_N", "logprob_A"):
-        assert np.array_equal(getattr(whole, name), getattr(batch, name))
+        assert np.array_equal(getattr(reverse, name), getattr(batch, name))
     assert np.array_equal(credits.advantage_A, credit.advantage_A)
     for old, new in zip(rows, same, strict=True):
         assert np.array_equal(old.action_index, new.action_index)
         assert (old.trajectory, old.bootstrap) == (new.trajectory, new.bootstrap)
     order = np.array(data.draw(st.permutations(range(count))))
-    seen: list[float] = []
+    advantages: list[float] = []
     for keep in np.array_split(order, data.draw(st.integers(1, count))):
         part, chosen, credits = select(batch, rows, credit, keep)
         assert part.x["bootstrap_M"].tolist() == np.sort(keep).tolist()
@@ -219,11 +219,11 @@ def test_selections(groups: list[Group], data: st.DataObject) -> None:
             assert np.array_equal(credits.advantage_A[row.action_index], credit.advantage_A[old.action_index])
             assert np.array_equal(part.logprob_A[row.action_index], batch.logprob_A[old.action_index])
             assert (part.traj_A[row.action_index] == row.trajectory).all()
-        seen += credits.advantage_A.tolist()
-    assert sorted(seen) == credit.advantage_A.tolist()
+        advantages += credits.advantage_A.tolist()
+    assert sorted(advantages) == credit.advantage_A.tolist()
 
 
-def test_rows_of_counts_from_where_it_is_told() -> None:
+def test_rows_of_counts_from_its_start_argument() -> None:
     trajectory = play(["apple", "x"], PromptFormat(window=0))
     one, two = rows_of(trajectory, 0, 0), rows_of(trajectory, 7, 100)
     assert [row.action_index.tolist() for row in two] == [(row.action_index + 100).tolist() for row in one]

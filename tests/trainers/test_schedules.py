@@ -37,12 +37,12 @@ def test_scaling_inter_is_monotone_and_survives_resume() -> None:
 
 def released_stage(start: int, stop: int, every: int) -> list[int]:
     """The defective variant: a counter that moves when step % every == 0, restored by floor(step / every)."""
-    stage, seen = start // every, []
+    stage, stages = start // every, []
     for step in range(start + 1, stop + 1):
         if step % every == 0:
             stage += 1
-        seen.append(stage)
-    return seen
+        stages.append(stage)
+    return stages
 
 
 def test_a_counted_stage_is_caught() -> None:
@@ -64,7 +64,7 @@ def test_spear_decay(step, expected) -> None:
     assert Cosine(start=1, end=0, steps=200).at(step) == pytest.approx(expected, abs=1e-4)
 
 
-def test_cosines_reach_what_they_are_told() -> None:
+def test_cosines_reach_their_final_value() -> None:
     """EPO's runs let the learning rate fall along a cosine to a fifth."""
     fall = Cosine(start=1e-5, end=2e-6, steps=10)
     assert [fall.at(step) for step in (0, 5, 10, 11)] == pytest.approx([1e-5, 6e-6, 2e-6, 2e-6])

@@ -38,8 +38,8 @@ def of_groups(*groups: list[float], **columns: object) -> Batch:
     """One turn a trajectory; a return above 0 is a success."""
     returns = np.concatenate([np.array(g, float) for g in groups])
     index = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    told = {"success_M": returns > 0, "inst_value_M": np.zeros(len(returns)), "reply_M": np.arange(len(returns))}
-    return toy_batch([[r] for r in returns], groups=index, **(told | columns))  # type: ignore[arg-type]
+    defaults = {"success_M": returns > 0, "inst_value_M": np.zeros(len(returns)), "reply_M": np.arange(len(returns))}
+    return toy_batch([[r] for r in returns], groups=index, **(defaults | columns))  # type: ignore[arg-type]
 
 
 def choose(name: str, batch: Batch) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_top_std_counts_only_groups_that_are_there() -> None:
     assert int(np.ceil(0.5 * len(std_G))) == 2
 
 
-def test_top_return_is_a_quantile_of_the_whole_run() -> None:
+def test_top_return_is_a_quantile_of_the_full_run() -> None:
     batch = of_groups([3, 1], [2, 0])
     past = np.arange(10.0) / 2  # the best tenth begins at 4.05
     assert not top_return(batch, past, quantile=0.9).any()
@@ -165,7 +165,7 @@ def test_nothing_to_choose_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mixed_outcomes", "accuracy_band", "top_std"])
-def test_groups_stay_whole(name: str) -> None:
+def test_groups_stay_complete(name: str) -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         batch = of_groups(*[rng.integers(0, 2, 4).tolist() for _ in range(5)])
@@ -215,7 +215,7 @@ class Hopeless(Even):
         return False
 
 
-class Told(Signal):
+class CountingSignal(Signal):
     """A signal that expects the same of every task, and counts what it learns from."""
 
     def __init__(self, options: Any = None, parts: Any = None) -> None:
@@ -257,13 +257,13 @@ def trained(trainer: Trainer) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.path.read_text().splitlines()]
 
 
-def test_the_source_is_asked_until_the_step_is_full(chatty, tokenizer, tmp_path) -> None:
+def test_the_source_collects_until_the_step_is_full(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(chatty(), tokenizer, tmp_path, HalfEasy, select={"kind": "mixed_outcomes", "tries": 9})
-    played, kept, told = asyncio.run(trainer.collect_until_full())
+    played, kept, metrics = asyncio.run(trainer.collect_until_full())
     assert len(kept) == 4
-    assert told["select/tries"] > 1  # half of the tasks are always won
-    assert len(played) == 4 * told["select/tries"]
-    assert told["select/discarded"] == 1 - 4 / len(played)
+    assert metrics["select/tries"] > 1  # half of the tasks are always won
+    assert len(played) == 4 * metrics["select/tries"]
+    assert metrics["select/discarded"] == 1 - 4 / len(played)
     assert all({t.success for t in group.trajectories} == {True, False} for group in kept)
     assert len({(g.trajectories[0].task, g.trajectories[0].seed) for g in played}) == len(played)  # always other tasks
     trainer.engine.shutdown()
@@ -284,7 +284,7 @@ def test_tries_are_bounded_and_an_empty_step_changes_nothing(chatty, tokenizer, 
     assert checkpoint.latest(tmp_path).name == "step-000002"
 
 
-def test_success_is_told_of_what_was_played_not_of_what_was_kept(chatty, tokenizer, tmp_path) -> None:
+def test_success_counts_all_episodes_before_selection(chatty, tokenizer, tmp_path) -> None:
     lines = trained(trainer_of(chatty(), tokenizer, tmp_path, select={"kind": "top_return", "quantile": 0.5}))
     assert all(line["rollout/success"] < 1 for line in lines)  # everything that is kept succeeded
     assert all(0 < line["select/discarded"] < 1 for line in lines)
@@ -292,41 +292,41 @@ def test_success_is_told_of_what_was_played_not_of_what_was_kept(chatty, tokeniz
 
 def test_a_selector_reads_models_that_learn_from_everything(chatty, tokenizer, tmp_path, monkeypatch) -> None:
     """DigiRL's V_inst would be fitted to the best tenth, were it given only what is kept."""
-    monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, Told, frozenset({"inst_value_M"})))
+    monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, CountingSignal, frozenset({"inst_value_M"})))
     options = {"select": {"kind": "instruction", "fraction": 0.25}, "signals": {"told": {}}}
     trainer = trainer_of(chatty(), tokenizer, tmp_path, **options)
-    seen: list[int] = []
+    counts: list[int] = []
     update = trainer.update
 
     def spy(batch: Batch, rows: Any, credit: Any) -> dict[str, float]:
-        seen.append(len(batch.group_M))
+        counts.append(len(batch.group_M))
         assert (batch.return_M == batch.return_M.max()).all()
         return update(batch, rows, credit)
 
     trainer.update = spy  # type: ignore[method-assign]
     trained(trainer)
     assert trainer.signals["told"].learned == [16, 16]  # type: ignore[attr-defined]
-    assert all(4 <= kept < 16 for kept in seen)
+    assert all(4 <= kept < 16 for kept in counts)
     with pytest.raises(ConfigError, match="no asking for more"):
         trainer_of(None, None, tmp_path, select={"kind": "instruction", "tries": 2}, signals={"told": {}})
 
 
 def test_what_is_dropped_teaches_the_critic_and_not_the_policy(chatty, tokenizer, tmp_path, monkeypatch) -> None:
     """DigiRL's V_step would lean towards success, were it fitted to what is kept."""
-    monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, Told, frozenset({"inst_value_M"})))
+    monkeypatch.setitem(SIGNALS, "told", SignalKind(NoOptions, CountingSignal, frozenset({"inst_value_M"})))
     options = {"select": {"kind": "instruction", "fraction": 0.25}, "signals": {"told": {}}}
     options |= {"credit": {"assigner": "turn_gae"}, "value": {}}
     trainer = trainer_of(chatty(), tokenizer, tmp_path, **options)
-    seen: list[tuple[Batch, Credit]] = []
+    updates: list[tuple[Batch, Credit]] = []
     update = trainer.update
 
     def spy(batch: Batch, rows: Any, credit: Credit) -> dict[str, float]:
-        seen.append((batch, credit))
+        updates.append((batch, credit))
         return update(batch, rows, credit)
 
     trainer.update = spy  # type: ignore[method-assign]
     trained(trainer)
-    for batch, credit in seen:
+    for batch, credit in updates:
         kept_M = batch.x["kept_M"] == 1
         assert (len(batch.group_M), 4 <= kept_M.sum() < 16) == (16, True)
         assert not credit.advantage_A[~kept_M[batch.traj_A]].any()

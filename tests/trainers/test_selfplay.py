@@ -58,7 +58,7 @@ def collect(trainer: Trainer) -> list[Group]:
     return asyncio.run(trainer.collect())
 
 
-def told(groups: list[Group]) -> list[Any]:
+def record(groups: list[Group]) -> list[Any]:
     """What must be the same where the same is played."""
     every = [t for group in groups for t in group.trajectories]
     return [[t.task, t.seed, t.attempt, t.score, [turn.reply for turn in t.turns]] for t in every]
@@ -84,12 +84,12 @@ def test_a_game_gives_each_role_its_trajectory(warm, tmp_path) -> None:
 
 
 def test_in_lockstep_the_same_is_played_twice(warm, tmp_path) -> None:
-    seen = []
+    records = []
     for folder in ("a", "b"):
         trainer = trainer_of(warm, tmp_path / folder, "rollout.lockstep=true")
-        seen.append(told(collect(trainer)))
+        records.append(record(collect(trainer)))
         trainer.engine.shutdown()
-    assert seen[0] == seen[1]
+    assert records[0] == records[1]
 
 
 @pytest.mark.parametrize("opponent", ["past", "random", "solver"])
@@ -143,19 +143,19 @@ def test_spiral_trains_and_its_exploitability_is_known(warm, tmp_path, opponent)
     for path in (warm, tmp_path / "run" / "checkpoints" / "step-000003"):
         model, tokenizer = checkpoint.load_model(path)
         learner = Learner(model, OptimOptions(), temperature=1.0)
-        said = action_probabilities(learner, ChatTemplate(tokenizer), spec, PromptFormat(), views(tree).values())
-        assert set(said) == set(views(tree))
-        assert all(0 < sum(chances.values()) <= 1 for chances in said.values())
-        found.append(exploitability(tree, normalized(said)))
+        policy = action_probabilities(learner, ChatTemplate(tokenizer), spec, PromptFormat(), views(tree).values())
+        assert set(policy) == set(views(tree))
+        assert all(0 < sum(chances.values()) <= 1 for chances in policy.values())
+        found.append(exploitability(tree, normalized(policy)))
     assert all(0 < x < 2 for x in found)
     assert found[0] != found[1]
 
 
-def test_what_is_asked_is_what_is_sampled(warm, tmp_path) -> None:
+def test_action_probabilities_are_those_of_sampled_games(warm, tmp_path) -> None:
     """The exact probabilities against the share of replies in games."""
     trainer = trainer_of(warm, tmp_path, "rollout.group_size=25", "rollout.concurrency=150")
     every = [t for group in collect(trainer) for t in group.trajectories]
-    said = action_probabilities(
+    policy = action_probabilities(
         trainer.learner, ChatTemplate(trainer.tokenizer), trainer.spec, trainer.config.prompt_format,
         views(kuhn_poker()).values(),
     )  # fmt: skip
@@ -166,7 +166,7 @@ def test_what_is_asked_is_what_is_sampled(warm, tmp_path) -> None:
             if t.turns and t.turns[0].observation.endswith(f"0 card {card} so far nothing")
         ]
         assert len(replies) >= 25
-        for action, chance in said[f"{card}:"].items():
+        for action, chance in policy[f"{card}:"].items():
             error = np.sqrt(chance * (1 - chance) / len(replies))
             assert abs(np.mean([reply == action for reply in replies]) - chance) < 4 * error + 1e-3
     trainer.engine.shutdown()

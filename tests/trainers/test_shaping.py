@@ -66,10 +66,10 @@ def test_contract(name: str) -> None:
 def test_permuting_trajectories_permutes_rewards(name: str, seed: int) -> None:
     batch, shaper = batch_of(seed), SHAPERS[name].function
     permuted, old_N, _ = reorder(batch, np.random.default_rng(seed).permutation(len(batch.group_M)))
-    whole_N = shaper(batch)
-    assert shaper(permuted) == pytest.approx(whole_N[old_N], abs=1e-12)
+    full_N = shaper(batch)
+    assert shaper(permuted) == pytest.approx(full_N[old_N], abs=1e-12)
     part, kept_N, _ = batch.select(np.array([0]))
-    assert shaper(part) == pytest.approx(whole_N[kept_N], abs=1e-12)
+    assert shaper(part) == pytest.approx(full_N[kept_N], abs=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

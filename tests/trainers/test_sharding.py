@@ -74,17 +74,17 @@ def learner_of(setting: dict[str, Any], processes: DataParallel) -> Learner:
 def taught(learner: Learner, setting: dict[str, Any], steps: int = 3) -> list[dict[str, float]]:
     """Metrics of some updates, every column annotated before each."""
     losses.OBJECTIVES["spread"] = Objective(spread_of_sums, unit="trajectory")
-    rows, credit, seen = setting["rows"], setting["credit"], []
+    rows, credit, metrics = setting["rows"], setting["credit"], []
     options = LossOptions(objective=setting["objective"], entropy=0.03, kl=0.2, reducer="turn_mean")
     for _ in range(steps):
         batch = learner.annotate(setting["batch"], rows, prox=True)
         names = ("value_N", "bootstrap_M", "ref_logprob_A", "prox_logprob_A")
-        seen.append({name: float(np.abs(batch.x[name]).sum()) for name in names})
-        seen.append(learner.update(batch, rows, credit, options))
+        metrics.append({name: float(np.abs(batch.x[name]).sum()) for name in names})
+        metrics.append(learner.update(batch, rows, credit, options))
         if learner.value is not None:
-            seen.append(learner.fit_value(batch, rows, credit))
-    seen.append(learner.imitate(rows, np.full(len(setting["batch"].turn_A), 0.01)))
-    return seen
+            metrics.append(learner.fit_value(batch, rows, credit))
+    metrics.append(learner.imitate(rows, np.full(len(setting["batch"].turn_A), 0.01)))
+    return metrics
 
 
 def over_two(folder: Path, work: Callable[[DataParallel], Any]) -> list[Any]:
@@ -138,19 +138,19 @@ def test_two_halves_equal_one(kit, tmp_path: Path, objective, head, trajectories
 
     def work(processes: DataParallel) -> Any:
         learner = learner_of(setting, processes)
-        told = taught(learner, setting)
-        return learner.weights(), learner.state_dict(), told, len(learner._mine(setting["rows"]))
+        expected = taught(learner, setting)
+        return learner.weights(), learner.state_dict(), expected, len(learner._mine(setting["rows"]))
 
     alone = learner_of(setting, SINGLE_PROCESS)
     before = copy.deepcopy(alone.weights())
-    told = taught(alone, setting)
+    expected = taught(alone, setting)
     (weights, state, metrics, forwards), (none, _, others, as_often) = over_two(tmp_path, work)
     assert forwards == as_often
     assert none == {}
     moved = max((alone.weights()[name] - before[name]).abs().max().item() for name in before)
     assert moved > 1e-3
-    for seen in (metrics, others):
-        assert seen == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in told]
+    for actual in (metrics, others):
+        assert actual == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in expected]
     assert_same(weights, dict(alone.weights()), 1e-8)
     assert_same(state["value"], dict(alone.state_dict()["value"]), 1e-8)
     assert_same(state["adapters"], alone.state_dict()["adapters"], 1e-8)
@@ -169,9 +169,9 @@ def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path
 
     def continued(processes: DataParallel) -> Any:
         model, _ = checkpoint.load_model(tmp_path / "step-000001")
-        told = copy.deepcopy(setting["model"])
-        told.load_state_dict(model.double().state_dict())
-        learner = learner_of({**setting, "model": told}, processes)
+        target = copy.deepcopy(setting["model"])
+        target.load_state_dict(model.double().state_dict())
+        learner = learner_of({**setting, "model": target}, processes)
         learner.load_state_dict(checkpoint.load_state(tmp_path / "step-000001"))
         taught(learner, setting)
         return dict(learner.weights()), learner.state_dict()
@@ -194,11 +194,11 @@ def test_bfloat16_slices_learn_as_bfloat16_does(kit, tmp_path: Path) -> None:
         learner = learner_of(setting, processes)
         return taught(learner, setting, steps=1), dict(learner.weights())
 
-    told, weights = work(SINGLE_PROCESS)
+    reference, weights = work(SINGLE_PROCESS)
     (metrics, sliced), _ = over_two(tmp_path, work)
     assert {tensor.dtype for tensor in sliced.values()} == {torch.float32}
-    for seen, expected in zip(metrics, told, strict=True):
-        assert seen == pytest.approx(expected, rel=0.2, abs=0.1)
+    for actual, expected in zip(metrics, reference, strict=True):
+        assert actual == pytest.approx(expected, rel=0.2, abs=0.1)
     before = setting["model"].state_dict()
     ours, theirs = (torch.cat([(w[name] - before[name]).flatten() for name in before]) for w in (sliced, weights))
     assert torch.cosine_similarity(ours, theirs, dim=0) > 0.8  # Adam's first steps are signs of gradients

@@ -73,7 +73,7 @@ def exact_critic(options: DigiQOptions, second_head: float = 0.0) -> TwinCritic:
 
 
 def signal_of(
-    replies: Any, *, valid: Callable[..., bool] = lambda state, said: True, second_head: float = 0.0, **options: Any
+    replies: Any, *, valid: Callable[..., bool] = lambda state, action: True, second_head: float = 0.0, **options: Any
 ) -> tuple[DigiQSignal, ScriptedEngine]:
     engine = ScriptedEngine(replies)
     chosen = DigiQOptions(hidden=(), **{"warmup": 0, "actor_states": 40, **options})
@@ -104,9 +104,9 @@ def test_the_chosen_action_is_the_greedy_one() -> None:
     remember(signal, context)
     batch, rows = asyncio.run(signal.training_batch(context))
     state_N = np.array([row.ids[row.action_at[0] - 1] for row in rows])
-    said_N = np.array([row.ids[-1] for row in rows])
+    action_N = np.array([row.ids[-1] for row in rows])
     assert {SA, SB, SC} <= set(state_N.tolist())
-    assert (said_N[state_N != SD] == FIRST).all()
+    assert (action_N[state_N != SD] == FIRST).all()
     np.testing.assert_allclose(batch.x["q_N"] - batch.x["v_N"], ORACLE_ADVANTAGE[state_N], atol=1e-12)
     imitated = DIGIQ(batch, threshold=0.1).advantage_A
     np.testing.assert_array_equal(imitated, np.isin(state_N, [SA, SB, SC]))  # .0625 at s0 is below, sD is 0
@@ -158,7 +158,7 @@ def test_what_is_no_action_is_never_imitated() -> None:
     for refused in (True, False):
         batch = toy_batch([[1.0]]).with_columns(valid_N=np.array([0.0 if refused else 1.0]))
         context = SignalContext(batch, [row], (), 5, np.random.default_rng(0))
-        signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda state, said: said[-1] != STOP)
+        signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda state, action: action[-1] != STOP)
         with torch.no_grad():
             signal.critic.heads.q_heads[0][0].weight[0, 64 + 8 * (SC + 1) + 2] = 9.0  # what STOP is worth at sC
         remember(signal, context)
@@ -172,15 +172,15 @@ def test_what_is_no_action_is_never_imitated() -> None:
 
 def test_equal_candidates_are_judged_once_and_buffer_wins_ties() -> None:
     signal, _ = signal_of([[SECOND], [SECOND], [FIRST], [SECOND]], candidates=5)
-    seen: list[int] = []
-    hook = signal.critic.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    sizes: list[int] = []
+    hook = signal.critic.encoder.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     row = Row(np.array([SD, SECOND]), np.array([1]), np.array([0]), 0, False)
     context = SignalContext(toy_batch([[0.0]]), [row], (), 5, np.random.default_rng(0))
     remember(signal, context)
     best = asyncio.run(signal.choose(signal.replay.sample(1, context.rng), context.rng))
     hook.remove()
     assert best[0] is signal.replay.sample(1, context.rng)[0]  # at sD nothing matters
-    assert seen == [2]  # two sequences: sD first, sD second
+    assert sizes == [2]  # two sequences: sD first, sD second
 
 
 def test_until_the_critic_is_warm_nothing_is_imitated() -> None:

@@ -25,14 +25,14 @@ def fit(signal: InstructionValue, context: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(context))
 
 
-def said_M(signal: InstructionValue, context: SignalContext) -> np.ndarray:
+def inst_value_M(signal: InstructionValue, context: SignalContext) -> np.ndarray:
     return asyncio.run(signal.annotate(context))["inst_value_M"]
 
 
 @pytest.fixture(scope="module")
 def context(kit, tokenizer) -> SignalContext:
     """Four tasks, three attempts at each: tasks 0 and 2 always succeed, 1 never, 3 once."""
-    context = kit.told(tokenizer, env="keydoor", groups=4, size=3, noise=0.4)
+    context = kit.signal_context(tokenizer, env="keydoor", groups=4, size=3, noise=0.4)
     changed = []
     for trajectory, success in zip(context.trajectories, [1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0], strict=True):
         turns = [replace(turn, reward=0.0) for turn in trajectory.turns]
@@ -64,7 +64,7 @@ def test_it_is_read_at_the_last_token_of_the_first_prompt(kit, chatty, tokenizer
     for prompt, trajectory in zip(first_prompts(context), context.trajectories, strict=True):
         text = tokenizer.decode(prompt.tolist())
         assert text.endswith(f"{trajectory.turns[0].observation}<|im_end|>\n<|im_start|>assistant\n")
-    found = said_M(signal, context)
+    found = inst_value_M(signal, context)
     for value, trajectory in zip(found, context.trajectories, strict=True):
         ids, first = trajectory.branches[0].ids.tolist(), trajectory.turns[0].span.start
         assert value == pytest.approx(kit.plain_hidden(model, ids)[first - 1].sum().item(), abs=1e-3)
@@ -78,7 +78,7 @@ def test_it_is_read_at_the_last_token_of_the_first_prompt(kit, chatty, tokenizer
 )
 def test_a_constant_at_first_so_the_curriculum_ranks_by_reward(kit, chatty, context, options, first) -> None:
     signal = InstructionValue(InstructionOptions(**options), kit.parts(chatty()))
-    value_M = said_M(signal, context)
+    value_M = inst_value_M(signal, context)
     assert value_M == pytest.approx([first] * 12, abs=1e-6)
     outcome_M = outcomes(context.trajectories, "success")
     assert np.argsort(outcome_M - value_M, kind="stable").tolist() == np.argsort(outcome_M, kind="stable").tolist()
@@ -90,17 +90,17 @@ def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, context,
     signal = InstructionValue(InstructionOptions(**options), kit.parts(model))
     trunk = copy.deepcopy(signal.trunk.state_dict())
     policy = copy.deepcopy(model.state_dict())
-    seen = []
+    history = []
     for _ in range(15):
         before = copy.deepcopy(signal.head.state_dict())
-        seen.append(fit(signal, context))
+        history.append(fit(signal, context))
         assert all(not torch.equal(p, before[name]) for name, p in signal.head.named_parameters())
-    assert all(metrics["grad_norm"] > 0 for metrics in seen)
-    losses = [metrics["loss"] for metrics in seen]
+    assert all(metrics["grad_norm"] > 0 for metrics in history)
+    losses = [metrics["loss"] for metrics in history]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
-    assert np.isnan(seen[0]["correlation"])  # of a constant
-    assert seen[-1]["correlation"] > 0.5
+    assert np.isnan(history[0]["correlation"])  # of a constant
+    assert history[-1]["correlation"] > 0.5
     assert all(torch.equal(p, trunk[name]) for name, p in signal.trunk.state_dict().items())
     assert all(torch.equal(p, policy[name]) for name, p in model.state_dict().items())
 
@@ -109,7 +109,7 @@ def test_every_fit_moves_the_head_alone_and_the_loss_falls(kit, chatty, context,
 def test_it_learns_which_tasks_are_easy(kit, chatty, context, options) -> None:
     signal = InstructionValue(InstructionOptions(lr=0.03, epochs=150, **options), kit.parts(chatty()))
     fit(signal, context)
-    value = said_M(signal, context).reshape(4, 3)[:, 0]
+    value = inst_value_M(signal, context).reshape(4, 3)[:, 0]
     assert value == pytest.approx([1, 0, 1, 1 / 3], abs=0.1)
     assert fit(signal, context)["correlation"] > 0.8
 
@@ -118,11 +118,11 @@ def test_it_speaks_of_the_policy_as_rl_began(kit, chatty, context) -> None:
     model = chatty()
     signal = InstructionValue(InstructionOptions(), kit.parts(model))
     fit(signal, context)
-    before = said_M(signal, context)
+    before = inst_value_M(signal, context)
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    assert (said_M(signal, context) == before).all()
+    assert (inst_value_M(signal, context) == before).all()
 
 
 def test_state_goes_on_where_it_was(kit, chatty, context) -> None:
@@ -131,7 +131,7 @@ def test_state_goes_on_where_it_was(kit, chatty, context) -> None:
     fit(signal, context)
     again.load_state_dict(copy.deepcopy(signal.state_dict()))
     assert fit(again, context) == fit(signal, context)
-    assert (said_M(again, context) == said_M(signal, context)).all()
+    assert (inst_value_M(again, context) == inst_value_M(signal, context)).all()
     nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(signal, nothing) == {}
 

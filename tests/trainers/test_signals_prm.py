@@ -63,21 +63,21 @@ def sums_M(context: SignalContext) -> np.ndarray:
 @pytest.fixture(scope="module")
 def context(kit, chatty, tokenizer) -> SignalContext:
     """Three groups of three with both outcomes in two of them."""
-    context = kit.told(tokenizer, groups=3, size=3, model=chatty())
+    context = kit.signal_context(tokenizer, groups=3, size=3, model=chatty())
     return with_outcomes(context, [1, 0, 0, 1, 1, 0, 0, 0, 0])
 
 
 def test_prime_toy() -> None:
     batch = toy_batch([[1], [0]], tokens=2)
     q = torch.tensor([0.2, 0.4, -0.1, -0.3], dtype=torch.float64)
-    loss, seen = outcome_loss(q, batch, np.array([1.0, 0.0]), beta=0.05)
+    loss, metrics = outcome_loss(q, batch, np.array([1.0, 0.0]), beta=0.05)
     assert loss.item() == pytest.approx((np.log1p(np.exp(-0.03)) + np.log1p(np.exp(-0.02))) / 2)
-    assert seen["accuracy"] == 1
-    assert seen["gap"] == pytest.approx(0.05)
+    assert metrics["accuracy"] == 1
+    assert metrics["gap"] == pytest.approx(0.05)
     mean, _ = outcome_loss(q, batch, np.array([1.0, 0.0]), beta=0.05, aggregate="mean")
     assert mean.item() == pytest.approx((np.log1p(np.exp(-0.015)) + np.log1p(np.exp(-0.01))) / 2)
-    wrong, seen = outcome_loss(q, batch, np.array([0.0, 1.0]), beta=0.05)
-    assert seen["accuracy"] == 0
+    wrong, metrics = outcome_loss(q, batch, np.array([0.0, 1.0]), beta=0.05)
+    assert metrics["accuracy"] == 0
     assert wrong > loss
 
 
@@ -85,12 +85,12 @@ def test_prime_toy() -> None:
 def test_a_model_that_is_its_reference_says_one_half(aggregate) -> None:
     batch, zero = t4(), torch.zeros(11, dtype=torch.float64)
     success_M = np.array([1.0, 0, 1, 0])
-    loss, seen = outcome_loss(zero, batch, success_M, beta=0.05, aggregate=aggregate)
+    loss, metrics = outcome_loss(zero, batch, success_M, beta=0.05, aggregate=aggregate)
     assert loss.item() == pytest.approx(0.693147, abs=1e-6)
-    assert (seen["accuracy"], seen["brier"], seen["gap"]) == (0.5, 0.25, 0.0)
-    loss, seen = pair_loss(zero, batch, success_M, beta=0.05, aggregate=aggregate)
+    assert (metrics["accuracy"], metrics["brier"], metrics["gap"]) == (0.5, 0.25, 0.0)
+    loss, metrics = pair_loss(zero, batch, success_M, beta=0.05, aggregate=aggregate)
     assert loss.item() == pytest.approx(0.693147, abs=1e-6)
-    assert seen == {"pairs": 4.0, "accuracy": 0.5, "gap": 0.0}
+    assert metrics == {"pairs": 4.0, "accuracy": 0.5, "gap": 0.0}
 
 
 def test_pair_toys() -> None:
@@ -102,9 +102,9 @@ def test_pair_toys() -> None:
     mean, _ = pair_loss(q, batch, np.array([1.0, 0.0]), beta=0.1, aggregate="mean")
     assert mean.item() == pytest.approx(np.log1p(np.exp(-0.1 * (0.5 + 2.0))))
     three = toy_batch([[1], [0], [0]])
-    _, seen = pair_loss(torch.tensor([0.3, 0.3, 0.5]), three, np.array([1.0, 0, 0]), beta=1.0)
-    assert (seen["pairs"], seen["accuracy"]) == (2.0, 0.25)
-    assert seen["gap"] == pytest.approx(-0.1)
+    _, metrics = pair_loss(torch.tensor([0.3, 0.3, 0.5]), three, np.array([1.0, 0, 0]), beta=1.0)
+    assert (metrics["pairs"], metrics["accuracy"]) == (2.0, 0.25)
+    assert metrics["gap"] == pytest.approx(-0.1)
 
 
 def test_pairs_are_of_one_group_and_of_both_outcomes() -> None:
@@ -138,18 +138,18 @@ def test_every_fit_moves_the_model_and_the_loss_falls(kit, chatty, context, loss
     model = chatty()
     prm = ImplicitPRM(PRMOptions(loss=loss, lr=3e-4), kit.parts(model, tokens=700))
     before = copy.deepcopy(model.state_dict())
-    seen = []
+    history = []
     for _ in range(6):
         start = copy.deepcopy(prm.model.state_dict())
-        seen.append(fit(prm, context))
+        history.append(fit(prm, context))
         still = [name for name, p in prm.model.named_parameters() if torch.equal(p, start[name])]
         assert not still
-    assert all(np.isfinite(metrics["grad_norm"]) and metrics["grad_norm"] > 0 for metrics in seen)
-    losses = [metrics["loss"] for metrics in seen]
+    assert all(np.isfinite(metrics["grad_norm"]) and metrics["grad_norm"] > 0 for metrics in history)
+    losses = [metrics["loss"] for metrics in history]
     assert losses[0] == pytest.approx(np.log(2), abs=1e-4)
     assert losses == sorted(losses, reverse=True)
-    assert seen[-1]["accuracy"] > seen[0]["accuracy"] == 0.5
-    assert seen[-1]["gap"] > 0.01
+    assert history[-1]["accuracy"] > history[0]["accuracy"] == 0.5
+    assert history[-1]["gap"] > 0.01
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())  # a model of its own
     if loss == "outcome":
         assert all(torch.equal(p, before[name]) for name, p in prm.reference.state_dict().items())
@@ -180,8 +180,8 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, loss,
         prm = ImplicitPRM(options, kit.parts(model, tokens=tokens, temperature=TEMPERATURE))
         perturb(prm.model)
         prm.optimizer = Keeps(prm.model.parameters(), options)
-        told = fit(prm, replace(context, rows=rows))
-        return prm.optimizer.gradient, told["loss"]
+        metrics = fit(prm, replace(context, rows=rows))
+        return prm.optimizer.gradient, metrics["loss"]
 
     plain = copy.deepcopy(model)
     use_packed_attention(plain)
@@ -200,8 +200,8 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, loss,
     assert max(g.abs().max() for g in one_pass) > 1e-3
     shuffled = [context.rows[i] for i in np.random.default_rng(0).permutation(len(context.rows))]
     for rows, tokens in ((context.rows, 10**6), (context.rows, 1), (shuffled, 500)):
-        gradient, told = sharded(rows, tokens)
-        assert told == pytest.approx(expected.item(), abs=1e-5)
+        gradient, loss_value = sharded(rows, tokens)
+        assert loss_value == pytest.approx(expected.item(), abs=1e-5)
         torch.testing.assert_close(gradient, one_pass, atol=1e-5, rtol=1e-4)
 
 
@@ -230,9 +230,9 @@ def test_pairs_within_shards_are_not_all_pairs(kit, chatty, context) -> None:
                 loss.backward()
         return torch.cat([p.grad.flatten() for p in prm.model.parameters() if p.grad is not None])
 
-    whole = gradient([list(range(9))])
-    assert torch.allclose(gradient([list(range(9))]), whole)
-    assert (gradient([[0, 1, 3, 5], [2, 4, 6, 7, 8]]) - whole).norm() > 0.1 * whole.norm()
+    full = gradient([list(range(9))])
+    assert torch.allclose(gradient([list(range(9))]), full)
+    assert (gradient([[0, 1, 3, 5], [2, 4, 6, 7, 8]]) - full).norm() > 0.1 * full.norm()
 
 
 @KINDS
@@ -246,11 +246,11 @@ def test_rewards_telescope(kit, chatty, context, loss) -> None:
     found = sums_M(annotate(prm, context))
     for row in context.rows:
         at = (torch.from_numpy(row.action_at - 1), torch.from_numpy(row.ids[row.action_at]))
-        said = kit.plain_logprobs(prm.model, row.ids.tolist(), TEMPERATURE)[at].sum().item()
+        total = kit.plain_logprobs(prm.model, row.ids.tolist(), TEMPERATURE)[at].sum().item()
         reference = kit.plain_logprobs(model, row.ids.tolist(), TEMPERATURE)[at].sum().item()
         if loss == "pair":
             reference = context.batch.logprob_A[row.action_index].sum()
-        assert found[row.trajectory] == pytest.approx(said - reference, abs=1e-3)
+        assert found[row.trajectory] == pytest.approx(total - reference, abs=1e-3)
 
 
 def test_the_rolling_reference_is_the_policy_before_the_update(kit, chatty, context) -> None:
@@ -275,10 +275,10 @@ def test_one_step_of_cross_entropy_raises_the_score_of_a_success(kit, chatty, co
 def test_rewards_are_of_the_model_before_it_saw_the_outcomes(kit, chatty, context, loss) -> None:
     prm = ImplicitPRM(PRMOptions(loss=loss, lr=1e-3), kit.parts(chatty()))
     first = annotate(prm, context)
-    told = fit(prm, first)
+    metrics = fit(prm, first)
     assert np.abs(first.batch.x["prm_A"]).max() < 1e-4
     bare = ImplicitPRM(PRMOptions(loss=loss, lr=1e-3), kit.parts(chatty()))
-    assert fit(bare, context) == pytest.approx(told, nan_ok=True)  # the kept reference is the reference
+    assert fit(bare, context) == pytest.approx(metrics, nan_ok=True)  # the kept reference is the reference
     second = annotate(prm, first)
     won = success_of(context) > 0.5
     assert sums_M(second)[won].mean() > sums_M(second)[~won].mean() + 0.1
@@ -288,9 +288,9 @@ def test_a_batch_without_a_pair_changes_nothing(kit, chatty, context) -> None:
     prm = ImplicitPRM(PRMOptions(loss="pair", lr=0.1), kit.parts(chatty()))
     before = copy.deepcopy(prm.model.state_dict())
     for outcome in (0, 1):
-        told = fit(prm, with_outcomes(context, [outcome] * 9))
-        assert (told["pairs"], told["grad_norm"]) == (0, 0)
-        assert np.isnan(told["loss"])
+        metrics = fit(prm, with_outcomes(context, [outcome] * 9))
+        assert (metrics["pairs"], metrics["grad_norm"]) == (0, 0)
+        assert np.isnan(metrics["loss"])
     assert all(torch.equal(p, before[name]) for name, p in prm.model.state_dict().items())
     nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(prm, nothing) == {}

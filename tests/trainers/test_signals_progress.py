@@ -38,14 +38,14 @@ def fit(signal: Any, context: SignalContext) -> dict[str, float]:
     return asyncio.run(signal.fit(context))
 
 
-def said_N(signal: Any, context: SignalContext) -> np.ndarray:
+def contributions_N(signal: Any, context: SignalContext) -> np.ndarray:
     return asyncio.run(signal.annotate(context))["progress_c_N"]
 
 
 @pytest.fixture(scope="module")
 def context(kit, tokenizer) -> SignalContext:
     """Attempts of unequal lengths; some succeed."""
-    context = kit.told(tokenizer, env="keydoor", groups=4, size=2, noise=0.4)
+    context = kit.signal_context(tokenizer, env="keydoor", groups=4, size=2, noise=0.4)
     assert len(set(np.bincount(context.batch.traj_N))) > 1
     assert 0 < outcomes(context.trajectories, "success").sum() < 8
     return context
@@ -101,9 +101,9 @@ def test_the_loss_does_not_see_how_a_sum_is_spread() -> None:
 def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, context, trunk, divide) -> None:
     model = chatty()
     head = ProgressHead(ProgressOptions(trunk=trunk, divide=divide), kit.parts(model, tokens=700))
-    start = said_N(head, context)
+    start = contributions_N(head, context)
     bias = head.head.bias.item()
-    found = said_N(spread(head), context)
+    found = contributions_N(spread(head), context)
     n = 0
     for trajectory in context.trajectories[:3]:
         turns = len(trajectory.turns)
@@ -120,13 +120,13 @@ def test_contributions_are_read_at_the_last_token_of_each_turn(kit, chatty, cont
 @pytest.mark.parametrize("target", ["return", "success"])
 def test_untrained_progress_sums_to_the_mean_outcome(kit, chatty, context, divide, target) -> None:
     head = ProgressHead(ProgressOptions(divide=divide, target=target), kit.parts(chatty()))
-    total_M = np.bincount(context.batch.traj_N, said_N(head, context))
+    total_M = np.bincount(context.batch.traj_N, contributions_N(head, context))
     mean = outcomes(context.trajectories, target).mean()
     assert total_M.mean() == pytest.approx(mean, abs=1e-6)
     if divide:
         assert total_M == pytest.approx([mean] * 8, abs=1e-6)
     bias = head.head.bias.item()
-    said_N(head, replace(context, trajectories=context.trajectories[:1] * 8))
+    contributions_N(head, replace(context, trajectories=context.trajectories[:1] * 8))
     assert head.head.bias.item() == bias  # set once
 
 
@@ -137,21 +137,21 @@ def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, context, trunk
     before = copy.deepcopy(model.state_dict())
     options = ProgressOptions(trunk=trunk, divide=divide, lr=3e-4 if trunk == "own" else 1e-3)
     head = ProgressHead(options, kit.parts(model, tokens=900))
-    seen = []
+    history = []
     for step in range(6):
         start = copy.deepcopy([head.head.state_dict(), head.trunk.state_dict()])
-        seen.append(fit(head, context))
+        history.append(fit(head, context))
         assert all(not torch.equal(p, start[0][name]) for name, p in head.head.named_parameters())
         trunk_moved = [not torch.equal(p, start[1][name]) for name, p in head.trunk.named_parameters()]
         # The head's weight is 0 at first, so nothing reaches the trunk before the second step.
         assert all(trunk_moved) if trunk == "own" and step else not any(trunk_moved)
-    assert all(metrics["grad_norm"] > 0 for metrics in seen)
-    losses = [metrics["loss"] for metrics in seen]
+    assert all(metrics["grad_norm"] > 0 for metrics in history)
+    losses = [metrics["loss"] for metrics in history]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.97 * losses[0]
-    first, last = seen[0]["correlation"], seen[-1]["correlation"]
+    first, last = history[0]["correlation"], history[-1]["correlation"]
     assert np.isnan(first) if divide else last > first  # of a constant
-    assert seen[-1]["error"] == pytest.approx(losses[-1], rel=1e-4)
+    assert history[-1]["error"] == pytest.approx(losses[-1], rel=1e-4)
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
 
 
@@ -165,18 +165,18 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, divid
         head.started = True
         return head
 
-    whole = head_of(10**6)
-    index, c = whole.contributions(list(context.rows), context.batch)
+    full = head_of(10**6)
+    index, c = full.contributions(list(context.rows), context.batch)
     loss = progress_loss(segment_sum(c, context.batch.traj_N[index], 8), outcome_M)
     loss.backward()
-    one_pass = [p.grad for p in whole.optimizer.parameters]
+    one_pass = [p.grad for p in full.optimizer.parameters]
     assert max(g.abs().max() for g in one_pass) > 1e-3
     shuffled = [context.rows[i] for i in np.random.default_rng(0).permutation(len(context.rows))]
     for rows, tokens in ((context.rows, 10**6), (context.rows, 1), (shuffled, 900)):
         head = head_of(tokens)
         head.optimizer = Keeps(head.optimizer.parameters, options)
-        told = fit(head, replace(context, rows=rows))
-        assert told["loss"] == pytest.approx(loss.item(), abs=1e-5)
+        metrics = fit(head, replace(context, rows=rows))
+        assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
         torch.testing.assert_close(head.optimizer.gradient, one_pass, atol=1e-5, rtol=1e-4)
 
 
@@ -193,7 +193,7 @@ def test_an_attempt_over_several_rows_is_one_sum(kit, chatty, context) -> None:
             )
     head = spread(ProgressHead(ProgressOptions(), kit.parts(chatty())))
     a_turn_a_row = replace(context, rows=cut)
-    np.testing.assert_allclose(said_N(head, a_turn_a_row), said_N(head, context), atol=1e-5)
+    np.testing.assert_allclose(contributions_N(head, a_turn_a_row), contributions_N(head, context), atol=1e-5)
     assert fit(copy.deepcopy(head), a_turn_a_row) == pytest.approx(fit(head, context), abs=1e-4)
 
 
@@ -204,7 +204,7 @@ def test_state_goes_on_where_it_was(kit, chatty, context) -> None:
     again.load_state_dict(copy.deepcopy(head.state_dict()))
     other = replace(context, trajectories=context.trajectories[::-1])
     assert fit(again, other) == fit(head, other)
-    np.testing.assert_array_equal(said_N(head, context), said_N(again, context))
+    np.testing.assert_array_equal(contributions_N(head, context), contributions_N(again, context))
     nothing = replace(context, batch=context.batch.select(np.zeros(0, int))[0], rows=[], trajectories=[])
     assert fit(head, nothing) == {}
 
@@ -229,12 +229,12 @@ def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
     words = [f"you are in the {room} room: gold or blue" for room in ("amber", "birch", "cedar", "dark")]
     corpus = [PromptFormat().instructions(spec), "you are at the fork: left or right", *words, *spec.actions] * 3
     tokenizer = tiny.make_tokenizer([*corpus, "user\n", "assistant\n"], 400, 1024)
-    seen, fresh = (kit.told(tokenizer, groups=10, size=size) for size in (4, 6))
+    training, fresh = (kit.signal_context(tokenizer, groups=10, size=size) for size in (4, 6))
     head = ProgressHead(
         ProgressOptions(lr=3e-3, epochs=30), kit.parts(kit.build(vocabulary=len(tokenizer), initializer_range=0.1))
     )
-    fit(head, seen)
-    c_N, traj_N = said_N(head, fresh), fresh.batch.traj_N
+    fit(head, training)
+    c_N, traj_N = contributions_N(head, fresh), fresh.batch.traj_N
     decisions = [(t.state_key, t.action) for trajectory in fresh.trajectories for t in trajectory.turns]
     truth_N = np.array([ADVANTAGE[room] * (1 if action in ("left", "gold") else -1) for room, action in decisions])
 
@@ -256,6 +256,6 @@ def test_contributions_find_the_decisions_of_the_oracle(kit) -> None:
 def test_it_stays_as_it_is_after_the_steps_it_learns_in(kit, chatty, context) -> None:
     head = ProgressHead(ProgressOptions(lr=0.01, fit_steps=2), kit.parts(chatty()))
     assert fit(head, replace(context, step=1))["grad_norm"] > 0
-    before = said_N(head, context)
+    before = contributions_N(head, context)
     assert fit(head, replace(context, step=2)) == {}
-    assert np.array_equal(said_N(head, context), before)
+    assert np.array_equal(contributions_N(head, context), before)

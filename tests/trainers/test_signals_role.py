@@ -90,11 +90,11 @@ def test_the_baseline_moves_when_it_is_fitted_and_no_sooner() -> None:
     signal, context = RoleBaseline(RoleOptions()), games([[1], [1]], [0, 1])
     for _ in range(2):
         assert annotate(signal, context).tolist() == [0, 0]
-    told = fit(signal, context)
-    assert told["loss"] == 1
-    assert told["grad_norm"] == pytest.approx(np.sqrt(2))
-    assert told["bias"] == -1
-    assert (told["baseline_0"], told["baseline_1"]) == pytest.approx((0.05, 0.05))
+    metrics = fit(signal, context)
+    assert metrics["loss"] == 1
+    assert metrics["grad_norm"] == pytest.approx(np.sqrt(2))
+    assert metrics["bias"] == -1
+    assert (metrics["baseline_0"], metrics["baseline_1"]) == pytest.approx((0.05, 0.05))
     assert annotate(signal, context) == pytest.approx([0.05, 0.05])
     losses = []
     for _ in range(20):
@@ -118,8 +118,8 @@ def test_it_trains(kit, warm_oracle, tmp_path) -> None:
     steps = kit.trained("reinforce", warm_oracle, tmp_path, "credit.assigner=rae", "signals.role.alpha=0.9")
     assert len(steps) == 3
     assert all(step["optim/skipped"] == 0 for step in steps)
-    told = [step["role/baseline_0"] for step in steps]
-    assert min(told) > 0
-    assert max(told) < 1
+    baselines = [step["role/baseline_0"] for step in steps]
+    assert min(baselines) > 0
+    assert max(baselines) < 1
     state = checkpoint.load_state(tmp_path / "checkpoints" / "step-000003")["signals"]["role"]["baseline"]
-    assert state == [["oracle", 0, pytest.approx(told[2])]]
+    assert state == [["oracle", 0, pytest.approx(baselines[2])]]

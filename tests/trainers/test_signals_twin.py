@@ -74,15 +74,15 @@ class Table(nn.Module):
 def toy_rows(states: list[tuple[int, ...]], actions: list[tuple[int, ...]]) -> list[Row]:
     """Every trajectory as state, action, state, action ..."""
     rows, tokens = [], 0
-    for m, (seen, said) in enumerate(zip(states, actions, strict=True)):
-        ids = np.column_stack([seen, np.array(said) + LEFT]).reshape(-1)
+    for m, (state, action) in enumerate(zip(states, actions, strict=True)):
+        ids = np.column_stack([state, np.array(action) + LEFT]).reshape(-1)
         at = np.arange(1, len(ids), 2)
         rows.append(Row(ids, at, tokens + np.arange(len(at)), m, False))
         tokens += len(at)
     return rows
 
 
-def said(turn: Transition, action: int) -> tuple[np.ndarray, int]:
+def read_of(turn: Transition, action: int) -> tuple[np.ndarray, int]:
     """The read of another action at a turn's state."""
     return np.append(turn.state, LEFT + action), turn.start
 
@@ -93,9 +93,9 @@ def tabular(gamma: float, tau: float = 0.3, **options: Any) -> TwinCritic:
 
 
 def converge(critic: TwinCritic, examples: CriticExamples, steps: int = 300) -> None:
-    seen = critic.see(examples)
+    state_features = critic.see(examples)
     for _ in range(steps):
-        critic.update(examples, seen)
+        critic.update(examples, state_features)
 
 
 def oracle(p_first: np.ndarray | None = None) -> tuple[Batch, list[Transition]]:
@@ -110,7 +110,7 @@ def oracle(p_first: np.ndarray | None = None) -> tuple[Batch, list[Transition]]:
 
 def both_actions(turns: list[Transition]) -> CriticExamples:
     """Every turn twice, V regressed on each action once: the mean over a uniform policy's fresh actions."""
-    return CriticExamples([*turns, *turns], [said(t, action) for action in (0, 1) for t in turns])
+    return CriticExamples([*turns, *turns], [read_of(t, action) for action in (0, 1) for t in turns])
 
 
 def expected_advantage(batch: Batch) -> np.ndarray:
@@ -152,7 +152,7 @@ def test_a_chain_without_choices_has_no_advantage() -> None:
     batch = toy_batch([[0, 0, 1]])
     turns = transitions_of(batch, toy_rows([(0, 1, 2)], [(0, 0, 0)]), 0.95)
     critic = tabular(gamma=0.95)
-    converge(critic, CriticExamples(turns, [said(t, 0) for t in turns]))
+    converge(critic, CriticExamples(turns, [read_of(t, 0) for t in turns]))
     q_N, v_N = critic.values(turns)
     np.testing.assert_allclose(v_N, (0.9025, 0.95, 1), atol=1e-6)
     np.testing.assert_allclose(q_N - v_N, 0, atol=1e-6)
@@ -166,14 +166,14 @@ def test_a_cut_bootstraps_and_an_end_does_not() -> None:
     rows[1] = replace(rows[1], ids=np.append(rows[1].ids, 1), bootstrap=True)  # cut before state 1
     turns = transitions_of(batch, rows, 0.9)
     critic = tabular(gamma=0.9)
-    converge(critic, CriticExamples(turns, [said(t, 0) for t in turns]))
+    converge(critic, CriticExamples(turns, [read_of(t, 0) for t in turns]))
     q_N, _ = critic.values(turns)
     np.testing.assert_allclose(q_N, (0.9, 1, 0.9, 0), atol=1e-6)
 
     # The released code calls a cut an end.
     wrong = tabular(gamma=0.9)
     ended = [replace(t, done=t.done or t.truncated) for t in turns]
-    converge(wrong, CriticExamples(ended, [said(t, 0) for t in ended]))
+    converge(wrong, CriticExamples(ended, [read_of(t, 0) for t in ended]))
     assert wrong.values(turns)[0] == pytest.approx((0.9, 1, 0, 0), abs=1e-6)
 
 
@@ -230,7 +230,7 @@ def test_the_difference_of_minima() -> None:
     np.testing.assert_allclose(q_N - v_N, 0.9 - 0.8)
 
 
-def test_nothing_is_said_before_something_was_learned() -> None:
+def test_values_are_zero_before_the_first_fit() -> None:
     heads = Heads(8, (16, 16))
     state, action = torch.randn(2, 5, 8)
     assert heads.q(state, action).abs().max() == heads.v(state).abs().max() == 0
@@ -334,19 +334,19 @@ def test_shards_add_up(played, kind) -> None:
     """A row a forward, or all at once: the same step. A loss that is a mean of its shard's own is caught."""
     model, turns = played
     examples = with_themselves(turns)
-    whole, rowwise = (real_critic(model, kind, budget=budget, sgd=0.1) for budget in (10**6, 1))
-    for critic in (whole, rowwise):
+    full, rowwise = (real_critic(model, kind, budget=budget, sgd=0.1) for budget in (10**6, 1))
+    for critic in (full, rowwise):
         for _ in range(3):
             critic.update(examples)
     start = real_critic(model, kind).parameters
-    moved = [(p - q).abs().max().item() for p, q in zip(whole.parameters, start, strict=True)]
+    moved = [(p - q).abs().max().item() for p, q in zip(full.parameters, start, strict=True)]
     assert max(moved) > 1e-3
-    for ours, theirs in zip(whole.parameters, rowwise.parameters, strict=True):
+    for ours, theirs in zip(full.parameters, rowwise.parameters, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
     part = real_critic(model, kind, sgd=0.1)
     for _ in range(3):
         part.update(CriticExamples(turns[:3], examples.acted[:3]))  # as if each shard were divided by its own size
-    assert any(not torch.allclose(p, q, atol=1e-4) for p, q in zip(whole.parameters, part.parameters, strict=True))
+    assert any(not torch.allclose(p, q, atol=1e-4) for p, q in zip(full.parameters, part.parameters, strict=True))
 
 
 def test_a_gradient_that_is_not_finite_steps_nothing(played) -> None:
@@ -415,12 +415,12 @@ def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:
     for step, warm in ((0, False), (2, False), (3, True)):
         context = toy_context(step)
         asyncio.run(signal.fit(context))
-        asked = len(engine.calls)
+        count = len(engine.calls)
         batch, rows = asyncio.run(signal.training_batch(context))
         columns = asyncio.run(signal.annotate(context))
         assert (np.abs(columns["q_N"]).max() > 0) == warm
         assert (np.abs(Q_MINUS_V(batch).advantage_A).max() > 0) == warm
-        assert (len(engine.calls) > asked) == warm
+        assert (len(engine.calls) > count) == warm
         if not warm:
             assert batch.turn_A is context.batch.turn_A
             assert rows == context.rows
@@ -471,16 +471,16 @@ def test_fresh_replies_come_in_waves_and_by_seed(kit, played, tokenizer) -> None
 
     async def ask(seed: int) -> list[list[list[int]]]:
         replies = await signal.reply(turns[:7], 2, np.random.default_rng(seed))
-        return [[completion.ids for completion in said] for said in replies]
+        return [[completion.ids for completion in samples] for samples in replies]
 
     once, again, other = (asyncio.run(ask(seed)) for seed in (1, 1, 2))
     engine.shutdown()
     assert once == again != other
-    assert [len(said) for said in once] == [2] * 7
+    assert [len(samples) for samples in once] == [2] * 7
     assert any(first != second for first, second in once)
 
 
-def test_a_fresh_action_is_only_known_to_be_said(played) -> None:
+def test_a_fresh_action_has_no_return(played) -> None:
     _, turns = played
     batch, rows = turns_batch(turns)
     assert [row.ids.tolist() for row in rows] == [t.ids[: t.stop].tolist() for t in turns]

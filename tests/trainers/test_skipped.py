@@ -38,29 +38,29 @@ def spoil(name: str, batch: Batch, credit: Credit, model: Any) -> tuple[Batch, C
 
 
 @pytest.mark.parametrize(
-    ("spoiled", "said"),
+    ("spoiled", "explanation"),
     [
         ("logprob_A", r"logprob_A is nan at turn \d of attempt \d of the batch"),
         ("advantage_A", r"advantage_A is nan at turn \d of attempt \d of the batch"),
         ("weights", r"loss/policy is nan, and all that it was computed from is finite but the model's own numbers"),
     ],
 )
-def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoiled, said) -> None:
+def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoiled, explanation) -> None:
     model = kit.build()
     batch, rows = kit.episodes()
     batch, credit = spoil(spoiled, batch, kit.credit_of(batch), model)
     learner = Learner(model, OptimOptions(lr=0.1))
     before = [p.clone() for p in model.parameters()]
-    told = learner.update(batch, rows, credit, LossOptions())
-    assert told["optim/skipped"] == 1
+    metrics = learner.update(batch, rows, credit, LossOptions())
+    assert metrics["optim/skipped"] == 1
     for now, then in zip(model.parameters(), before, strict=True):
         assert torch.equal(now, then)
         assert now.grad is None
-    sentence = dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
+    sentence = dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, metrics, learner.not_finite)
     assert sentence.startswith(
         "step 7: loss or gradient is not finite, so nothing was learned from an optimizer batch of "
     )
-    assert re.search(said, sentence), sentence
+    assert re.search(explanation, sentence), sentence
     (path,) = (tmp_path / "skipped").iterdir()
     assert str(path) in sentence
     kept = torch.load(path)
@@ -68,15 +68,15 @@ def test_a_step_that_is_not_finite_is_skipped_and_explained(kit, tmp_path, spoil
     assert len(kept["rows"]) == len(rows)
     assert set(kept["parameters"]) <= {name for name, _ in model.named_parameters()}
     assert kept["parameters"] or spoiled == "logprob_A"  # a ratio that is clamped has no gradient
-    dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, told, learner.not_finite)
+    dump_nonfinite_batch(tmp_path, 7, batch, rows, credit, metrics, learner.not_finite)
     assert len(list((tmp_path / "skipped").iterdir())) == 2
 
 
 def test_a_gradient_alone_that_is_not_finite_is_named(kit) -> None:
     batch, _ = kit.episodes()
     named = [f"layer.{i}" for i in range(5)]
-    said = first_nonfinite(batch, kit.credit_of(batch), {"loss/policy": 0.5}, named)
-    assert said == "the loss is finite, the gradient of layer.0, layer.1, layer.2 and 2 more is not"
+    text = first_nonfinite(batch, kit.credit_of(batch), {"loss/policy": 0.5}, named)
+    assert text == "the loss is finite, the gradient of layer.0, layer.1, layer.2 and 2 more is not"
 
 
 def test_the_first_number_on_the_way_is_blamed(kit) -> None:
@@ -110,28 +110,28 @@ def test_before_the_first_step_engine_and_learner_say_the_same(kit, chatty, toke
     model = chatty()
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer)))
     credit = Credit(np.ones(len(batch.turn_A)))
-    told = Learner(model, OptimOptions(lr=1e-9)).update(batch, rows, credit, LossOptions())
-    assert told["policy/prob_error"] == pytest.approx(1, abs=1e-4)
-    assert told["policy/mismatch_kl"] == pytest.approx(0, abs=1e-6)
+    metrics = Learner(model, OptimOptions(lr=1e-9)).update(batch, rows, credit, LossOptions())
+    assert metrics["policy/prob_error"] == pytest.approx(1, abs=1e-4)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(0, abs=1e-6)
     wrong = replace(batch, logprob_A=batch.logprob_A - np.float32(0.1))
-    told = Learner(model, OptimOptions(lr=1e-9)).update(wrong, rows, credit, LossOptions())
-    assert told["policy/prob_error"] == pytest.approx(np.exp(0.1), abs=1e-3)
-    assert told["policy/mismatch_kl"] == pytest.approx(np.exp(0.1) - 1 - 0.1, abs=1e-3)
+    metrics = Learner(model, OptimOptions(lr=1e-9)).update(wrong, rows, credit, LossOptions())
+    assert metrics["policy/prob_error"] == pytest.approx(np.exp(0.1), abs=1e-3)
+    assert metrics["policy/mismatch_kl"] == pytest.approx(np.exp(0.1) - 1 - 0.1, abs=1e-3)
     # Tokens of weights gone by say nothing of the engine.
     old = wrong.x["version_A"].copy()
     old[: len(old) // 2] -= 1
     mixed = np.where(old == old.max(), batch.logprob_A, wrong.logprob_A)
-    told = Learner(model, OptimOptions(lr=1e-9)).update(
+    metrics = Learner(model, OptimOptions(lr=1e-9)).update(
         replace(wrong, logprob_A=mixed).with_columns(version_A=old), rows, credit, LossOptions()
     )
-    assert told["policy/prob_error"] == pytest.approx(1, abs=1e-4)
+    assert metrics["policy/prob_error"] == pytest.approx(1, abs=1e-4)
 
 
 def test_entropy_by_turn_adds_up_to_the_entropy(kit) -> None:
     model = kit.build()
     batch, rows = kit.episodes()
     learner = Learner(model, OptimOptions(lr=1e-9, tokens_per_micro_batch=60))
-    told = learner.update(batch, rows, kit.credit_of(batch), LossOptions())
+    metrics = learner.update(batch, rows, kit.credit_of(batch), LossOptions())
     firsts = np.searchsorted(batch.traj_N, np.arange(len(batch.group_M)))
     turn_A = (np.arange(len(batch.traj_N)) - firsts[batch.traj_N] + 1)[batch.turn_A]
     bins = {
@@ -140,7 +140,7 @@ def test_entropy_by_turn_adds_up_to_the_entropy(kit) -> None:
         "3_4": (turn_A >= 3) & (turn_A <= 4),
         "5_8": (turn_A >= 5) & (turn_A <= 8),
     }
-    found = {name: told[f"policy/entropy_turn_{name}"] for name, here in bins.items() if here.any()}
+    found = {name: metrics[f"policy/entropy_turn_{name}"] for name, here in bins.items() if here.any()}
     assert len(found) >= 2
-    whole = sum(found[name] * bins[name].mean() for name in found)
-    assert whole == pytest.approx(told["policy/entropy"], rel=1e-4)
+    total = sum(found[name] * bins[name].mean() for name in found)
+    assert total == pytest.approx(metrics["policy/entropy"], rel=1e-4)

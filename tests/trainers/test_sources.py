@@ -55,16 +55,16 @@ def collect(trainer: Trainer, groups: int = 3) -> list[Group]:
 
 def tokens(trajectory: Trajectory, turns: int | None = None) -> list[list[tuple[int, float, int]]]:
     """(id, log-probability, version) of each turn's sampled tokens."""
-    told = []
+    columns_of_turns = []
     for turn in trajectory.turns[:turns]:
         assert turn.span is not None
         branch, span = trajectory.branches[turn.span.branch], slice(turn.span.start, turn.span.stop)
         columns = (branch.ids[span], branch.logprobs[span], branch.versions[span])
-        told.append(list(zip(*(c.tolist() for c in columns), strict=True)))
-    return told
+        columns_of_turns.append(list(zip(*(c.tolist() for c in columns), strict=True)))
+    return columns_of_turns
 
 
-def said(trajectory: Trajectory) -> list[str]:
+def responses_of(trajectory: Trajectory) -> list[str]:
     return [turn.reply for turn in trajectory.turns]
 
 
@@ -80,7 +80,7 @@ def parts_at(trajectory: Trajectory) -> int:
 @pytest.mark.parametrize("snapshots", [True, False])
 def test_branched_pairs_share_every_token_before_they_part(chatty, tokenizer, tmp_path, snapshots) -> None:
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched", "snapshots": snapshots})
-    seen, parted = set(), 0
+    branch_points, parted = set(), 0
     for step in range(4):
         trainer.step = step
         groups = collect(trainer)
@@ -98,11 +98,11 @@ def test_branched_pairs_share_every_token_before_they_part(chatty, tokenizer, tm
             start = one.turns[at].span.start
             branch = one.turns[at].span.branch
             assert np.array_equal(one.branches[branch].ids[:start], two.branches[branch].ids[:start])
-            seen.add(at)
+            branch_points.add(at)
             parted += tokens(one, at + 1)[at] != tokens(two, at + 1)[at]
         batch, _, _ = collate(groups)
         assert batch.x["branched_N"].sum() == 6
-    assert len(seen) > 1
+    assert len(branch_points) > 1
     assert parted > 6  # of 12: two samples may be the same
     trainer.engine.shutdown()
 
@@ -171,8 +171,8 @@ def opener(env: Callable[[], EchoEnv]) -> Opener:
 def test_a_crash_inside_a_branch_loses_only_that_pair(chatty, tokenizer, tmp_path) -> None:
     name = "agentgym.testing:EchoEnv"
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, opener(EchoEnv), name)
-    whole = {group.trajectories[0].task: [said(t) for t in group.trajectories] for group in collect(trainer)}
-    doomed = min(whole)
+    expected = {group.trajectories[0].task: [responses_of(t) for t in group.trajectories] for group in collect(trainer)}
+    doomed = min(expected)
     fragile = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"}, opener(lambda: Fragile({doomed})), name)
     groups = collect(fragile)
     for group in groups:
@@ -180,9 +180,9 @@ def test_a_crash_inside_a_branch_loses_only_that_pair(chatty, tokenizer, tmp_pat
             assert {t.stop for t in group.trajectories} == {StopReason.ENVIRONMENT_FAILED}
             assert all("EchoEnv was told to crash" in t.error for t in group.trajectories)
         else:
-            assert [said(t) for t in group.trajectories] == whole[group.trajectories[0].task]
+            assert [responses_of(t) for t in group.trajectories] == expected[group.trajectories[0].task]
     _, _, counted = collate(groups)
-    assert {t.task for t in counted} == set(whole) - {doomed}
+    assert {t.task for t in counted} == set(expected) - {doomed}
     for one in (trainer, fragile):
         one.engine.shutdown()
 
@@ -224,30 +224,30 @@ def test_an_env_that_goes_another_way_cannot_be_branched(chatty, tokenizer, tmp_
 
 
 def test_the_same_step_is_the_same_branches(chatty, tokenizer, tmp_path) -> None:
-    told = []
+    runs = []
     for _ in range(2):
         trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "branched"})
         trainer.step = 3
-        told.append([tokens(t) for group in collect(trainer) for t in group.trajectories])
+        runs.append([tokens(t) for group in collect(trainer) for t in group.trajectories])
         trainer.engine.shutdown()
-    assert told[0] == told[1]
+    assert runs[0] == runs[1]
 
 
 # Offline
 
 
 def drawn(trainer: Trainer, steps: range, groups: int = 3) -> list[list[list]]:
-    told = []
+    draws = []
     for step in steps:
         trainer.step = step
-        told.append([[tokens(t) for t in group.trajectories] for group in collect(trainer, groups)])
-    return told
+        draws.append([[tokens(t) for t in group.trajectories] for group in collect(trainer, groups)])
+    return draws
 
 
 def test_every_group_is_drawn_before_any_is_drawn_again(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "groups": 6})
-    told = drawn(trainer, range(4))
-    epochs = [told[0] + told[1], told[2] + told[3]]
+    draws = drawn(trainer, range(4))
+    epochs = [draws[0] + draws[1], draws[2] + draws[3]]
     for epoch in epochs:
         assert len({str(group) for group in epoch}) == 6
     assert sorted(map(str, epochs[0])) == sorted(map(str, epochs[1]))
@@ -262,8 +262,8 @@ def test_every_group_is_drawn_before_any_is_drawn_again(chatty, tokenizer, tmp_p
 @pytest.mark.parametrize("cut_after", [0, 2, 3, 4])
 def test_a_resumed_run_draws_what_an_undisturbed_one_does(chatty, tokenizer, tmp_path, refresh, cut_after) -> None:
     source = {"kind": "offline", "groups": 3, "refresh_every": refresh}
-    whole = trainer_of(chatty(), tokenizer, tmp_path / "whole", source)
-    expected = drawn(whole, range(5), 2)
+    reference = trainer_of(chatty(), tokenizer, tmp_path / "whole", source)
+    expected = drawn(reference, range(5), 2)
     first = trainer_of(chatty(), tokenizer, tmp_path / "cut", source)
     (tmp_path / "cut").mkdir()
     states = [(first.source.state_dict(), first.curriculum.state_dict())]
@@ -276,8 +276,8 @@ def test_a_resumed_run_draws_what_an_undisturbed_one_does(chatty, tokenizer, tmp
         again.source.load_state_dict(states[kept][0])
         again.curriculum.load_state_dict(states[kept][1])
     assert drawn(again, range(kept, 5), 2) == expected[kept:]
-    assert again.curriculum.position == whole.curriculum.position
-    for trainer in (whole, first, again):
+    assert again.curriculum.position == reference.curriculum.position
+    for trainer in (reference, first, again):
         trainer.engine.shutdown()
 
 
@@ -336,7 +336,7 @@ def test_a_file_without_tokens_is_tokenized_and_scored(chatty, tokenizer, tmp_pa
     trainer.engine.shutdown()
 
 
-def test_nothing_to_draw_from_is_said(chatty, tokenizer, tmp_path) -> None:
+def test_nothing_to_draw_from_is_an_error(chatty, tokenizer, tmp_path) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_text("")
     trainer = trainer_of(chatty(), tokenizer, tmp_path, {"kind": "offline", "path": str(path)})
@@ -430,10 +430,10 @@ def test_a_cut_episode_is_one_that_the_limit_ended(chatty, tokenizer, kit) -> No
     shape = {"episodes": 2, "lockstep": True}
     long = kit.play(chatty(), tokenizer, max_turns=4, **shape)
     short = kit.play(chatty(), tokenizer, max_turns=3, **shape)
-    for whole, limited in zip(long, short, strict=True):
-        if len(whole.turns) < 4:
+    for full, limited in zip(long, short, strict=True):
+        if len(full.turns) < 4:
             continue
-        ours = cut(whole, 3)
+        ours = cut(full, 3)
         assert ours.stop is limited.stop is StopReason.MAX_TURNS
         assert ours.final_observation == limited.final_observation
         assert ours.score == limited.score

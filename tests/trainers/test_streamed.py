@@ -90,20 +90,20 @@ def assert_every_prompt_once(folder: Path, steps: int) -> None:
 def test_a_run_uses_every_prompt_once_and_no_token_too_old(chatty, tokenizer, tmp_path) -> None:
     trainer = trainer_of(config(), chatty(), tokenizer, tmp_path)
     before = [p.clone() for p in trainer.learner.model.parameters()]
-    seen: list[tuple[int, set[int]]] = []
+    steps: list[tuple[int, set[int]]] = []
     learn = trainer.learn
 
     async def spied(groups: list[Group]) -> Any:
         versions = {int(v) for g in groups for t in g.trajectories for b in t.branches for v in b.versions[b.turn >= 0]}
-        seen.append((trainer.step, versions))
+        steps.append((trainer.step, versions))
         return await learn(groups)
 
     trainer.learn = spied  # type: ignore[method-assign]
     lines = run(trainer)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert all(line["async/staleness_max"] <= STALENESS for line in lines)
-    assert any(min(versions) < step for step, versions in seen), "episodes were played while weights were learned"
-    assert all(max(versions) <= step for step, versions in seen)
+    assert any(min(versions) < step for step, versions in steps), "episodes were played while weights were learned"
+    assert all(max(versions) <= step for step, versions in steps)
     assert_every_prompt_once(tmp_path, 5)
     assert any(not torch.equal(p, q) for p, q in zip(before, trainer.learner.model.parameters(), strict=True))
     assert trainer.engine.version == 5
@@ -226,10 +226,10 @@ def test_tokens_too_old_have_no_advantage(kit) -> None:
     batch, _ = kit.episodes()
     age = np.arange(len(batch.turn_A)) % 5
     batch = batch.with_columns(version_A=7 - age)
-    credit, told = mask_stale_tokens(batch, Credit(np.ones(len(age))), step=7, staleness=3)
+    credit, metrics = mask_stale_tokens(batch, Credit(np.ones(len(age))), step=7, staleness=3)
     assert np.array_equal(credit.advantage_A, (age <= 3).astype(float))
-    assert told["async/staleness_max"] == 3
-    assert told["async/stale"] == pytest.approx((age == 4).mean())
+    assert metrics["async/staleness_max"] == 3
+    assert metrics["async/stale"] == pytest.approx((age == 4).mean())
 
 
 def test_the_journal_keeps_what_was_played_until_it_is_forgotten(kit, chatty, tokenizer, tmp_path) -> None:
@@ -293,5 +293,5 @@ def test_the_watch_tells_the_longest_waits_first() -> None:
     assert watch.spent == {ENV: 5.0, ENGINE: 4.0, WORKER: 0.0}
 
 
-def test_a_source_that_was_never_asked_closes() -> None:
+def test_an_unused_source_closes() -> None:
     asyncio.run(AsynchronousSource().close())

@@ -29,7 +29,7 @@ END = TEMPLATE.end_id
 EPISODE = EpisodeSpec("echo", "train", 0)
 
 
-def said(*texts: str) -> list[list[int]]:
+def responses(*texts: str) -> list[list[int]]:
     return [[*TEMPLATE.encode(text), END] for text in texts]
 
 
@@ -62,14 +62,14 @@ def tail(branch: Branch) -> str:
 
 @pytest.mark.parametrize("window", [None, 0])
 @pytest.mark.parametrize(("stop", "replies", "options"), [
-    (StopReason.TERMINATED, said("apple", "brook", "cloud"), {}),
-    (StopReason.TRUNCATED, said("x", "x"), {"max_turns": 2}),
-    (StopReason.MAX_TURNS, said("x", "x"), {"limits": Limits(max_turns=2)}),
-    (StopReason.INVALID_ACTION, said("<action>x</action>", "x"), {"grammar": "tagged"}),
-    (StopReason.ENVIRONMENT_FAILED, said("apple", "brook"), {"crash_at": 1}),
-    (StopReason.POLICY_FAILED, [*said("apple"), PolicyFailure("the engine is gone")], {}),
-    (StopReason.POLICY_FAILED, [*said("apple"), []], {}),
-    (StopReason.DEADLINE, said("apple", "brook"), {"hang_at": 1, "hang_s": 0.3, "limits": Limits(episode_s=0.15)}),
+    (StopReason.TERMINATED, responses("apple", "brook", "cloud"), {}),
+    (StopReason.TRUNCATED, responses("x", "x"), {"max_turns": 2}),
+    (StopReason.MAX_TURNS, responses("x", "x"), {"limits": Limits(max_turns=2)}),
+    (StopReason.INVALID_ACTION, responses("<action>x</action>", "x"), {"grammar": "tagged"}),
+    (StopReason.ENVIRONMENT_FAILED, responses("apple", "brook"), {"crash_at": 1}),
+    (StopReason.POLICY_FAILED, [*responses("apple"), PolicyFailure("the engine is gone")], {}),
+    (StopReason.POLICY_FAILED, [*responses("apple"), []], {}),
+    (StopReason.DEADLINE, responses("apple", "brook"), {"hang_at": 1, "hang_s": 0.3, "limits": Limits(episode_s=0.15)}),
 ])  # fmt: skip
 def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict, window: int | None) -> None:
     prompt_format = PromptFormat(window=window, grammar=options.get("grammar", "last_line"), on_invalid="end")
@@ -83,10 +83,10 @@ def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict,
         branch, completion = trajectory.branches[turn.span.branch], engine.calls[i][2]
         assert branch.ids[turn.span.start : turn.span.stop].tolist() == completion.ids
         assert branch.ids[: turn.span.start].tolist() == list(engine.calls[i][1])
-    whole = [*range(len(trajectory.turns))]
+    turn_numbers = [*range(len(trajectory.turns))]
     # A reply whose step failed was sampled, but is no turn.
     lost = len(engine.calls) - len(trajectory.turns) if replies[-1] else 0
-    assert sampled_turns(trajectory) == [*whole, *range(len(whole), len(whole) + lost)]
+    assert sampled_turns(trajectory) == [*turn_numbers, *range(len(turn_numbers), len(turn_numbers) + lost)]
     if stop.is_truncated:
         assert trajectory.final_observation in tail(trajectory.branches[-1])
         assert tail(trajectory.branches[-1]).endswith("<|im_start|>assistant\n")
@@ -100,11 +100,11 @@ def test_however_an_episode_ends(stop: StopReason, replies: list, options: dict,
 def test_the_context_is_full(window: int | None) -> None:
     """The prompt that did not fit is recorded, unsampled: the value of the final observation can be read."""
     prompt_format = PromptFormat(window=window, system="")
-    probe = ScriptedEngine(said("x", "x", "x"))
+    probe = ScriptedEngine(responses("x", "x", "x"))
     play(probe, prompt_format, Limits(max_turns=3))
     # The window drops what was said, so that the prompt stops growing; it is full at once or never.
     room = len(probe.calls[1][1])
-    engine = ScriptedEngine(said("x", "x", "x"), max_length=room)
+    engine = ScriptedEngine(responses("x", "x", "x"), max_length=room)
     trajectory = play(engine, prompt_format, Limits(max_turns=3))
     assert trajectory.stop is StopReason.CONTEXT_FULL
     assert len(trajectory.turns) == 1
@@ -127,7 +127,7 @@ def test_an_episode_without_a_turn_leaves_no_tokens() -> None:
 
 
 def test_a_bug_stops_the_run_and_still_closes_the_conversation() -> None:
-    engine = ScriptedEngine([*said("apple"), ValueError("a bug")])
+    engine = ScriptedEngine([*responses("apple"), ValueError("a bug")])
     with pytest.raises(ValueError, match="a bug"):
         play(engine)
     assert engine.closed == 1
@@ -142,7 +142,7 @@ def test_an_empty_reply_is_one_stop_token() -> None:
 
 
 def test_finish_says_whether_a_reply_was_cut() -> None:
-    ids = said("apple")[0]
+    ids = responses("apple")[0]
     trajectory = play(ScriptedEngine([ids, ids[:-1], [*ids[:-1], END]]), limits=Limits(max_turns=3))
     assert [turn.finish for turn in trajectory.turns] == ["stop", "length", "stop"]
 
@@ -150,7 +150,7 @@ def test_finish_says_whether_a_reply_was_cut() -> None:
 def test_episodes_at_once_are_kept_apart() -> None:
     def script(call: int, prompt: Sequence[int]) -> list[int]:
         word = TEMPLATE.decode(prompt).rsplit("Say: ")[-1].split("<|im_end|>")[0]
-        return said(word)[0]
+        return responses(word)[0]
 
     async def once() -> list[Trajectory]:
         async def open_session() -> LocalSession:
@@ -164,10 +164,10 @@ def test_episodes_at_once_are_kept_apart() -> None:
     trajectories = asyncio.run(once())
     assert all(trajectory.success for trajectory in trajectories)
     assert (engine.opened, engine.closed) == (8, 8)
-    seen = {tuple(prompt) + tuple(completion.ids) for _, prompt, completion in engine.calls}
+    contexts = {tuple(prompt) + tuple(completion.ids) for _, prompt, completion in engine.calls}
     for trajectory in trajectories:
         for turn in trajectory.turns:
-            assert tuple(trajectory.branches[0].ids[: turn.span.stop].tolist()) in seen
+            assert tuple(trajectory.branches[0].ids[: turn.span.stop].tolist()) in contexts
 
 
 def test_streams_belong_to_the_episode_and_the_salt() -> None:
@@ -212,7 +212,7 @@ def test_a_model_gives_the_same_log_probabilities_to_the_record(
 @pytest.mark.parametrize("window", [None, 0])
 def test_a_final_observation_fits_where_the_learner_must_hold_it(window: int | None) -> None:
     """The last observation of a cut episode is never sampled from, so nothing else has bounded it."""
-    replies, prompt_format, limits = said("x", "x" * 40), PromptFormat(window=window), Limits(max_turns=2)
+    replies, prompt_format, limits = responses("x", "x" * 40), PromptFormat(window=window), Limits(max_turns=2)
     free = play(ScriptedEngine(replies), prompt_format, limits).branches
     room = len(free[-1].ids) - 5
     sampled = np.flatnonzero(free[-1].turn >= 0).max(initial=-1) + 1
@@ -223,8 +223,8 @@ def test_a_final_observation_fits_where_the_learner_must_hold_it(window: int | N
     assert [branch.ids.tolist() for branch in held.branches[:-1]] == [branch.ids.tolist() for branch in free[:-1]]
 
 
-def test_a_prompt_that_was_refused_is_not_kept_whole() -> None:
-    replies = said("x" * 40, "x")
+def test_a_prompt_that_was_refused_is_not_kept_in_full() -> None:
+    replies = responses("x" * 40, "x")
     room = len(play(ScriptedEngine(replies), limits=Limits(max_turns=2)).branches[0].ids) - 30
     held = play(ScriptedEngine(replies, room))
     assert held.stop is StopReason.CONTEXT_FULL

@@ -348,16 +348,16 @@ def test_write_keeps_what_a_reply_says() -> None:
         assert template.decode(ids) == reply + "<|im_end|>"
 
 
-@pytest.mark.parametrize(("python", "said", "forks"), [
+@pytest.mark.parametrize(("python", "arguments", "forks"), [
     (False, '{"action": "two", "sure": false, "n": 1.0}', False),
     (True, '{"action": "two", "sure": false, "n": 1.0}', True),     # {'action': 'two', 'sure': False, 'n': 1.0}
     (False, '{"action":"two"}', True),                              # written with spaces
     (False, '{"action": "two", "n": 1e0}', True),                   # written 1.0
     (False, '{"action": "\\u00e9"}', True),                         # written é
 ])  # fmt: skip
-def test_a_tool_call_that_is_written_otherwise_forks(python: bool, said: str, forks: bool) -> None:
+def test_a_tool_call_that_is_written_otherwise_forks(python: bool, arguments: str, forks: bool) -> None:
     template = Recorder(tokenizer_of("toolcalls"), {"python": python})
-    reply = template.encode(f'<tool_call>{{"name": "act", "arguments": {said}}}</tool_call>')
+    reply = template.encode(f'<tool_call>{{"name": "act", "arguments": {arguments}}}</tool_call>')
     trajectory, _ = play(template, [[*reply, template.end_id]] * 3, StructuredPromptFormat(grammar="tool_call"))
     assert len(trajectory.forks) == (3 if forks else 0)
     assert all(turn.action is not None for turn in trajectory.turns)
@@ -397,7 +397,7 @@ def test_glm_cut_by_length_goes_on_with_who_speaks_next() -> None:
     assert template.decode(branch.ids[span.stop : span.stop + 1]) == "<|user|>"
 
 
-def test_an_emoji_that_was_cut_is_not_made_whole() -> None:
+def test_an_emoji_that_was_cut_is_not_completed() -> None:
     template = template_of("chatml")
     rain = template.tokenizer("☔", add_special_tokens=False)["input_ids"]
     assert len(rain) == 3
@@ -535,8 +535,10 @@ class RereadsReplies(Transcript):
     """Decodes a reply and encodes it again, as several trainers do."""
 
     def sampled(self, turn, ids, logprobs, versions):
-        said = list(self._template.encode(self._template.decode(ids)))
-        return super().sampled(turn, said, [*logprobs, *logprobs][: len(said)], [*versions, *versions][: len(said)])
+        new_ids = list(self._template.encode(self._template.decode(ids)))
+        return super().sampled(
+            turn, new_ids, [*logprobs, *logprobs][: len(new_ids)], [*versions, *versions][: len(new_ids)]
+        )
 
 
 class RereadsPrompts(Transcript):
@@ -609,7 +611,7 @@ def test_no_template() -> None:
         ChatTemplate(make_tokenizer(["a"], 262, 99, chat_template=""))
 
 
-def test_whole_prompts_are_not_kept() -> None:
+def test_full_prompts_are_not_kept() -> None:
     template = ChatTemplate(tokenizer_of("chatml"))
     template.encode("x" * (CACHED + 1))
     assert template._encode_cached.cache_info().currsize == 0

@@ -77,10 +77,10 @@ def test_an_epoch_covers_each_trajectory_once(kit, chatty, tokenizer, tmp_path, 
     assert [len(part.group_M) for part, _, _ in spy.batches] == sizes * epochs
     for epoch in range(epochs):
         parts = spy.batches[epoch * len(sizes) : (epoch + 1) * len(sizes)]
-        seen_N = np.concatenate([part.reward_N for part, _, _ in parts])
-        seen_A = np.concatenate([chosen.advantage_A for _, _, chosen in parts])
-        assert sorted(seen_N) == batch.reward_N.tolist()
-        assert sorted(seen_A) == credit.advantage_A.tolist()
+        rewards_N = np.concatenate([part.reward_N for part, _, _ in parts])
+        advantages_A = np.concatenate([chosen.advantage_A for _, _, chosen in parts])
+        assert sorted(rewards_N) == batch.reward_N.tolist()
+        assert sorted(advantages_A) == credit.advantage_A.tolist()
         for part, part_rows, chosen in parts:
             found = {float(chosen.advantage_A[i]): int(row.ids[at]) for row in part_rows
                      for at, i in zip(row.action_at, row.action_index, strict=True)}  # fmt: skip
@@ -137,12 +137,12 @@ def test_a_step_of_nothing_but_failures_stops_the_run(kit, chatty, tokenizer, tm
 def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
     chosen = config(credit={"assigner": "turn_gae"}, value={}, loss={"kl": 0.1, "entropy": 0.1})
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)
-    log, told = MetricsLog(tmp_path), []
-    asyncio.run(trainer.run(log, lambda step, metrics: told.append(step)))
+    log, steps = MetricsLog(tmp_path), []
+    asyncio.run(trainer.run(log, lambda step, metrics: steps.append(step)))
     log.close()
     lines = [json.loads(line) for line in log.path.read_text().splitlines()]
     assert [(line["phase"], line["step"]) for line in lines] == [("rl", 1), ("rl", 2)]
-    assert told == [1, 2]
+    assert steps == [1, 2]
     for line in lines:
         assert line["policy/engine_gap"] < 1e-4
         assert line["optim/skipped"] == 0
@@ -166,8 +166,8 @@ def test_shaped_rewards_and_standard_columns_reach_credit(chatty, tokenizer, tmp
     shaping = {"potential": {"gamma": 0.9}, "overlong": {"max_length": 8, "buffer": 4}, "tool_bonus": {"scale": 0.5}}
     chosen = config(credit={"assigner": assigner}, shaping=shaping, run={"steps": 1}, **critic)
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)
-    log, told = MetricsLog(tmp_path), []
-    asyncio.run(trainer.run(log, lambda step, metrics: told.append(metrics)))
+    log, steps = MetricsLog(tmp_path), []
+    asyncio.run(trainer.run(log, lambda step, metrics: steps.append(metrics)))
     log.close()
-    assert len(told) == 1
-    assert np.isfinite(told[0]["loss/policy"])
+    assert len(steps) == 1
+    assert np.isfinite(steps[0]["loss/policy"])

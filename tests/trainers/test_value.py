@@ -100,16 +100,16 @@ def test_the_value_loss_moves_the_critic_alone(kit, chatty, tokenizer, head) -> 
     before = copy.deepcopy(critic.state_dict())
     goal = np.where(np.arange(len(batch.turn_A)) % 3, 0.9, 0.2)
     silent = Credit(np.zeros(len(batch.turn_A)), {"value_A": goal})
-    seen = [learner.update(batch, rows, silent, LossOptions())]
+    history = [learner.update(batch, rows, silent, LossOptions())]
     moved = {name for name, p in model.state_dict().items() if not torch.equal(p, policy[name])}
     assert not moved
     learned = {name for name, p in critic.state_dict().items() if not torch.equal(p, before[name])}
     assert {"head.weight", "head.bias"} <= learned
     assert any("trunk" in name for name in learned)
-    seen += [learner.update(batch, rows, silent, LossOptions()) for _ in range(12)]
-    assert all(metrics["optim/value_grad_norm"] > 0 for metrics in seen)
+    history += [learner.update(batch, rows, silent, LossOptions()) for _ in range(12)]
+    assert all(metrics["optim/value_grad_norm"] > 0 for metrics in history)
     least = -(goal * np.log(goal) + (1 - goal) * np.log(1 - goal)).mean() if head == "two_class" else 0.0
-    first, last = (metrics["loss/value"] - least for metrics in (seen[0], seen[-1]))
+    first, last = (metrics["loss/value"] - least for metrics in (history[0], history[-1]))
     assert last < 0.7 * first
 
 
@@ -148,11 +148,11 @@ def test_a_padded_support_says_every_value(bins) -> None:
     assert (edges[0] + 3 * sigma, edges[-1] - 3 * sigma) <= (-1, 3)
     assert edges[-1] - 3 * sigma >= 3
     targets = torch.linspace(-1, 3, 9, dtype=torch.float64)
-    said = hl_gauss_targets(targets, edges, sigma) @ ((edges[1:] + edges[:-1]) / 2)
-    torch.testing.assert_close(said, targets, atol=0.01 * 4 / (bins - 6), rtol=0)
+    means = hl_gauss_targets(targets, edges, sigma) @ ((edges[1:] + edges[:-1]) / 2)
+    torch.testing.assert_close(means, targets, atol=0.01 * 4 / (bins - 6), rtol=0)
     bare = torch.linspace(-1, 3, bins + 1, dtype=torch.float64)
-    said = hl_gauss_targets(targets, bare, 3 / bins) @ ((bare[1:] + bare[:-1]) / 2)
-    assert abs(said[-1] - 3) > 0.5 * 4 / bins
+    means = hl_gauss_targets(targets, bare, 3 / bins) @ ((bare[1:] + bare[:-1]) / 2)
+    assert abs(means[-1] - 3) > 0.5 * 4 / bins
     with pytest.raises(ValueError, match="more than 6 bins"):
         padded_edges(0, 1, 6)
 

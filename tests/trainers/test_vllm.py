@@ -65,7 +65,7 @@ def test_the_table_survives_toml_and_makes_the_engine(kit, tokenizer, tmp_path) 
     assert [VllmClient(url, 1.0).url for url in config.engine.urls] == ["http://a:1", "http://b:2"]
 
 
-def test_what_cannot_be_started_here_is_told_before() -> None:
+def test_what_cannot_start_here_is_an_error_beforehand() -> None:
     for size in (16, 64):
         check_engine(Vllm(kind="vllm", urls=("http://a:1",)), size)  # it runs elsewhere, with whatever it has
     if util.find_spec("vllm") is None:
@@ -93,7 +93,7 @@ def flags(model: Path, memory: int | None = 1 << 20) -> ServerFlags:
     return ServerFlags(model, 128, 4, "float32", 0, 0.5, memory)
 
 
-def test_what_a_server_is_told() -> None:
+def test_a_servers_command_line() -> None:
     here, gpu = (flags(Path("m"), memory).command(8000, "it") for memory in (1 << 20, None))
     for wanted in ("--host 127.0.0.1", "--logprobs-mode processed_logprobs", "--generation-config vllm"):
         assert wanted in " ".join(here)
@@ -126,7 +126,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("how", ["the pipe ends", "it is told to"])
-def test_the_guard_ends_the_whole_family(how) -> None:
+def test_the_guard_ends_all_descendants(how) -> None:
     command = [sys.executable, "-m", "agentgym_trainers.engines.vllm.server", sys.executable, "-c", FAMILY]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -198,7 +198,7 @@ def ask(url: str, deadline_s: float = 30.0) -> Any:
     return asyncio.run(main())
 
 
-def test_a_whole_answer(answering) -> None:
+def test_a_complete_answer(answering) -> None:
     part = ask(answering((200, reply([4, 5], [-0.5, -1.0], "stop"))))
     assert (part.token_ids, part.logprobs.token_logprobs, part.finish_reason) == ([4, 5], [-0.5, -1.0], "stop")
     assert ask(answering((200, reply([], [], "abort")))).token_ids == []
@@ -272,12 +272,12 @@ def test_a_held_worker_waits_until_released_at_any_weights(answering, tmp_path) 
         await engine.hold()
         await engine.attach(3)
         engine.clients = [VllmClient("http://127.0.0.1:9", 30.0)]
-        asked = asyncio.ensure_future(engine.open(np.random.default_rng(0)).generate([1, 2], Sampling(1.0, 3)))
-        await asyncio.wait([asked], timeout=2.0)  # longer than all tries take where nobody answers
-        assert not asked.done()
+        request = asyncio.ensure_future(engine.open(np.random.default_rng(0)).generate([1, 2], Sampling(1.0, 3)))
+        await asyncio.wait([request], timeout=2.0)  # longer than all tries take where nobody answers
+        assert not request.done()
         engine.release()
         with pytest.raises(PolicyFailure, match="cannot be reached"):
-            await asked
+            await request
         await engine.aclose()
 
     asyncio.run(main())

@@ -23,21 +23,21 @@ LONGEST_S = 900
 
 def tables() -> dict[str, dict[str, list[str]]]:
     """By id and split, the cells of its line: episodes, solver, random, format only."""
-    told: dict[str, dict[str, list[str]]] = {}
+    rates: dict[str, dict[str, list[str]]] = {}
     for path in sorted(FOLDER.rglob("README.md")):
         for table in path.read_text(encoding="utf-8").split(HEAD)[1:]:
             for line in re.match(r"(\|.*\|\n)*", table)[0].splitlines():  # type: ignore[index]
                 name, split, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-                told.setdefault(name.strip("`"), {})[split] = cells
-    return told
+                rates.setdefault(name.strip("`"), {})[split] = cells
+    return rates
 
 
-TOLD = tables()
+RATES = tables()
 
 
 @pytest.mark.every
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", RATES)
 def test_the_readme_says_what_is_measured(name):
     async def open_session() -> Session:
         return LocalSession(registry.make(name))
@@ -49,7 +49,7 @@ def test_the_readme_says_what_is_measured(name):
             found.setdefault(rate.split, {})[rate.policy] = rate.cell()
         return found
 
-    episodes = max(int(cells[0]) for cells in TOLD[name].values())
+    episodes = max(int(cells[0]) for cells in RATES[name].values())
     try:
         registry.make(name).close()  # loads what a process loads once
     except MissingDependency as error:
@@ -62,4 +62,4 @@ def test_the_readme_says_what_is_measured(name):
     found = asyncio.run(measured(episodes))
     assert {
         split: [by.get(policy, "–") for policy in ("solver", "random", "format only")] for split, by in found.items()
-    } == {split: cells[1:] for split, cells in TOLD[name].items()}
+    } == {split: cells[1:] for split, cells in RATES[name].items()}
