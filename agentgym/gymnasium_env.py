@@ -76,10 +76,10 @@ class GymnasiumEnv(Env):
         super().reset(seed=seed)
         split, task = self.select_task(options)
         place = [list(self.env_spec.splits).index(split), task]
-        seen, _ = self.inner.reset(seed=int(np.random.SeedSequence(place).generate_state(1)[0]))
+        raw, _ = self.inner.reset(seed=int(np.random.SeedSequence(place).generate_state(1)[0]))
         self.inner.unwrapped.np_random = np.random.default_rng(self.np_random.integers(2**31))
         self.turn, self.over, self.total = 0, False, 0.0
-        return self.text(seen), self._info(valid=True)
+        return self.text(raw), self._info(valid=True)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self.turn < 0 or self.over:
@@ -90,8 +90,8 @@ class GymnasiumEnv(Env):
             known = f"the actions are {', '.join(self.values)}" if self.values else "see the instructions"
             observation, reward, terminated, truncated = f"not an action; {known}", 0.0, False, False
         else:
-            seen, gained, terminated, truncated, _ = self.inner.step(value)
-            observation, reward = self.text(seen), float(gained)
+            raw, gained, terminated, truncated, _ = self.inner.step(value)
+            observation, reward = self.text(raw), float(gained)
         truncated = not terminated and (bool(truncated) or self.turn >= self.env_spec.max_turns)
         self.total += reward
         self.over = bool(terminated) or truncated

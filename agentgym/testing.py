@@ -77,14 +77,14 @@ class EchoEnv(Env):
             change["observations"] = ("text", "image")
             change["capabilities"] = (*spec.capabilities, "image")
         super().__init__(spec.model_copy(update=change))
-        self._split, self._task, self._said, self._turns, self._ended = "", 0, 0, 0, True
+        self._split, self._task, self._matched, self._turns, self._ended = "", 0, 0, 0, True
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._split, self._task = self.select_task(options)
-        self._said, self._turns, self._ended = 0, 0, False
+        self._matched, self._turns, self._ended = 0, 0, False
         return self._look(f"Say: {self._word()}"), self._info(valid=True)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -92,28 +92,28 @@ class EchoEnv(Env):
             raise BadRequest("there is no episode: call reset()")
         turn = self._turns
         self._misbehave(turn)
-        said = action.strip() if isinstance(action, str) else ""
+        word = action.strip() if isinstance(action, str) else ""
         self._turns += 1
-        self._said += said == self._word()
-        terminated = self._said == LENGTH
+        self._matched += word == self._word()
+        terminated = self._matched == LENGTH
         truncated = not terminated and self._turns >= self.env_spec.max_turns
         self._ended = terminated or truncated
         ask = "Well said." if terminated else f"Say: {self._word()}"
         answer = (
-            self._look(f"You said: {said}\n{ask}"),
+            self._look(f"You said: {word}\n{ask}"),
             float(terminated),
             terminated,
             truncated,
-            self._info(valid=bool(said)),
+            self._info(valid=bool(word)),
         )
         return self._spoil(answer) if turn == self.garbage_at else answer
 
     def snapshot(self) -> bytes:
-        state = [self._split, self._task, self._said, self._turns, self._ended, self.np_random.bit_generator.state]
+        state = [self._split, self._task, self._matched, self._turns, self._ended, self.np_random.bit_generator.state]
         return json.dumps(state).encode()
 
     def restore(self, state: bytes) -> None:
-        self._split, self._task, self._said, self._turns, self._ended, generator = json.loads(state)
+        self._split, self._task, self._matched, self._turns, self._ended, generator = json.loads(state)
         self.np_random.bit_generator.state = generator
 
     def solver(self) -> Action:
@@ -124,20 +124,20 @@ class EchoEnv(Env):
 
     def _word(self) -> str:
         first = 3 * self._task + 5 * list(self.env_spec.splits).index(self._split)
-        return WORDS[(first + min(self._said, LENGTH - 1)) % len(WORDS)]
+        return WORDS[(first + min(self._matched, LENGTH - 1)) % len(WORDS)]
 
     def _info(self, valid: bool) -> dict[str, Any]:
         return {
-            "success": self._said == LENGTH,
+            "success": self._matched == LENGTH,
             "valid_action": valid,
-            "state_key": f"{self._split}/{self._task}:{self._said}",
-            "progress": self._said / LENGTH,
+            "state_key": f"{self._split}/{self._task}:{self._matched}",
+            "progress": self._matched / LENGTH,
         }
 
     def _look(self, text: str) -> Observation:
         if "image" not in self.env_spec.observations:
             return text
-        return {"text": text, "image": np.full((8, 8, 3), 40 * self._said, np.uint8)}
+        return {"text": text, "image": np.full((8, 8, 3), 40 * self._matched, np.uint8)}
 
     def _misbehave(self, turn: int) -> None:
         if self.latency_s:
@@ -239,16 +239,16 @@ class FaultyTransport(httpx.AsyncBaseTransport):
 
     `plan` says for each request, by order, what becomes of it: "ok" passes it, "lost request" fails before it is
     sent, "lost reply" performs it and fails afterwards, "twice" performs it twice and answers with the second reply.
-    After the plan everything is "ok". `seen` lists the paths that were asked for.
+    After the plan everything is "ok". `paths` lists the paths that were asked for.
     """
 
     def __init__(self, inner: httpx.AsyncBaseTransport, plan: Iterable[Fault] = ()) -> None:
         self.inner, self._plan = inner, iter(plan)
-        self.seen: list[str] = []
+        self.paths: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         fault = next(self._plan, "ok")
-        self.seen.append(request.url.path)
+        self.paths.append(request.url.path)
         if fault == "lost request":
             raise httpx.ConnectError("the request was lost, as planned", request=request)
         reply = await self.inner.handle_async_request(request)

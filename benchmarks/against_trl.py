@@ -93,8 +93,8 @@ def peer(model: str, updates: int) -> None:
             self.began = process_time()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            told = {"seconds": process_time() - self.began, "played": Env.played}
-            print(json.dumps(told), flush=True)
+            figures = {"seconds": process_time() - self.began, "played": Env.played}
+            print(json.dumps(figures), flush=True)
 
     options = trl.GRPOConfig(
         output_dir=tempfile.mkdtemp(), use_cpu=True, bf16=False, max_steps=updates, learning_rate=1e-5,
@@ -147,17 +147,17 @@ def prompt_format() -> Any:
     class Act(ToolSpec):
         def model_dump(self, **_: Any) -> dict[str, Any]:
             """As transformers' `get_json_schema` describes `Env.act`."""
-            told = {"name": self.name, "description": self.description, "parameters": self.parameters}
-            return {**told, "return": {"type": "string", "description": "what is seen next"}}
+            described = {"name": self.name, "description": self.description, "parameters": self.parameters}
+            return {**described, "return": {"type": "string", "description": "what is seen next"}}
 
     class Chat(PromptFormat):
         def tools(self, spec: Any) -> tuple[ToolSpec, ...]:
             return (Act(name="act", description="Take one action in the maze.", parameters=parameters),)
 
         def messages(self, spec: Any, history: Any, observation: Any) -> list[dict[str, Any]]:
-            seen = [*(text_of(before) for before, _ in history), text_of(observation)]
-            messages = [{"role": "user", "content": ASK + seen[0]}]
-            for (_, reply), after in zip(history, seen[1:], strict=True):
+            observations = [*(text_of(before) for before, _ in history), text_of(observation)]
+            messages = [{"role": "user", "content": ASK + observations[0]}]
+            for (_, reply), after in zip(history, observations[1:], strict=True):
                 messages += [{"role": "assistant", "content": reply}, {"role": "tool", "name": "act", "content": after}]
             return messages
 
@@ -200,11 +200,11 @@ def teach(folder: Path, template: str, steps: int) -> None:
     tokenizer = tiny.make_tokenizer(corpus, shape.vocab_size, LENGTH, chat_template=template)
     model, chat_template = tiny.make_model(shape, tokenizer, 0), ChatTemplate(tokenizer)
     sequences = []
-    for trajectory, whole in zip(played, ends, strict=True):
+    for trajectory, complete in zip(played, ends, strict=True):
         transcript = Transcript(chat_template, chat_template.stop_ids(), tools)
         replies = [*(turn.reply for turn in trajectory.turns), "done"]
         for n, reply in enumerate(replies):
-            messages = whole[: 1 + 2 * n]
+            messages = complete[: 1 + 2 * n]
             transcript.prompt(messages)
             ids = chat_template.write(messages, reply, tools)
             transcript.sampled(n, ids, [0.0] * len(ids), [0] * len(ids))
@@ -241,12 +241,12 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
     torch.set_num_threads(1)
     spec, chat = registry.get_spec("keydoor"), prompt_format()
     theirs = Peer(python, model, updates + 1)
-    said = theirs.answer()
+    trl_prompt = theirs.answer()
     learned, tokenizer = checkpoint.load_model(model)
     observation, _ = registry.make("keydoor").reset(seed=0, options={"split": "train", "task": 0})
     prompt = ChatTemplate(tokenizer).render(chat.messages(spec, [], observation), chat.tools(spec))
-    assert prompt == said["prompt"], f"the prompts differ:\n{prompt}\n--- TRL:\n{said['prompt']}"
-    print(f"TRL {said['trl']}; the prompt has {len(ChatTemplate(tokenizer).encode(prompt))} tokens")
+    assert prompt == trl_prompt["prompt"], f"the prompts differ:\n{prompt}\n--- TRL:\n{trl_prompt['prompt']}"
+    print(f"TRL {trl_prompt['trl']}; the prompt has {len(ChatTemplate(tokenizer).encode(prompt))} tokens")
     tree = {
         "name": "trl", "run": {"steps": updates + 1, "checkpoint_every": 10**6, "trajectories_every": 10**6},
         "env": {"name": "keydoor", "serve": False, "max_turns": TURNS},
@@ -271,12 +271,12 @@ def race(model: Path, python: str, updates: int) -> tuple[list[tuple[float, int,
         nonlocal began
         mine = process_time() - began
         theirs.go()
-        told = theirs.answer()
+        trl = theirs.answer()
         if step > 1:
             episodes = GROUPS * SIZE
             turns, won = metrics["rollout/turns"] * episodes, metrics["rollout/success"] * episodes
             found[0].append((mine, round(turns), round(won)))
-            found[1].append((told["seconds"], sum(n for n, _ in told["played"]), sum(w for _, w in told["played"])))
+            found[1].append((trl["seconds"], sum(n for n, _ in trl["played"]), sum(w for _, w in trl["played"])))
         began = process_time()
 
     log = MetricsLog(folder)

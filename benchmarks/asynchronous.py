@@ -58,8 +58,14 @@ async def open_delayed() -> Delayed:
 
 async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[float, float, dict[str, float]]:
     """(seconds of all updates, success, metrics of the last update)"""
-    told = [f"run.seed={seed}", f"run.steps={steps}", "run.checkpoint_every=1000", "env.serve=false", "eval.tasks=0"]
-    config = resolve("quickstart", [*told, f"rollout.staleness={staleness}", "rollout.lockstep=false"])
+    overrides = [
+        f"run.seed={seed}",
+        f"run.steps={steps}",
+        "run.checkpoint_every=1000",
+        "env.serve=false",
+        "eval.tasks=0",
+    ]
+    config = resolve("quickstart", [*overrides, f"rollout.staleness={staleness}", "rollout.lockstep=false"])
     with run.bars() as progress:
         progress.disable = True
         async with open_env(config, progress) as (connection, _):
@@ -69,16 +75,16 @@ async def play(folder: Path, seed: int, staleness: int, steps: int) -> tuple[flo
             trainer, log = await run.start_training(config, own, connection, start)
             usual = trainer.runner
             trainer.runner = run.Runner(open_delayed, config.prompt_format, usual.limits, usual.concurrency)
-            seen: dict[str, float] = {}
+            last_metrics: dict[str, float] = {}
             began = perf_counter()
-            await trainer.run(log, lambda step, metrics: seen.update(metrics))
+            await trainer.run(log, lambda step, metrics: last_metrics.update(metrics))
             seconds = perf_counter() - began
             tasks = connection.spec.splits["test"]
             episodes = [EpisodeSpec(connection.spec.id, "test", i % tasks, 10**6 + i) for i in range(HELD_OUT)]
             played = await usual.run(trainer.policy(seed, 10**9), episodes)
             await trainer.engine.aclose()
             log.close()
-            return seconds, run.success_rate(played), seen
+            return seconds, run.success_rate(played), last_metrics
 
 
 def main() -> int:
@@ -99,9 +105,9 @@ def main() -> int:
         (folder / "warm").mkdir()
         seconds = {}
         for staleness in list(found)[:: 1 if n % 2 else -1]:
-            seconds[staleness], success, seen = asyncio.run(play(folder, n, staleness, args.steps))
+            seconds[staleness], success, last_metrics = asyncio.run(play(folder, n, staleness, args.steps))
             found[staleness].append(success)
-            aged = f", tokens at most {seen['async/staleness_max']:.0f} updates old" if staleness else ""
+            aged = f", tokens at most {last_metrics['async/staleness_max']:.0f} updates old" if staleness else ""
             print(
                 f"seed {n}, staleness {staleness}: {args.steps} updates in {seconds[staleness]:.0f} s, "
                 f"success {100 * success:.1f} %{aged}",

@@ -121,12 +121,12 @@ def sampled(model: Any, tokenizer: Any, dtype: Any, count: int, tokens: int) -> 
 
     async def play() -> list[Any]:
         talks = [engine.open(np.random.default_rng(i)) for i in range(count)]
-        said = await asyncio.gather(
+        completions = await asyncio.gather(
             *(talk.generate(prompt, Sampling(1.0, tokens, ())) for talk, prompt in zip(talks, prompts, strict=True))
         )
         for talk in talks:
             talk.close()
-        return said
+        return completions
 
     try:
         return prompts, asyncio.run(play())
@@ -165,10 +165,10 @@ def by_vllm(model: Any, tokenizer: Any, dtype: str, prompts: list[list[int]], re
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         llm = LLM(folder, dtype=dtype, gpu_memory_utilization=0.3, max_model_len=model.config.max_position_embeddings)
-        asked: Any = [{"prompt_token_ids": [*p, *r.ids]} for p, r in zip(prompts, replies, strict=True)]
-        told = llm.generate(asked, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
+        prompts_with_replies: Any = [{"prompt_token_ids": [*p, *r.ids]} for p, r in zip(prompts, replies, strict=True)]
+        outputs = llm.generate(prompts_with_replies, SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)
     found = []
-    for prompt, reply, one in zip(prompts, replies, told, strict=True):
+    for prompt, reply, one in zip(prompts, replies, outputs, strict=True):
         rest = one.prompt_logprobs[len(prompt) :]
         found += [entry[token].logprob for entry, token in zip(rest, reply.ids, strict=True)]
     return found
@@ -194,7 +194,7 @@ def attention(small: bool) -> list[dict[str, Any]]:
     tree = tree_of([np.concatenate([trunk, rng.integers(0, 99, len(trunk) // 2 + i)]) for i in range(4)])
     until, size, found = torch.from_numpy(tree.until_T).to(where), len(tree.ids_T), []
     place = torch.arange(size, device=where)
-    seen = (place[None] <= place[:, None]) & (place[:, None] < until[None])
+    mask = (place[None] <= place[:, None]) & (place[:, None] < until[None])
     learns = where == "cuda"  # on a CPU FlexAttention has no gradients
     for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
@@ -202,7 +202,7 @@ def attention(small: bool) -> list[dict[str, Any]]:
         key, value = (torch.randn(2, size, 64, device=where, dtype=dtype, requires_grad=learns) for _ in range(2))
         out = Blocks(until, compiled=learns).attend(0, query, key, value, 0.125)
         dense = scaled_dot_product_attention(
-            query[None], key[None], value[None], attn_mask=seen, scale=0.125, enable_gqa=True
+            query[None], key[None], value[None], attn_mask=mask, scale=0.125, enable_gqa=True
         )[0]
         both = [(out, dense)]
         if learns:
@@ -273,8 +273,8 @@ def table(out: Path) -> bool:
             value = f"{row['value']:.3g}" if "value" in row else ""
             holds = {True: "holds", False: "DOES NOT HOLD"}.get(row.get("holds"), "")
             good = good and row.get("holds") is not False
-            said = "  ".join(filter(None, [row["what"], value, holds]))
-            print(f"  {said}" + (f"  skipped: {row['skipped']}" if "skipped" in row else ""))
+            line = "  ".join(filter(None, [row["what"], value, holds]))
+            print(f"  {line}" + (f"  skipped: {row['skipped']}" if "skipped" in row else ""))
     return good
 
 

@@ -221,8 +221,8 @@ async def play(out: Path, env: str, method: str, lr: float, seed: int) -> Job:
     rate = () if warm else (f"optim.lr={lr}",)
     if rate and place.warm_up > 1:
         rate += (f'schedules={{"optim.lr" = {{kind = "linear", start = {lr / 5}, end = {lr}, steps = {RISING}}}}}',)
-    told = [*COMMON, f"env.name={env}", *place.overrides, *rate, f"run.seed={seed}"]
-    config = resolve("grpo" if warm else METHODS[method], [*told, *own(method, place.warm_up)])
+    settings = [*COMMON, f"env.name={env}", *place.overrides, *rate, f"run.seed={seed}"]
+    config = resolve("grpo" if warm else METHODS[method], [*settings, *own(method, place.warm_up)])
     with run.bars() as progress:
         progress.disable = True
         async with open_env(config, progress) as (connection, _):

@@ -38,8 +38,8 @@ def main() -> None:
         good = gap.estimate >= 0.30 and gap.low > 0.15 and seconds < 600
         kept = kept and good
         shown = f"{100 * gap.estimate:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-        told = "" if good else "   below the claim"
-        print(f"{seed:4} {100 * line.a:8.1f} {100 * line.b:8.1f} {shown:>36} {seconds:8.0f}{told}", flush=True)
+        remark = "" if good else "   below the claim"
+        print(f"{seed:4} {100 * line.a:8.1f} {100 * line.b:8.1f} {shown:>36} {seconds:8.0f}{remark}", flush=True)
     print("claim: at least +30 points, interval above +15, under 600 s, for every seed:", "holds" if kept else "FAILS")
     sys.exit(0 if kept else 1)
 

@@ -50,7 +50,7 @@ def memory_mb(pid: int) -> float:
 
 
 async def measure(url: str, pid: int, rounds: int, sessions: int, steps: int) -> bool:
-    seen, lost = [], 0
+    peaks, lost = [], 0
     for number in range(1, rounds + 1):
         async with EnvClient(url, timeout_s=120) as client:
             opened = [client.session() for _ in range(sessions)]
@@ -64,13 +64,13 @@ async def measure(url: str, pid: int, rounds: int, sessions: int, steps: int) ->
             seconds, finished = time.perf_counter() - began, playing.result()
             await all_of(session.close() for session in opened)
         lost += sessions - finished
-        seen.append(peak)
+        peaks.append(peak)
         print(
             f"round {number}: {finished} of {sessions} episodes, {finished * steps / seconds:,.0f} steps/s, "
             f"server and workers {peak:,.0f} MB at most, {memory_mb(pid):,.0f} MB after",
             flush=True,
         )
-    growth = seen[-1] / seen[min(1, len(seen) - 1)] - 1
+    growth = peaks[-1] / peaks[min(1, len(peaks) - 1)] - 1
     print(f"lost {lost}; memory from round 2 to {rounds}: {growth:+.1%}")
     return not lost and growth <= MOST_GROWTH
 

@@ -75,9 +75,9 @@ def operations(model: Any, tree: PrefixTree) -> float:
     """Of a forward, up to a factor: matrices for each token, attention for each pair of tokens that see each other."""
     config = model.config
     matrices = sum(p.numel() for name, p in model.model.layers.named_parameters() if p.ndim == 2)
-    seen = float((tree.position_T + 1).sum())
+    pairs = float((tree.position_T + 1).sum())
     return (
-        matrices * len(tree.ids_T) + 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * seen
+        matrices * len(tree.ids_T) + 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
     )
 
 
@@ -145,11 +145,13 @@ def main() -> int:
         for n in range(args.rounds + 1):  # the first is not counted: it warms caches and compiles
             for one in tried[:: 1 if n % 2 else -1]:
                 with Packs(sides[one[0]]):
-                    taken, told = timed(partial(learners[one].update, batch, rows, credit, LossOptions()), args.device)
+                    taken, metrics = timed(
+                        partial(learners[one].update, batch, rows, credit, LossOptions()), args.device
+                    )
                 if n:
                     times[one].append(taken)
                 else:
-                    norms[one] = told["optim/grad_norm"]
+                    norms[one] = metrics["optim/grad_norm"]
         assert max(norms.values()) < 1.001 * min(norms.values()), f"the gradients differ: {norms}"
         best = {
             name: min((one for one in tried if one[0] == name), key=lambda one: statistics.median(times[one]))

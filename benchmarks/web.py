@@ -128,22 +128,22 @@ def play(site: Any, peer: Peer, page: str, seed: int, times: dict[str, list[floa
         site.start(page, page_seed(seed))
         return site.look()
 
-    def our_step(said: str) -> Any:
-        action = parse(said)
+    def our_step(command: str) -> Any:
+        action = parse(command)
         assert action is not None
         site.act(action)
         return site.look(1000)
 
-    seen = timed(times["our reset"], our_reset)
+    page_state = timed(times["our reset"], our_reset)
     theirs = timed(times["their reset"], lambda: peer.ask(reset=[0, page, seed]))
-    same, reward, turns = seen.task == theirs["goal"], 0.0, 0
-    while not seen.done and turns < 12:
-        said = solve(page, seen.task, Elements(seen.tree))
-        action = translate(said, seen.tree, theirs["tree"])
-        seen = timed(times["our step"], lambda: our_step(said))  # noqa: B023
+    same, reward, turns = page_state.task == theirs["goal"], 0.0, 0
+    while not page_state.done and turns < 12:
+        command = solve(page, page_state.task, Elements(page_state.tree))
+        action = translate(command, page_state.tree, theirs["tree"])
+        page_state = timed(times["our step"], lambda: our_step(command))  # noqa: B023
         theirs = timed(times["their step"], lambda: peer.ask(step=[0, action]))  # noqa: B023
         reward, turns = theirs["reward"], turns + 1
-    return same and seen.score > 0 and reward > 0
+    return same and page_state.score > 0 and reward > 0
 
 
 def race(peer: Peer, rounds: int) -> tuple[dict[str, list[float]], int, int]:

@@ -134,11 +134,11 @@ def compare(row: Row, sides: dict[str, Server], pythons: dict[str, str], rounds:
 
 
 def verdict(row: Row, ratio: float, claimed: bool) -> str:
-    said = f"{ratio:.2f} x {'its server CPU' if row.cpu else 'its steps/s'}"
+    ratio_text = f"{ratio:.2f} x {'its server CPU' if row.cpu else 'its steps/s'}"
     if row.claim is None or not claimed:
-        return said
+        return ratio_text
     held = ratio <= row.claim if row.cpu else ratio >= row.claim
-    return f"{said} (at {'most' if row.cpu else 'least'} {row.claim:g}: {'yes' if held else 'NO'})"
+    return f"{ratio_text} (at {'most' if row.cpu else 'least'} {row.claim:g}: {'yes' if held else 'NO'})"
 
 
 def ceiling(sides: dict[str, Server], python: str, rounds: int, seconds: float) -> None:

@@ -36,8 +36,8 @@ def main() -> None:
         for line in (outcome.folder / "metrics.jsonl").read_text().splitlines():
             metrics = json.loads(line)
             if metrics["phase"] == "rl":
-                told = f"success {metrics['rollout/success']:.0%}, gradient {metrics['optim/grad_norm']:.3f}"
-                print(f"step {metrics['step']}: {told}")
+                report_line = f"success {metrics['rollout/success']:.0%}, gradient {metrics['optim/grad_norm']:.3f}"
+                print(f"step {metrics['step']}: {report_line}")
         for name, report in (("before", outcome.before), ("after", outcome.after)):
             line = report.summary.overall
             print(f"{name}: {line.cell('success')} % of {line.attempts} attempts, {line.turns:.1f} turns")

@@ -31,8 +31,8 @@ def last_turns(batch: Batch, *, decay: float = 0.5) -> Credit:
 
 
 def show(name: str, credit: Credit) -> None:
-    told = [f"{STATES[s]} {a:+.2f}" for s, a in zip(batch.anchor_N, credit.advantage_A, strict=True)]
-    lines = np.split(np.array(told), np.flatnonzero(batch.last_N)[:-1] + 1)
+    labels = [f"{STATES[s]} {a:+.2f}" for s, a in zip(batch.anchor_N, credit.advantage_A, strict=True)]
+    lines = np.split(np.array(labels), np.flatnonzero(batch.last_N)[:-1] + 1)
     print(name)
     for turns, total in zip(lines, batch.return_M, strict=True):
         print(f"   return {total:g}:  " + "   ".join(turns))

@@ -28,18 +28,18 @@ SMALL = [
 
 def agent() -> None:
     """One episode. It could be any program in any language, with any environment."""
-    told, env, messages, rewards, over = os.environ, agentgym.make("oracle"), [], [], False
-    client = httpx.Client(headers={"Authorization": f"Bearer {told['OPENAI_API_KEY']}"}, timeout=60)
-    task = {"split": told["AGENTGYM_SPLIT"], "task": int(told["AGENTGYM_TASK"])}
-    observation, info = env.reset(seed=int(told["AGENTGYM_SEED"]), options=task)
+    variables, env, messages, rewards, over = os.environ, agentgym.make("oracle"), [], [], False
+    client = httpx.Client(headers={"Authorization": f"Bearer {variables['OPENAI_API_KEY']}"}, timeout=60)
+    task = {"split": variables["AGENTGYM_SPLIT"], "task": int(variables["AGENTGYM_TASK"])}
+    observation, info = env.reset(seed=int(variables["AGENTGYM_SEED"]), options=task)
     while not over:
         messages.append({"role": "user", "content": observation})
-        answer = client.post(f"{told['OPENAI_BASE_URL']}/chat/completions", json={"messages": messages})
+        answer = client.post(f"{variables['OPENAI_BASE_URL']}/chat/completions", json={"messages": messages})
         messages.append(answer.raise_for_status().json()["choices"][0]["message"])
         observation, reward, terminated, truncated, info = env.step(messages[-1]["content"])
         rewards, over = [*rewards, reward], terminated or truncated
     ending = {"reward": rewards, "success": info["success"], "truncated": truncated}
-    client.post(f"{told['AGENTGYM_EPISODE']}/finish", json=ending).raise_for_status()
+    client.post(f"{variables['AGENTGYM_EPISODE']}/finish", json=ending).raise_for_status()
 
 
 def train(folder: Path) -> None:

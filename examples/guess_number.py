@@ -39,10 +39,10 @@ class GuessNumber(Env):
             self.high = min(self.high, guess)
         truncated = self.turn == self.env_spec.max_turns and not won
         self.over = won or truncated
-        said = (
+        observation = (
             "found" if won else f"{guess} is too {'low' if guess < self.hidden else 'high'}" if valid else "a number!"
         )
-        return said, float(won), won, truncated, self.info(valid, won)
+        return observation, float(won), won, truncated, self.info(valid, won)
 
     def info(self, valid, won=False):
         return {"success": won, "valid_action": valid, "progress": 1 - (self.high - self.low) / 15}

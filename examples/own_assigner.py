@@ -23,8 +23,8 @@ def elsewhere(batch: Batch, *, gamma: float = 1.0) -> Credit:
     group_N = batch.group_M[batch.traj_N]
     here = mean_of_others(to_go_N, np.stack([group_N, batch.anchor_N]), batch.traj_N)
     first_N = np.append(True, np.diff(batch.traj_N) != 0)
-    whole_M = mean_of_others(to_go_N[first_N], batch.group_M[None], np.arange(len(batch.group_M)))
-    baseline_N = np.where((batch.anchor_N < 0) | np.isnan(here), np.nan_to_num(whole_M)[batch.traj_N], here)
+    others_M = mean_of_others(to_go_N[first_N], batch.group_M[None], np.arange(len(batch.group_M)))
+    baseline_N = np.where((batch.anchor_N < 0) | np.isnan(here), np.nan_to_num(others_M)[batch.traj_N], here)
     return Credit((to_go_N - baseline_N)[batch.turn_A])
 
 
@@ -43,5 +43,5 @@ if __name__ == "__main__":
         credit = assigner.function(batch)
         print(f"{name}: {assigner.description}\n   needs {', '.join(sorted(assigner.needs))}")
         for m, total in enumerate(batch.return_M):
-            told = zip(batch.anchor_N[batch.traj_N == m], credit.advantage_A[batch.traj_A == m], strict=True)
-            print(f"   return {total:g}:  " + "   ".join(f"{STATES[state]} {a:+.2f}" for state, a in told))
+            advantages = zip(batch.anchor_N[batch.traj_N == m], credit.advantage_A[batch.traj_A == m], strict=True)
+            print(f"   return {total:g}:  " + "   ".join(f"{STATES[state]} {a:+.2f}" for state, a in advantages))

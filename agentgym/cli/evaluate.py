@@ -164,9 +164,9 @@ def _bar(name: str, hidden: bool) -> Iterator[Any]:
     bar = Progress(*columns, console=console, disable=hidden)
     task = bar.add_task(name, total=None)
 
-    def update(seen: Any) -> None:
+    def update(state: Any) -> None:
         bar.start()  # not before: a mistake is said without a bar
-        bar.update(task, total=seen.total, completed=seen.done)
+        bar.update(task, total=state.total, completed=state.done)
 
     try:
         yield update

@@ -113,7 +113,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
         from agentgym_trainers.recipe import resolve
     except ModuleNotFoundError as error:
         click.echo(f"note: what each part does needs {error.name}: pip install 'turngym[train]'", err=True)
-        yield from _told(recipe.tree)
+        yield from _option_rows(recipe.tree)
         return
     found = pieces(resolve(recipe.path))
     for axis in AXES:
@@ -121,7 +121,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
         yield from rows or [(axis, "–", "", "")]
 
 
-def _told(tree: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+def _option_rows(tree: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     chosen = (
         ("source", "source", "kind"), ("select", "select", "kind"), ("credit", "credit", "assigner"),
         ("correct", "correct", "kind"), ("objective", "loss", "objective"), ("reducer", "loss", "reducer"),

@@ -80,7 +80,7 @@ class AgentEnvClient:
 
     @classmethod
     async def open(
-        cls, calls: HttpClient, options: Mapping[str, str], told: Mapping[str, Any], timeout_s: float | None
+        cls, calls: HttpClient, options: Mapping[str, str], known_spec: Mapping[str, Any], timeout_s: float | None
     ) -> AgentEnvClient:
         """`options` are the URL's, `told` fields of the EnvSpec that nobody can know here."""
         dialect = DIALECTS[options["env"]]
@@ -99,7 +99,7 @@ class AgentEnvClient:
         if "tasks" in options:
             known["splits"] = {next(iter(dialect.splits)): int(options["tasks"])}
         try:
-            spec = EnvSpec.model_validate({**known, **told})
+            spec = EnvSpec.model_validate({**known, **known_spec})
         except ValidationError as error:
             raise ConfigError(f"{dialect.name} cannot be described as told: {error}") from error
         client = cls(calls, dialect, spec)

@@ -111,7 +111,7 @@ class EnvClient:
             url, self._dialect = split_url(url)
         self.url = url.rstrip("/")
         self._wire, self._own_transport, self._timeout_s = wire, transport is not None, timeout_s
-        self._told = dict(spec or {})
+        self._known_spec = dict(spec or {})
         self.calls = HttpClient(
             self.url,
             transport=transport,
@@ -161,10 +161,10 @@ class EnvClient:
 
     async def _connect(self) -> _Closing:
         if self._dialect is not None:
-            return await AgentEnvClient.open(self.calls, self._dialect, self._told, self._timeout_s)
+            return await AgentEnvClient.open(self.calls, self._dialect, self._known_spec, self._timeout_s)
         metadata = await self.calls.get("/metadata", _Metadata)
         if metadata.agentgym is None:
-            return await OpenEnvClient.open(self.calls, metadata.model_dump(), self._told, self._timeout_s)
+            return await OpenEnvClient.open(self.calls, metadata.model_dump(), self._known_spec, self._timeout_s)
         if metadata.agentgym.protocol != "1":
             raise ConfigError(f"{self.url} speaks protocol {metadata.agentgym.protocol}, this client 1; update it")
         spec = self._read_spec(metadata.agentgym.spec)

@@ -69,7 +69,7 @@ class OpenEnvClient:
 
     @classmethod
     async def open(
-        cls, calls: HttpClient, metadata: Mapping[str, Any], told: Mapping[str, Any], timeout_s: float | None
+        cls, calls: HttpClient, metadata: Mapping[str, Any], known_spec: Mapping[str, Any], timeout_s: float | None
     ) -> OpenEnvClient:
         """Read what the server says of its environment. `told` are fields of the EnvSpec that it cannot say."""
         calls.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
@@ -83,8 +83,8 @@ class OpenEnvClient:
         listed = tools.get("result", {}).get("tools") if isinstance(tools.get("result"), dict) else None
         splits = await _splits(calls)
         actions = Actions.of(schema["action"], listed or [])
-        told = {"step_deadline_s": calls.timeout_s, **told}
-        spec = describe(metadata, actions, splits or {"train": 1}, told, calls.url)
+        known_spec = {"step_deadline_s": calls.timeout_s, **known_spec}
+        spec = describe(metadata, actions, splits or {"train": 1}, known_spec, calls.url)
         return cls(calls, spec, actions, bool(splits))
 
     def session(self) -> OpenEnvSession:

@@ -97,7 +97,7 @@ class Actions:
 
 
 def describe(
-    metadata: Mapping[str, Any], actions: Actions, splits: Mapping[str, int], told: Mapping[str, Any], url: str
+    metadata: Mapping[str, Any], actions: Actions, splits: Mapping[str, int], known_spec: Mapping[str, Any], url: str
 ) -> EnvSpec:
     """The EnvSpec of an environment that does not know the idea. `told` overrides. Raises ConfigError."""
     description = metadata.get("description") or f"{metadata['name']} at {url}."
@@ -114,7 +114,7 @@ def describe(
         "notes": "Described by its server's metadata and schema; limits, rewards and instructions are assumed.",
     }
     try:
-        return EnvSpec.model_validate({**known, **told})
+        return EnvSpec.model_validate({**known, **known_spec})
     except ValidationError as error:
         raise ConfigError(f"the environment at {url} cannot be described as told: {error}") from error
 

@@ -136,9 +136,9 @@ async def info_is_as_promised(probe: CheckContext) -> None:
             if missing:
                 raise CheckFailed(f"info of {where} lacks {', '.join(missing)}, which info_keys promises at every step")
             for name, value in step.info.items():
-                said, fits = INFO_TYPES.get(name, ("", None))
+                expected, fits = INFO_TYPES.get(name, ("", None))
                 if fits is not None and not fits(value):
-                    raise CheckFailed(f"info[{name!r}] of {where} is {value!r}, not {said}")
+                    raise CheckFailed(f"info[{name!r}] of {where} is {value!r}, not {expected}")
 
 
 async def same_seed_same_episode(probe: CheckContext) -> None:
@@ -190,11 +190,11 @@ async def splits_are_disjoint(probe: CheckContext) -> None:
     """no task is in two splits"""
     if len(probe.splits) < 2:
         raise Skip("the environment has one split")
-    seen = {split: await openings(probe, split, probe.task_list(split)) for split in probe.splits}
-    if not tells_state(probe) and any(len(set(some)) < len(some) for some in seen.values()):
+    first_observations = {split: await openings(probe, split, probe.task_list(split)) for split in probe.splits}
+    if not tells_state(probe) and any(len(set(some)) < len(some) for some in first_observations.values()):
         raise Skip("tasks of one split open alike and no state_key tells them apart")
     owner: dict[str, str] = {}
-    for split, some in seen.items():
+    for split, some in first_observations.items():
         for task, opening in zip(probe.task_list(split), some):
             if owner.setdefault(opening, split) != split:
                 raise CheckFailed(
@@ -252,18 +252,18 @@ async def nonsense_is_survived(probe: CheckContext) -> None:
     tools = [tool.name for tool in probe.spec.tools[:1]]
     calls: list[Action] = [{"name": name, "arguments": {"no such": [1]}} for name in [*tools, "no such tool"] if tools]
     for action in (NONSENSE, "", " \n", "ü" * 5000, *calls):
-        said = f"step({str(action)[:40]!r})"
+        call = f"step({str(action)[:40]!r})"
         async with probe.session() as session:
             await probe.begin(session)
             try:
                 step = await session.step(action)
             except EnvironmentFailure as error:
-                raise CheckFailed(f"{said} raised {error}. Agents do say such things: answer, do not raise") from None
+                raise CheckFailed(f"{call} raised {error}. Agents do say such things: answer, do not raise") from None
             closed = bool(probe.spec.actions or probe.spec.tools) and "valid_action" in probe.spec.info_keys
             if closed and step.info.get("valid_action") is not False:
-                raise CheckFailed(f"{said} has valid_action {step.info.get('valid_action')!r}, not False")
+                raise CheckFailed(f"{call} has valid_action {step.info.get('valid_action')!r}, not False")
             if step.info.get("success") is True:
-                raise CheckFailed(f"{said} is a success")
+                raise CheckFailed(f"{call} is a success")
 
 
 async def available_actions_are_valid(probe: CheckContext) -> None:
@@ -334,17 +334,17 @@ async def players_take_turns(probe: CheckContext) -> None:
     require_capability(probe, "two_player")
     if not {"role", "rewards"} <= set(probe.spec.info_keys):
         raise CheckFailed('two_player without "role" and "rewards" in info_keys: nobody can tell whose turn it is')
-    asked: set[int] = set()
+    roles: set[int] = set()
     async for task, episode in episodes(probe):
         for turn, (before, after) in enumerate(zip(episode.steps, episode.steps[1:])):
             role, rewards = before.info["role"], after.info["rewards"]
-            asked.add(role)
+            roles.add(role)
             if after.reward != rewards[role]:
                 raise CheckFailed(
                     f"task {task}, turn {turn}: role {role} acted, reward is {after.reward:g}, rewards {rewards}"
                 )
-    if asked != {0, 1}:
-        raise CheckFailed(f"only role {asked} was ever asked. info['role'] is who is to act next, not who acted")
+    if roles != {0, 1}:
+        raise CheckFailed(f"only role {roles} was ever asked. info['role'] is who is to act next, not who acted")
 
 
 async def hints_are_text(probe: CheckContext) -> None:

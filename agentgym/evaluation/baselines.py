@@ -117,16 +117,18 @@ async def example_actions(open_session: Callable[[], Awaitable[Session]], spec: 
         return spec.actions
     split, size = next(iter(spec.splits.items()))
     openings = [EpisodeSpec(spec.id, split, i * size // OPENINGS) for i in range(min(size, OPENINGS))]
-    said: dict[str, None] = {}
+    examples: dict[str, None] = {}
     if "available_actions" in spec.info_keys:
         session = await open_session()
         steps = [await session.reset(seed=0, options={"split": split, "task": opening.task}) for opening in openings]
         await session.close()
-        said = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
+        examples = dict.fromkeys(action for step in steps for action in step.info.get("available_actions") or ())
     if "solver" in spec.capabilities:
         played = await Runner(open_session, PromptFormat(), Limits(), 1).run(SolverPolicy(), openings)
-        said |= dict.fromkeys(t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str))
-    return tuple(said)
+        examples |= dict.fromkeys(
+            t.action for trajectory in played for t in trajectory.turns if isinstance(t.action, str)
+        )
+    return tuple(examples)
 
 
 async def rates(
@@ -144,12 +146,12 @@ async def rates(
     listed, chance draws from what the solver says in other tasks. The same `seed` gives the same
     rates where the environment is deterministic.
     """
-    said = await example_actions(open_session, spec)
+    examples = await example_actions(open_session, spec)
     policies: dict[str, Policy] = {"solver": SolverPolicy()} if "solver" in spec.capabilities else {}
-    if said or spec.tools:
+    if examples or spec.tools:
         listed = spec.actions or "available_actions" in spec.info_keys
-        policies["random"] = RandomPolicy(seed) if listed else FormatPolicy(said, seed + 1)
-        policies["format only"] = FormatPolicy(said, seed)
+        policies["random"] = RandomPolicy(seed) if listed else FormatPolicy(examples, seed + 1)
+        policies["format only"] = FormatPolicy(examples, seed)
     for split, size in spec.splits.items():
         count = min(size, episodes)
         plan = [EpisodeSpec(spec.id, split, i * size // count, seed) for i in range(count)]

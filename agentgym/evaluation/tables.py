@@ -49,6 +49,8 @@ def comparison_table(comparison: Comparison) -> Table:
             table.add_section()
         means = ["–" if x is None else f"{100 * x:.1f}" if percent else f"{x:.3f}" for x in (line.a, line.b)]
         gap = line.difference
-        told = "–" if gap is None else (gap.percent() if percent else str(gap)) + ("*" if gap.note else "")
-        table.add_row(escape(line.env), escape(line.split), str(gap.n if gap else 0), str(line.dropped), *means, told)
+        gap_text = "–" if gap is None else (gap.percent() if percent else str(gap)) + ("*" if gap.note else "")
+        table.add_row(
+            escape(line.env), escape(line.split), str(gap.n if gap else 0), str(line.dropped), *means, gap_text
+        )
     return table

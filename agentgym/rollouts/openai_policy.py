@@ -71,8 +71,8 @@ class OpenAIPolicy:
     def identity(self) -> str:
         """Return what decides the responses, for a run's record: URL, model and sampling options; never the key."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.extra_body}
-        told = [f"{name}={json.dumps(value)}" for name, value in sorted(options.items()) if value is not None]
-        return " ".join([self.base_url, self.model, *told])
+        settings = [f"{name}={json.dumps(value)}" for name, value in sorted(options.items()) if value is not None]
+        return " ".join([self.base_url, self.model, *settings])
 
     def actor(self, episode: EpisodeSpec) -> Actor:
         """Return the actor of one episode."""
@@ -147,33 +147,33 @@ class OpenAIPolicy:
                 break
             backoff_s = self.backoff_s * 2**failures * rng.uniform(0.75, 1.25)
             await asyncio.sleep(max(wait_s, min(backoff_s, self.max_wait_s)))
-        asked = f" (asked {failures + 1} times)" if failures else ""
-        raise PolicyFailure(f"{self.url} {problem}{asked}")
+        attempts = f" (asked {failures + 1} times)" if failures else ""
+        raise PolicyFailure(f"{self.url} {problem}{attempts}")
 
     def read(self, response: httpx.Response) -> ModelResponse:
         """The reply in an answer. Raises PolicyFailure, ContextFull, UsageError, or _TryAgain."""
-        status, told = response.status_code, self.excerpt(response)
+        status, answer_text = response.status_code, self.excerpt(response)
         if status == 200:
             try:
                 return parse_reply(response.json())
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                raise _TryAgain(f"answered 200 with something that is not a chat completion: {told}") from error
+                raise _TryAgain(f"answered 200 with something that is not a chat completion: {answer_text}") from error
         if status in (401, 403):
             key = self.api_key
             refused = (
                 f"refused the API key that ends in {key[-4:]!r}" if key else "wants an API key, and none was given"
             )
-            raise UsageError(f"{self.url} {refused} (status {status}); give a valid one. It said: {told}")
+            raise UsageError(f"{self.url} {refused} (status {status}); give a valid one. It said: {answer_text}")
         if status == 404:
             raise UsageError(
                 f"{self.url} answered 404: check the URL (it ends with /v1) and the model's name, "
-                f"{self.model!r}. It said: {told}"
+                f"{self.model!r}. It said: {answer_text}"
             )
         if status in (400, 413, 422) and any(sign in response.text.lower() for sign in CONTEXT_SIGNS):
-            raise ContextFull(told)
+            raise ContextFull(answer_text)
         if status in RETRIED:
-            raise _TryAgain(f"answered {status}: {told}", retry_after_s(response.headers.get("retry-after")))
-        raise PolicyFailure(f"{self.url} answered {status}: {told}")
+            raise _TryAgain(f"answered {status}: {answer_text}", retry_after_s(response.headers.get("retry-after")))
+        raise PolicyFailure(f"{self.url} answered {status}: {answer_text}")
 
     def excerpt(self, response: httpx.Response) -> str:
         """The beginning of the answer's body, with the key blacked out."""
@@ -214,18 +214,18 @@ def parse_reply(answer: dict[str, Any]) -> ModelResponse:
     """
     choice = answer["choices"][0]
     message = choice["message"]
-    said = message.get("content") or ""
-    if not isinstance(said, str):  # content parts
-        said = "".join(part["text"] for part in said if part["type"] == "text")
+    content = message.get("content") or ""
+    if not isinstance(content, str):  # content parts
+        content = "".join(part["text"] for part in content if part["type"] == "text")
     entries = message.get("tool_calls") or []
     named = [_call(entry["function"]) for entry in entries]
-    texts = [said, *(text for text, _ in named)]
+    texts = [content, *(text for text, _ in named)]
     calls = tuple(call for _, call in named if call is not None)
     finish = "length" if choice.get("finish_reason") == "length" else "stop"
     text = "\n".join(text for text in texts if text)
     if not calls or len(calls) < len(entries):
         return ModelResponse(text, finish=finish)
-    told = [
+    calls_field = [
         {
             "id": entry.get("id") or f"call_{index}",
             "type": "function",
@@ -234,7 +234,7 @@ def parse_reply(answer: dict[str, Any]) -> ModelResponse:
         for index, (entry, call) in enumerate(zip(entries, calls, strict=True))
     ]
     return ModelResponse(
-        text, calls, finish, message={"role": "assistant", "content": said or None, "tool_calls": told}
+        text, calls, finish, message={"role": "assistant", "content": content or None, "tool_calls": calls_field}
     )
 
 

@@ -76,10 +76,10 @@ class PromptFormat(BaseModel):
         shown = history if self.window is None else history[len(history) - min(self.window, len(history)) :]
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         calls: list[str] = []
-        for seen, reply in shown:
-            said: Message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
-            messages += [*_observed(seen, calls), said]
-            calls = [call["id"] for call in said.get("tool_calls") or ()]
+        for observed, reply in shown:
+            message: Message = {"role": "assistant", "content": reply} if isinstance(reply, str) else reply
+            messages += [*_observed(observed, calls), message]
+            calls = [call["id"] for call in message.get("tool_calls") or ()]
         return messages + _observed(observation, calls)
 
     def instructions(self, spec: EnvSpec) -> str:

@@ -39,7 +39,7 @@ class EpisodePrefix:
     """The environment's snapshot."""
     step: Step
     """The present observation of the agent."""
-    seen: Observation
+    last_observation: Observation
     """The environment's last observation; `step` shows another where a reply without an action is being complained
     of."""
     turns: tuple[Turn, ...] = ()
@@ -95,7 +95,7 @@ class _Play:
         self.session, self.actor, self.prompt_format = session, actor, prompt_format
         self.episode, self.limits, self.past = episode, limits, past
         self.history: list[tuple[Observation, str | Message]] = []
-        self.seen: Observation = ""
+        self.last_observation: Observation = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
 
@@ -103,10 +103,10 @@ class _Play:
         if self.past is None:
             options = {"split": self.episode.split, "task": self.episode.task}
             self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session)
-            self.seen = self.step.observation
+            self.last_observation = self.step.observation
         else:
             await self.session.restore(self.past.state, seed=self.past.chance)
-            self.step, self.seen = self.past.step, self.past.seen
+            self.step, self.last_observation = self.past.step, self.past.last_observation
             self.turns, self.history = list(self.past.turns), list(self.past.history)
 
     async def run(self) -> StopReason:
@@ -140,7 +140,7 @@ class _Play:
             started = time.perf_counter()
             after = _checked(await self.session.step(parsed.action), self.session)
             env_s = time.perf_counter() - started
-            self.seen = after.observation
+            self.last_observation = after.observation
         self.turns.append(
             Turn(
                 index=len(self.turns),
@@ -174,15 +174,19 @@ class _Play:
         text = self.prompt_format.invalid_action_message(self.session.spec, problem)
         if self.prompt_format.window is None:
             return text
-        told = f"{text}\n\n{text_of(self.seen)}"
-        return told if isinstance(self.seen, str) else {"text": told, "image": self.seen["image"]}
+        message = f"{text}\n\n{text_of(self.last_observation)}"
+        return (
+            message
+            if isinstance(self.last_observation, str)
+            else {"text": message, "image": self.last_observation["image"]}
+        )
 
     def messages(self) -> list[dict]:
         """The prompt. Where one actor plays both roles of an environment, neither is shown what the other saw and
         said."""
         assert self.step is not None
-        asked = self.step.info.get("role", 0)
-        own = [told for turn, told in zip(self.turns, self.history, strict=True) if turn.role == asked]
+        own_role = self.step.info.get("role", 0)
+        own = [entry for turn, entry in zip(self.turns, self.history, strict=True) if turn.role == own_role]
         return self.prompt_format.messages(self.session.spec, own, self.step.observation)
 
     def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
@@ -199,9 +203,11 @@ class _Play:
 
 def _checked(step: Step, session: Session) -> Step:
     """`step`, if it is one that can be shown and scored. Raises EnvironmentCrashed."""
-    seen = step.observation
-    if not isinstance(seen, str) and not (isinstance(seen, dict) and isinstance(seen.get("text"), str)):
-        raise EnvironmentCrashed(f"{session.spec.id} observed a {type(seen).__name__}, not text, nor text and an image")
+    observed = step.observation
+    if not isinstance(observed, str) and not (isinstance(observed, dict) and isinstance(observed.get("text"), str)):
+        raise EnvironmentCrashed(
+            f"{session.spec.id} observed a {type(observed).__name__}, not text, nor text and an image"
+        )
     if not math.isfinite(step.reward):
         raise EnvironmentCrashed(f"{session.spec.id} gave the reward {step.reward}")
     return step

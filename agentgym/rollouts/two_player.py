@@ -72,7 +72,7 @@ class _TwoPlayerGame:
         """Reward of each role since its last step."""
         self.valid: list[Any] = [True, True]
         """valid_action of each role's last action."""
-        self.asked = (asyncio.Event(), asyncio.Event())
+        self.events = (asyncio.Event(), asyncio.Event())
         """Set while a role is to move, and of both once nothing will change any more."""
         self.left = self.failed = False
 
@@ -80,7 +80,7 @@ class _TwoPlayerGame:
         self._took(await self.session.reset(seed=seed, options=options))
 
     async def act(self, role: int, action: Action) -> None:
-        self.asked[role].clear()
+        self.events[role].clear()
         step = await self.session.step(action)
         rewards = step.info.get("rewards")
         if not (isinstance(rewards, list) and len(rewards) == 2):
@@ -91,7 +91,7 @@ class _TwoPlayerGame:
 
     async def answer(self, role: int) -> Step:
         """Return the step of `role`, once it is its turn or the game is over."""
-        await self.asked[role].wait()
+        await self.events[role].wait()
         if self.failed:
             raise EpisodeLost("the other player's side of the match failed")
         step, (reward, self.pending_reward[role]) = self.step, (self.pending_reward[role], 0.0)
@@ -105,8 +105,8 @@ class _TwoPlayerGame:
     def leave(self, failed: bool) -> None:
         """A role plays no more."""
         self.left, self.failed = True, self.failed or failed
-        for asked in self.asked:
-            asked.set()
+        for event in self.events:
+            event.set()
 
     @property
     def over(self) -> bool:
@@ -117,8 +117,8 @@ class _TwoPlayerGame:
         if role not in (0, 1):
             raise EnvironmentCrashed(f"{self.session.spec.id} has two players, and info['role'] is {role!r}")
         self.step = step
-        for asked in self.asked if self.over else (self.asked[role],):
-            asked.set()
+        for event in self.events if self.over else (self.events[role],):
+            event.set()
 
 
 class PlayerSession(Session):

@@ -155,7 +155,7 @@ def test_steps_asked_for_together_travel_together():
         async with client:
             sessions = [client.session() for _ in range(50)]
             await asyncio.gather(*(session.reset(options={"task": 0}) for session in sessions))
-            transport.seen.clear()
+            transport.paths.clear()
             results = await asyncio.gather(*(episode_of_three(session) for session in sessions))
             assert all(result.reward == 1.0 for result in results)
 
@@ -165,8 +165,8 @@ def test_steps_asked_for_together_travel_together():
         return await session.step("cloud")
 
     asyncio.run(main())
-    assert transport.seen[:3] == ["/step_many"] * 3
-    assert "/step" not in transport.seen
+    assert transport.paths[:3] == ["/step_many"] * 3
+    assert "/step" not in transport.paths
     assert not app.state.sessions.live  # closed with the client
 
 

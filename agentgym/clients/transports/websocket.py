@@ -204,10 +204,10 @@ class WebSocketTransport:
                 self._reply(number, kind, content, message)
 
     def _reply(self, number: int, kind: Any, content: Any, message: bytes) -> None:
-        asked = self._sent.pop(number)
-        asks = asked if isinstance(asked, list) else [asked]
+        request = self._sent.pop(number)
+        asks = request if isinstance(request, list) else [request]
         for ask in asks:  # each its own exception: they are raised in different tasks
-            if kind == "reply" and ask is asked:
+            if kind == "reply" and ask is request:
                 _settle(ask, content)
             elif kind == "error":
                 _settle(ask, failure_of(content) or self._forbidden(ask, message))
@@ -362,7 +362,7 @@ class WebSocketTransport:
     def _waiting(self) -> list[_PendingRequest]:
         """Return the requests that are sent and not answered."""
         asks: Iterator[_PendingRequest] = (
-            ask for asked in self._sent.values() for ask in (asked if isinstance(asked, list) else (asked,))
+            ask for request in self._sent.values() for ask in (request if isinstance(request, list) else (request,))
         )
         return [ask for ask in asks if not ask.answer.done()]
 

@@ -73,9 +73,9 @@ class Streamable:
                 raise JsonRpcError(PARAMS, f"the query chooses the episode: {what['loc'][0]}: {what['msg']}") from None
             reply = json.loads(await done(self._verbs.reset(self._env, body)))
             headers[HEADER] = reply["session_id"]
-            spec, asked = self._verbs.spec(self._env), params.get("protocolVersion")
+            spec, version = self._verbs.spec(self._env), params.get("protocolVersion")
             return {
-                "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+                "protocolVersion": version if version in VERSIONS else VERSIONS[0],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": f"agentgym/{self._env}", "version": __version__},
                 "instructions": f"{spec.instructions.strip()}\n\n{reply['observation'].get('text', '')}",
@@ -91,9 +91,9 @@ class Streamable:
         """
         result = await self._openenv.tools_call(params, own)
         content = [{key: value for key, value in part.items() if value is not None} for part in result["content"]]
-        told = result["structured_content"]
-        refused = told.get("info", {}).get("valid_action") is False
-        return {"content": content, "structuredContent": told, "isError": refused}
+        answer = result["structured_content"]
+        refused = answer.get("info", {}).get("valid_action") is False
+        return {"content": content, "structuredContent": answer, "isError": refused}
 
     async def _exists(self, session_id: str) -> bool:
         try:

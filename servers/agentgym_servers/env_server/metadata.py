@@ -39,15 +39,15 @@ def metadata_of(spec: EnvSpec) -> dict[str, Any]:
 
 def schema_of(spec: EnvSpec) -> dict[str, Any]:
     """JSON Schemas of an environment's action, observation and state."""
-    seen = "image" in spec.observations
+    visual = "image" in spec.observations
     fields: dict[str, Any] = {"text": {"type": "string"}, "metadata": {"type": "object"}}
-    if seen:
+    if visual:
         fields["image"] = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
     observation = {
         "title": "Observation",
         "type": "object",
         "properties": fields,
-        "required": ["text", *(["image"] if seen else [])],
+        "required": ["text", *(["image"] if visual else [])],
         "additionalProperties": False,
     }
     state = {

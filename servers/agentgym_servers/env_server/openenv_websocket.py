@@ -64,7 +64,7 @@ class OpenEnvSocket(SequentialHandler):
     def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments, session_id: str | None) -> None:
         super().__init__()
         self._verbs, self._env, self._attachments = verbs, env, attachments
-        self._asked = session_id
+        self._wanted = session_id
         self._session: str | None = None
         self._label: str | None = None
         """The episode id that the client chose. Not the server's own: a client may use it for many episodes."""
@@ -72,7 +72,7 @@ class OpenEnvSocket(SequentialHandler):
         self._tools = verbs.spec(env).tools
 
     def opened(self) -> FrameReply:
-        return self._guarded(self._attach() if self._asked is not None else self._open())
+        return self._guarded(self._attach() if self._wanted is not None else self._open())
 
     def answered(self, frame: bytes | str) -> FrameReply:
         try:
@@ -94,7 +94,7 @@ class OpenEnvSocket(SequentialHandler):
         if self._session is None:
             return
         closing = self._attachments.remove(self._env, self._session)
-        if self._asked is None or closing:
+        if self._wanted is None or closing:
             _close(self._verbs, self._env, self._session)
         self._session = None
 
@@ -103,16 +103,16 @@ class OpenEnvSocket(SequentialHandler):
         self._attachments.add(self._env, self._session)  # type: ignore[arg-type]
 
     async def _attach(self) -> None:
-        assert self._asked is not None
-        if self._attachments.has(self._env, self._asked):
-            raise _Failed("SESSION_ERROR", f"session {self._asked[:64]!r} already has a socket", closes=True)
-        self._attachments.add(self._env, self._asked)  # before the wait: a second socket must not pass meanwhile
+        assert self._wanted is not None
+        if self._attachments.has(self._env, self._wanted):
+            raise _Failed("SESSION_ERROR", f"session {self._wanted[:64]!r} already has a socket", closes=True)
+        self._attachments.add(self._env, self._wanted)  # before the wait: a second socket must not pass meanwhile
         try:
-            await done(self._verbs.state(self._env, self._asked))
+            await done(self._verbs.state(self._env, self._wanted))
         except BaseException:
-            self._attachments.remove(self._env, self._asked)
+            self._attachments.remove(self._env, self._wanted)
             raise
-        self._session = self._asked
+        self._session = self._wanted
 
     def _step(self, action: dict[str, Any]) -> BackendReply:
         """Raises ValidationError, EnvironmentFailure or _Failed."""
@@ -150,12 +150,12 @@ class OpenEnvSocket(SequentialHandler):
             raise _invalid("episode_id", "an episode id is a string", label)
         options = {key: value for key, value in data.items() if key not in RESERVED}
         body = ResetRequest.model_validate(options)
-        if self._session is None and self._asked is None:
+        if self._session is None and self._wanted is None:
             await self._open()
         try:
             reply = await done(self._verbs.reset(self._env, body.model_copy(update={"session_id": self._here()})))
         except (EpisodeLost, UnknownSession):
-            if self._asked is not None:
+            if self._wanted is not None:
                 raise
             self._drop()
             await self._open()  # its environment died: an episode asked for anew may begin in a new session
@@ -181,19 +181,23 @@ class OpenEnvSocket(SequentialHandler):
                 "observation", {"observation": {"metadata": {}, "tools": tools}, "reward": None, "done": False}
             )
         call = _CallTool.model_validate(action)
-        result, told, wrong = None, {}, None
+        result, answer, wrong = None, {}, None
         if call.tool_name not in [tool.name for tool in self._tools]:
             wrong = {"error_type": "tool_not_found", "message": f"there is no tool {call.tool_name[:80]!r}"}
         else:
             wired = {"tool": call.tool_name, "arguments": call.arguments}
             body = _validate_step({"session_id": self._here(), "action": wired})
             try:
-                told = json.loads(await done(self._verbs.step(self._env, body)))
-                result = tool_result(told)
+                answer = json.loads(await done(self._verbs.step(self._env, body)))
+                result = tool_result(answer)
             except BadRequest as error:
                 wrong = {"error_type": "invalid_args", "message": str(error)}
         observation = {"metadata": {}, "tool_name": call.tool_name, "result": result, "error": wrong}
-        consume_exception = {"observation": observation, "reward": told.get("reward"), "done": told.get("done", False)}
+        consume_exception = {
+            "observation": observation,
+            "reward": answer.get("reward"),
+            "done": answer.get("done", False),
+        }
         return _frame("observation", consume_exception)
 
     def _here(self) -> str:
@@ -215,16 +219,16 @@ class OpenEnvSocket(SequentialHandler):
 
     def _failure(self, error: Exception) -> bytes | None:
         """The error frame; None when it has been sent because the socket closes after it."""
-        if isinstance(error, UnknownSession | EpisodeLost) and self._asked is None:
+        if isinstance(error, UnknownSession | EpisodeLost) and self._wanted is None:
             self._drop()
-        failed = self._told(error)
+        failed = self._failure_of(error)
         frame = _frame("error", {"message": str(failed), "code": failed.code, **failed.more})
         if not failed.closes:
             return frame
         self.last(frame)
         return None
 
-    def _told(self, error: Exception) -> _Failed:
+    def _failure_of(self, error: Exception) -> _Failed:
         """Return OpenEnv's form of it."""
         match error:
             case _Failed():
@@ -238,7 +242,7 @@ class OpenEnvSocket(SequentialHandler):
                 return _Failed("CAPACITY_REACHED", str(error), closes=True, **more)
             case EnvironmentNotOpened():
                 return _Failed("FACTORY_ERROR", str(error), closes=True, factory_name=self._env)
-            case UnknownSession() | EpisodeLost() if self._asked is not None:
+            case UnknownSession() | EpisodeLost() if self._wanted is not None:
                 return _Failed("SESSION_ERROR", str(error), closes=True)
             case EnvironmentFailure():
                 return _Failed("EXECUTION_ERROR", str(error))
@@ -319,9 +323,9 @@ def _of_action(error: ValidationError) -> list[dict[str, Any]]:
 
 def _observation(reply: bytes) -> bytes:
     """A StepReply as the frame that OpenEnv's servers answer, without our own fields."""
-    told = from_json(reply)
-    kept = {key: told.get(key) for key in ("observation", "reward", "done")}
-    return _frame("observation", {**kept, **({"metadata": told["metadata"]} if told.get("metadata") else {})})
+    answer = from_json(reply)
+    kept = {key: answer.get(key) for key in ("observation", "reward", "done")}
+    return _frame("observation", {**kept, **({"metadata": answer["metadata"]} if answer.get("metadata") else {})})
 
 
 def _frame(kind: str, data: dict[str, Any]) -> bytes:

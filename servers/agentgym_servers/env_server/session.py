@@ -32,7 +32,7 @@ class _Running:
     task: asyncio.Task[Any]
 
 
-class _Asked(NamedTuple):
+class _StepRequest(NamedTuple):
     """A step as it was asked for."""
 
     index: int
@@ -52,7 +52,7 @@ class _Episode:
     reply: bytes = b""
     steps: int = 0
     done: bool = False
-    answered: deque[tuple[_Asked, bytes]] = field(default_factory=deque)
+    answered: deque[tuple[_StepRequest, bytes]] = field(default_factory=deque)
     """The last few steps and their replies, oldest first."""
 
 
@@ -129,11 +129,11 @@ class ServerSession:
             raise OutOfOrder(f"step {index} was asked for and the next is {episode.steps}; ask for that one first")
         if episode.done:
             raise OutOfOrder(f"the episode ended after {episode.steps} steps: POST /reset begins another")
-        asked = _Asked(episode.steps, action, request.request_id)
+        step_request = _StepRequest(episode.steps, action, request.request_id)
         if self.worker.inline:
-            return self._step_now(episode, asked)
+            return self._step_now(episode, step_request)
         deadline_s = min(self.env.spec.step_deadline_s, request.timeout_s or float("inf"))
-        return self._run("step", asked, self._step(episode, asked, deadline_s))
+        return self._run("step", step_request, self._step(episode, step_request, deadline_s))
 
     def query(self, verb: Verb) -> asyncio.Task[Any]:
         """Return a query's value, encoded. Raises BadRequest when the environment lacks the capability."""
@@ -193,24 +193,26 @@ class ServerSession:
         self.episode, self._given = episode, True
         return episode.reply
 
-    async def _step(self, episode: _Episode, asked: _Asked, deadline_s: float) -> bytes:
+    async def _step(self, episode: _Episode, step_request: _StepRequest, deadline_s: float) -> bytes:
         began = time.perf_counter()
-        return self._stepped(episode, asked, await self._call("step", asked.action, deadline_s=deadline_s), began)
+        return self._stepped(
+            episode, step_request, await self._call("step", step_request.action, deadline_s=deadline_s), began
+        )
 
-    def _step_now(self, episode: _Episode, asked: _Asked) -> bytes:
+    def _step_now(self, episode: _Episode, step_request: _StepRequest) -> bytes:
         began = time.perf_counter()
         try:
-            answer = self.worker.call_now("step", asked.action)
+            answer = self.worker.call_now("step", step_request.action)
         except EnvironmentFailure as error:
             self._failed(error)
             raise
-        return self._stepped(episode, asked, answer, began)
+        return self._stepped(episode, step_request, answer, began)
 
-    def _stepped(self, episode: _Episode, asked: _Asked, answer: StepResult, began: float) -> bytes:
+    def _stepped(self, episode: _Episode, step_request: _StepRequest, answer: StepResult, began: float) -> bytes:
         reply = self._reply(answer, episode.steps + 1, began, self.metrics.steps)
-        if asked.request_id is not None:
-            reply = extended(reply, {"request_id": asked.request_id})
-        episode.answered.append((asked, reply))
+        if step_request.request_id is not None:
+            reply = extended(reply, {"request_id": step_request.request_id})
+        episode.answered.append((step_request, reply))
         episode.steps += 1
         episode.done = answer.done
         return reply
@@ -222,9 +224,9 @@ class ServerSession:
         return extended(answer.body, own)
 
     def _replay(self, episode: _Episode, index: int | None, request_id: str | None, action: Action) -> bytes | None:
-        for asked, reply in episode.answered:
-            if asked.again(index, request_id):
-                _same(asked, action)
+        for earlier, reply in episode.answered:
+            if earlier.again(index, request_id):
+                _same(earlier, action)
                 return reply
         if index is None or index >= episode.steps:
             return None
@@ -270,10 +272,10 @@ class ServerSession:
             self._table.end(self, f"its environment failed ({error.code}: {error})", error.code)
 
 
-def _same(asked: _Asked, action: Action) -> None:
-    if action != asked.action:
+def _same(earlier: _StepRequest, action: Action) -> None:
+    if action != earlier.action:
         raise OutOfOrder(
-            f"step {asked.index} was already asked for with another action ({json.dumps(asked.action)[:80]}); "
+            f"step {earlier.index} was already asked for with another action ({json.dumps(earlier.action)[:80]}); "
             "a retry must repeat the action"
         )
 

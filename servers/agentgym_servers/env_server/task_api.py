@@ -45,10 +45,10 @@ def add_task_routes(app: FastAPI, verbs: EnvBackend, prefix: str, max_body_bytes
         return reply_dump(list(listed(request).values()))
 
     def spec_of(request: Request) -> EnvSpec:
-        asked = request.path_params["env"]
-        name = listed(request).get(asked.lower())
+        wanted = request.path_params["env"]
+        name = listed(request).get(wanted.lower())
         if name is None:
-            raise HTTPException(404, f"unknown environment '{asked}'")
+            raise HTTPException(404, f"unknown environment '{wanted}'")
         return verbs.spec(name)
 
     async def splits(request: Request) -> Response:

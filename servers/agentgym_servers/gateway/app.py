@@ -148,16 +148,16 @@ def _add_watching(app: FastAPI, gateway: Gateway, keyring: Keyring) -> None:
 
 
 def _shown(env: RegisteredEnv) -> dict[str, Any]:
-    pool, asked = env.pool, env.pool.registration
+    pool, entry = env.pool, env.pool.registration
     if pool.draining:
         state = "removing"
     elif pool.ready():
         state = "live"
     else:
-        state = "asleep" if asked.replicas.min == 0 and not pool.last_failure else "down"
+        state = "asleep" if entry.replicas.min == 0 and not pool.last_failure else "down"
     return {
-        **asked.model_dump(mode="json", exclude_none=True),
-        "kind": asked.kind,
+        **entry.model_dump(mode="json", exclude_none=True),
+        "kind": entry.kind,
         "path": f"/envs/{env.name}",
         "state": state,
         "created": env.created,
@@ -181,11 +181,11 @@ def _shown(env: RegisteredEnv) -> dict[str, Any]:
 
 
 def _traffic(env: RegisteredEnv) -> dict[str, Any]:
-    seen = env.traffic
+    counters = env.traffic
     return {
-        "steps": seen.steps,
-        "episodes": seen.episodes,
-        **seen.last_minute(),
-        "failures": dict(seen.failures),
-        "recent": list(seen.recent),
+        "steps": counters.steps,
+        "episodes": counters.episodes,
+        **counters.last_minute(),
+        "failures": dict(counters.failures),
+        "recent": list(counters.recent),
     }

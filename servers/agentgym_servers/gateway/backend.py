@@ -160,8 +160,8 @@ class GatewayBackend:
         """Ask every replica: the gateway may have been restarted since. Raises UnknownSession or EpisodeLost."""
         path = f"/sessions/{quote(session_id, safe='')}"
         replicas = [replica for replica in env.pool.replicas if replica.state != "gone"]
-        asked = [replica.ask(path, None, LOOKUP_S) for replica in replicas]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [replica.ask(path, None, LOOKUP_S) for replica in replicas]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         for replica, answer in zip(replicas, answers):
             if isinstance(answer, bytes):
                 env.pool.remember(session_id, replica)

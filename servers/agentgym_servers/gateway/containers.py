@@ -76,15 +76,15 @@ class Image:
         import docker.errors
         import docker.types
 
-        asked, limits = self.registration, self.registration.limits or ContainerLimits()
+        entry, limits = self.registration, self.registration.limits or ContainerLimits()
         container = None
         try:
-            user = client.images.get(asked.image).attrs["Config"].get("User") or ""
-            network: dict[str, Any] = {"ports": {f"{asked.port}/tcp": ("127.0.0.1", None)}}
+            user = client.images.get(entry.image).attrs["Config"].get("User") or ""
+            network: dict[str, Any] = {"ports": {f"{entry.port}/tcp": ("127.0.0.1", None)}}
             if not limits.network:
                 network = {"network": self.engine.closed_network(client)}
             container = client.containers.create(
-                asked.image,
+                entry.image,
                 init=True,
                 labels={GATEWAY_LABEL: self.engine.gateway_id, ENV_LABEL: self.env_id},
                 mem_limit=f"{limits.memory_mb}m",
@@ -94,19 +94,19 @@ class Image:
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
                 user=NOBODY if user.partition(":")[0] in ("", "0", "root") else user,
-                read_only=asked.read_only,
+                read_only=entry.read_only,
                 tmpfs={"/tmp": f"size={TMP_MB}m,mode=1777"},
                 environment={"HOME": "/tmp"},
                 log_config=docker.types.LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
                 **network,
             )
             container.start()
-            return container, _url(container, asked.port, published=limits.network)
+            return container, _url(container, entry.port, published=limits.network)
         except BaseException as error:
             if container is not None:
                 _remove(container)
             if isinstance(error, docker.errors.APIError):
-                raise BadImage(f"{asked.image} cannot be run: {error.explanation or error}") from error
+                raise BadImage(f"{entry.image} cannot be run: {error.explanation or error}") from error
             raise
 
 

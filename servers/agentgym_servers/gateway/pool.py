@@ -204,18 +204,18 @@ class ReplicaPool:
         """Start as many as are wanted, or let one that idles go."""
         if not self.replicas and self.registration.kind == "url":
             return
-        asked, now = self.registration.replicas, time.monotonic()
+        limits, now = self.registration.replicas, time.monotonic()
         here = [one for one in self.replicas if one.state in ("ready", "unwell")]
         count = len(here) + len(self._starts)
-        wanted = asked.min
+        wanted = limits.min
         if self.waiting or self._wanted or (here and not any(one.room for one in here)):
             capacity = max((one.capacity or 1 for one in here), default=len(self.waiting) or 1)
             wanted = max(wanted, len(here) + max(1, math.ceil(len(self.waiting) / capacity)))
         self._wanted = False
-        if count < min(wanted, asked.max) and now >= self._not_before:
-            for _ in range(min(wanted, asked.max) - count):
+        if count < min(wanted, limits.max) and now >= self._not_before:
+            for _ in range(min(wanted, limits.max) - count):
                 self._task(self._starts, self._start())
-        elif count > asked.min and not self.waiting:
+        elif count > limits.min and not self.waiting:
             idle = [one for one in here if not (one.sessions or one.opening)]
             for replica in [one for one in idle if now - one.idle_since >= self.registration.idle_s][:1]:
                 log.info("%s: %s had no session for a while and stops", self.registration.name, replica.ident)

@@ -140,9 +140,9 @@ class EntryPoint:
     registration: Registration
 
     async def start(self) -> ServerProcess:
-        asked = self.registration
-        options = [] if asked.max_sessions is None else ["--max-sessions", str(asked.max_sessions)]
-        command, environment = server_command([asked.entry_point or ""], options)
+        entry = self.registration
+        options = [] if entry.max_sessions is None else ["--max-sessions", str(entry.max_sessions)]
+        command, environment = server_command([entry.entry_point or ""], options)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -154,12 +154,12 @@ class EntryPoint:
         child = ServerProcess(process)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.announced.wait(), asked.startup_s)
+                await asyncio.wait_for(child.announced.wait(), entry.startup_s)
             if not child.url:
                 with contextlib.suppress(TimeoutError):  # its output has ended, so it is about to
                     await asyncio.wait_for(process.wait(), 1)
-                how = await child.ended() or f"it did not answer within {asked.startup_s:g} s. {end_of(child.log)}"
-                raise NotStarted(f"{asked.entry_point} could not be served: {how}")
+                how = await child.ended() or f"it did not answer within {entry.startup_s:g} s. {end_of(child.log)}"
+                raise NotStarted(f"{entry.entry_point} could not be served: {how}")
         except BaseException:
             await child.stop()
             raise
@@ -254,12 +254,12 @@ class Replica:
         """`ReplicaClient.step`. Raises EpisodeLost when the replica is gone."""
         return await self._answer(self.link.step(body, timeout_s, repeatable=repeatable))
 
-    async def _answer(self, asked: Coroutine[Any, Any, bytes]) -> bytes:
+    async def _answer(self, answer: Coroutine[Any, Any, bytes]) -> bytes:
         if self.state == "gone":
-            asked.close()
+            answer.close()
             raise EpisodeLost(f"the session's replica is gone: {self.why}")
         try:
-            return await asked
+            return await answer
         except Unreachable as error:
             if self.state != "gone" and (ended := await self.running.ended()) is not None:
                 self.gone(ended)

@@ -57,12 +57,12 @@ class Gateway:
             await self.engine.reap(keep=images)
         found: dict[str, list[Replica]] = {}
         for row in rows:
-            asked, found[row.id] = row.registration, []
-            if asked.url is not None:
-                found[row.id] = [Replica(ExternalServer(asked.url))]
-            elif asked.image is not None:
+            entry, found[row.id] = row.registration, []
+            if entry.url is not None:
+                found[row.id] = [Replica(ExternalServer(entry.url))]
+            elif entry.image is not None:
                 with contextlib.suppress(NoEngine):
-                    found[row.id] = [Replica(one) for one in await self.engine.found(row.id, asked)]
+                    found[row.id] = [Replica(one) for one in await self.engine.found(row.id, entry)]
         await asyncio.gather(*(replica.look() for replicas in found.values() for replica in replicas))
         for row in rows:
             self._open(row, found[row.id])
@@ -75,17 +75,17 @@ class Gateway:
         await asyncio.gather(*(env.pool.stop("the gateway stopped") for env in self.envs.values()))
         await self.engine.close()
 
-    async def register(self, asked: Registration) -> RegisteredEnv:
+    async def register(self, entry: Registration) -> RegisteredEnv:
         """Start the environment, check it, write it down, and make it live. Raises the refusal that says what is
         wrong."""
-        if asked.name in self.envs or asked.name in self.registering:
-            state = "being removed" if asked.name in self._removing else "taken"
-            raise DuplicateName(f"the name {asked.name!r} is {state}; choose another, or remove that environment first")
-        self.registering[asked.name] = time.time()
+        if entry.name in self.envs or entry.name in self.registering:
+            state = "being removed" if entry.name in self._removing else "taken"
+            raise DuplicateName(f"the name {entry.name!r} is {state}; choose another, or remove that environment first")
+        self.registering[entry.name] = time.time()
         try:
-            return await self._finish(self._register(asked))
+            return await self._finish(self._register(entry))
         finally:
-            del self.registering[asked.name]
+            del self.registering[entry.name]
 
     async def remove(self, name: str, drain_s: float = DRAIN_S) -> int:
         """Unregister an environment, let its sessions end, stop its replicas; the number of sessions lost."""
@@ -112,17 +112,17 @@ class Gateway:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _register(self, asked: Registration) -> RegisteredEnv:
+    async def _register(self, entry: Registration) -> RegisteredEnv:
         row_id = secrets.token_hex(16)
-        replica = await started(self._launcher(row_id, asked), asked.startup_s)
+        replica = await started(self._launcher(row_id, entry), entry.startup_s)
         try:
-            spec = await _checked(replica, asked)
-            row = EnvironmentRecord(row_id, asked, None if spec is None else spec.model_dump(mode="json"), time.time())
+            spec = await _checked(replica, entry)
+            row = EnvironmentRecord(row_id, entry, None if spec is None else spec.model_dump(mode="json"), time.time())
             await asyncio.to_thread(self.registry.add_env, row)
         except BaseException:
             await replica.stop("its environment was not registered")
             raise
-        log.info("registered %s by %s", asked.name, asked.kind)
+        log.info("registered %s by %s", entry.name, entry.kind)
         return self._open(row, [replica])
 
     async def _remove(self, env: RegisteredEnv, drain_s: float) -> int:
@@ -133,46 +133,46 @@ class Gateway:
         return lost
 
     def _open(self, row: EnvironmentRecord, replicas: list[Replica]) -> RegisteredEnv:
-        asked = row.registration
+        entry = row.registration
         spec = None if row.spec is None else _spec(row.spec)
-        pool = ReplicaPool(asked, self._launcher(row.id, asked), replicas, piped=spec is None)
-        env = RegisteredEnv(row.id, pool, Traffic(asked.name, self.meters), spec, row.created)
-        self.envs[asked.name] = env
+        pool = ReplicaPool(entry, self._launcher(row.id, entry), replicas, piped=spec is None)
+        env = RegisteredEnv(row.id, pool, Traffic(entry.name, self.meters), spec, row.created)
+        self.envs[entry.name] = env
         pool.supervise()
         return env
 
-    def _launcher(self, row_id: str, asked: Registration) -> Launcher:
-        if asked.url is not None:
-            return ExternalServer(asked.url)
-        return EntryPoint(asked) if asked.image is None else Image(self.engine, row_id, asked)
+    def _launcher(self, row_id: str, entry: Registration) -> Launcher:
+        if entry.url is not None:
+            return ExternalServer(entry.url)
+        return EntryPoint(entry) if entry.image is None else Image(self.engine, row_id, entry)
 
 
-async def _checked(replica: Replica, asked: Registration) -> EnvSpec | None:
+async def _checked(replica: Replica, entry: Registration) -> EnvSpec | None:
     """The spec of the environment behind the replica, None for a foreign one. Raises CheckFailed."""
     metadata = await metadata_of(replica)
     try:
-        async with asyncio.timeout(asked.check_s):
+        async with asyncio.timeout(entry.check_s):
             if metadata.get("agentgym") is None:
                 broken = await check_foreign(replica)
                 rules = "OpenEnv's protocol"
             else:
-                findings = await check_server(replica.link.url, tasks=asked.check_tasks)
+                findings = await check_server(replica.link.url, tasks=entry.check_tasks)
                 broken = [f"{one.rule}: {one.message}" for one in findings if not one.ok]
                 rules = f"{len(findings)} rules"
     except TimeoutError:
-        raise ConformanceFailed(f"{asked.name} was not through its check after {asked.check_s:g} s") from None
+        raise ConformanceFailed(f"{entry.name} was not through its check after {entry.check_s:g} s") from None
     except (ConfigError, EnvironmentFailure) as error:
-        raise ConformanceFailed(f"{asked.name} cannot be checked: {error}") from error
+        raise ConformanceFailed(f"{entry.name} cannot be checked: {error}") from error
     if broken:
         listed = "".join(f"\n- {one}" for one in broken)
-        raise ConformanceFailed(f"{asked.name} breaks {len(broken)} of {rules}:{listed}")
+        raise ConformanceFailed(f"{entry.name} breaks {len(broken)} of {rules}:{listed}")
     if metadata.get("agentgym") is None:
         return None
     try:
         return _spec(metadata["agentgym"]["spec"])
     except (ValidationError, TypeError, KeyError) as error:
         raise ConformanceFailed(
-            f"{asked.name} describes itself in a way that this gateway cannot read: {error}"
+            f"{entry.name} describes itself in a way that this gateway cannot read: {error}"
         ) from error
 
 

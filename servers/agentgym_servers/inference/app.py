@@ -124,40 +124,40 @@ class InferenceServer:
         self._started = int(time.time())
 
     async def chat(self, request: Request) -> Response:
-        asked = await self._read(request, ChatRequest)
-        name, model = self._episode(request, asked.n), self.model
-        said, recording = (asked.messages, asked.tool_specs(), asked.chat_template_kwargs), None
+        body = await self._read(request, ChatRequest)
+        name, model = self._episode(request, body.n), self.model
+        conversation, recording = (body.messages, body.tool_specs(), body.chat_template_kwargs), None
         try:
             if name is not None and self.recorder is not None:
-                recording = Recording(*self.recorder.chat(name, *said))
-            prompt = recording.call.prompt if recording is not None else model.chat(*said)
+                recording = Recording(*self.recorder.chat(name, *conversation))
+            prompt = recording.call.prompt if recording is not None else model.chat(*conversation)
         except EpisodeRefused:
             raise
         except (UsageError, TypeError) as error:  # TypeError: a template that does not expect a message of this shape
-            told = f"the model's chat template cannot read these messages: {error}"
-            raise ApiError(400, told, code="invalid_messages", param="messages") from error
-        most = self._most([prompt], asked.limit(), model.max_tokens)
-        replies = self._replies([prompt], asked)
-        answer = ChatResponse(asked, model.name, model.fingerprint, [prompt], replies, model.decode)
-        return await self._answer(request, answer, asked, most, recording)
+            message = f"the model's chat template cannot read these messages: {error}"
+            raise ApiError(400, message, code="invalid_messages", param="messages") from error
+        most = self._most([prompt], body.limit(), model.max_tokens)
+        replies = self._replies([prompt], body)
+        answer = ChatResponse(body, model.name, model.fingerprint, [prompt], replies, model.decode)
+        return await self._answer(request, answer, body, most, recording)
 
     async def complete(self, request: Request) -> Response:
-        asked, model = await self._read(request, TextRequest), self.model
-        name, recording = self._episode(request, asked.n * len(asked.prompts())), None
+        body, model = await self._read(request, TextRequest), self.model
+        name, recording = self._episode(request, body.n * len(body.prompts())), None
         prompts = [
-            model.encode(one, asked.add_special_tokens) if isinstance(one, str) else one for one in asked.prompts()
+            model.encode(one, body.add_special_tokens) if isinstance(one, str) else one for one in body.prompts()
         ]
         if not all(prompts) or not prompts:
             raise ApiError(400, "a prompt has at least one token", code="invalid_value", param="prompt")
         if not all(0 <= token < model.vocabulary for prompt in prompts for token in prompt):
             raise ApiError(400, f"a token's id is 0 to {model.vocabulary - 1}", code="invalid_value", param="prompt")
         if name is not None and self.recorder is not None:
-            recording = Recording(*self.recorder.complete(name, asked.prompts()[0], prompts[0]))
+            recording = Recording(*self.recorder.complete(name, body.prompts()[0], prompts[0]))
             prompts = [recording.call.prompt]
-        most = self._most(prompts, asked.max_tokens, COMPLETION_TOKENS)
-        replies = self._replies(prompts, asked)
-        answer = TextResponse(asked, model.name, model.fingerprint, prompts, replies, model.decode)
-        return await self._answer(request, answer, asked, most, recording)
+        most = self._most(prompts, body.max_tokens, COMPLETION_TOKENS)
+        replies = self._replies(prompts, body)
+        answer = TextResponse(body, model.name, model.fingerprint, prompts, replies, model.decode)
+        return await self._answer(request, answer, body, most, recording)
 
     async def models(self, request: Request) -> Response:
         self.authorize(request)
@@ -180,8 +180,8 @@ class InferenceServer:
 
     def _named(self, name: str | None) -> None:
         if name is not None and name != self.model.name:
-            told = f"the model {name!r} is not served here; {self.model.name!r} is"
-            raise ApiError(404, told, code="model_not_found", param="model")
+            message = f"the model {name!r} is not served here; {self.model.name!r} is"
+            raise ApiError(404, message, code="model_not_found", param="model")
 
     def authorize(self, request: Request) -> None:
         given = request.headers.get("authorization", "").encode()
@@ -191,10 +191,10 @@ class InferenceServer:
     async def _read(self, request: Request, kind: type[CompletionT]) -> CompletionT:
         """The request, refused before it is read whole when no prompt of its length could fit."""
         self.authorize(request)
-        told = f"this model's maximum context length is {self.model.max_length} tokens"
-        asked = await read_body(request, kind, 2**16 + BYTES_A_TOKEN * self.model.max_length, told)
-        self._named(asked.model)
-        return asked
+        message = f"this model's maximum context length is {self.model.max_length} tokens"
+        body = await read_body(request, kind, 2**16 + BYTES_A_TOKEN * self.model.max_length, message)
+        self._named(body.model)
+        return body
 
     def _episode(self, request: Request, replies: int) -> str | None:
         """The episode that the request names, by path or header. Raises ApiError where it cannot be recorded."""
@@ -204,40 +204,40 @@ class InferenceServer:
         if self.recorder is None:
             raise ApiError(400, f"this server records no episodes; leave the header {EPISODE_HEADER} out")
         if replies != 1:
-            told = "a call of an episode is one turn, so it has one prompt and one reply: leave n out"
-            raise ApiError(400, told, code="invalid_value", param="n")
+            message = "a call of an episode is one turn, so it has one prompt and one reply: leave n out"
+            raise ApiError(400, message, code="invalid_value", param="n")
         return episode_name(name)
 
-    def _most(self, prompts: list[list[int]], asked: int | None, usual: int | None) -> int:
+    def _most(self, prompts: list[list[int]], body: int | None, usual: int | None) -> int:
         """Tokens that a reply may have. Raises ApiError where prompt and reply do not fit the context."""
         longest = max(map(len, prompts))
         room = self.model.max_length - longest
-        if room < 1 or (asked is not None and asked > room):
-            raise too_long(self.model.max_length, longest, asked or 0)
-        return min(asked or usual or room, room)
+        if room < 1 or (body is not None and body > room):
+            raise too_long(self.model.max_length, longest, body or 0)
+        return min(body or usual or room, room)
 
-    def _replies(self, prompts: list[list[int]], asked: ChatRequest | TextRequest) -> list[Generation]:
+    def _replies(self, prompts: list[list[int]], body: ChatRequest | TextRequest) -> list[Generation]:
         """Empty ones: `n` to each prompt. Raises ApiError when they are too many."""
-        count, model = len(prompts) * asked.n, self.model
+        count, model = len(prompts) * body.n, self.model
         if count > MAX_REPLIES:
             raise ApiError(400, f"a request has at most {MAX_REPLIES} replies", code="invalid_value", param="n")
         if self.running + count > self.max_requests:
             raise ApiError(503, f"{self.running} replies are under way; ask again later", retry_s=RETRY_AFTER_S)
-        each = (prompt for prompt in prompts for _ in range(asked.n))
-        return [Generation(model.decode, prompt, stop_ids=model.stop_ids, stop=asked.stop) for prompt in each]
+        each = (prompt for prompt in prompts for _ in range(body.n))
+        return [Generation(model.decode, prompt, stop_ids=model.stop_ids, stop=body.stop) for prompt in each]
 
     async def _answer(
         self,
         request: Request,
         answer: CompletionResponse,
-        asked: ChatRequest | TextRequest,
+        body: ChatRequest | TextRequest,
         most: int,
         recording: Recording | None,
     ) -> Response:
-        if asked.stream:
-            events = self._stream(answer, asked, most, recording)
+        if body.stream:
+            events = self._stream(answer, body, most, recording)
             return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        work = self._sample(answer, asked, most, recording)
+        work = self._sample(answer, body, most, recording)
         gone = asyncio.create_task(_gone(request))
         try:
             await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -249,16 +249,16 @@ class InferenceServer:
         finally:
             gone.cancel()
             work.cancel()
-        return JSONResponse(answer.whole())
+        return JSONResponse(answer.full())
 
     async def _stream(
-        self, answer: CompletionResponse, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+        self, answer: CompletionResponse, body: ChatRequest | TextRequest, most: int, recording: Recording | None
     ) -> AsyncIterator[bytes]:
         changed = asyncio.Event()
         changed.set()
         for reply in answer.replies:
             reply.on_text = changed.set
-        work = self._sample(answer, asked, most, recording)
+        work = self._sample(answer, body, most, recording)
         work.add_done_callback(lambda _: changed.set())
         numbered = list(enumerate(answer.replies))
         try:
@@ -275,7 +275,7 @@ class InferenceServer:
             work.result()
             for index, reply in numbered:
                 yield _event(answer.chunk(answer.closing(index, reply), **answer.recording()))
-            if asked.stream_options is not None and asked.stream_options.include_usage:
+            if body.stream_options is not None and body.stream_options.include_usage:
                 yield _event(answer.chunk(usage=answer.usage()))
         except PolicyFailure as error:
             yield _event(ApiError(500, str(error)).body())
@@ -286,24 +286,24 @@ class InferenceServer:
         yield b"data: [DONE]\n\n"
 
     def _sample(
-        self, answer: CompletionResponse, asked: ChatRequest | TextRequest, most: int, recording: Recording | None
+        self, answer: CompletionResponse, body: ChatRequest | TextRequest, most: int, recording: Recording | None
     ) -> asyncio.Future[list[None]]:
         """Begin all replies of an answer. They end together: when one fails, and when the future is cancelled.
 
         A recorded reply is sampled as the policy samples, whatever its agent asks: at the server's temperature, from
         the episode's random stream.
         """
-        own = recording is not None or asked.temperature is None
+        own = recording is not None or body.temperature is None
 
         async def sample(index: int, reply: Generation) -> None:
-            seed = None if asked.seed is None else (asked.seed % 2**64, index)
+            seed = None if body.seed is None else (body.seed % 2**64, index)
             self.running += 1
             if recording is not None:
                 recording.episode.running += 1
             try:
                 versions = await self.model.generate(
-                    answer.prompts[index // asked.n],
-                    temperature=self.model.temperature if own else asked.temperature or 0.0,
+                    answer.prompts[index // body.n],
+                    temperature=self.model.temperature if own else body.temperature or 0.0,
                     max_tokens=most,
                     seed=seed if recording is None else recording.episode.rng,
                     on_token=reply.add,
@@ -317,16 +317,16 @@ class InferenceServer:
                 answer.recorded = recording.record(reply, versions)
 
         tasks = [asyncio.ensure_future(sample(index, reply)) for index, reply in enumerate(answer.replies)]
-        whole = asyncio.gather(*tasks)
+        all_tasks = asyncio.gather(*tasks)
 
         def over(_: object) -> None:
             for task in tasks:
                 task.cancel()
-            if not whole.cancelled():
-                whole.exception()  # seen: of a client that is gone, nobody else asks for it
+            if not all_tasks.cancelled():
+                all_tasks.exception()  # seen: of a client that is gone, nobody else asks for it
 
-        whole.add_done_callback(over)
-        return whole
+        all_tasks.add_done_callback(over)
+        return all_tasks
 
 
 async def _gone(request: Request) -> None:
@@ -357,13 +357,13 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = f"{error.detail}; this server has /v1/chat/completions, /v1/completions, /v1/models and /health"
-    return JSONResponse(ApiError(error.status_code, told).body(), error.status_code)
+    message = f"{error.detail}; this server has /v1/chat/completions, /v1/completions, /v1/models and /health"
+    return JSONResponse(ApiError(error.status_code, message).body(), error.status_code)
 
 
 async def _internal_error(_: Request, error: Exception) -> Response:
-    told = f"the server has a bug: {type(error).__name__}: {error}"
-    return JSONResponse(ApiError(500, told, code="internal_error").body(), 500)
+    message = f"the server has a bug: {type(error).__name__}: {error}"
+    return JSONResponse(ApiError(500, message, code="internal_error").body(), 500)
 
 
 def run_inference_server(

@@ -151,8 +151,8 @@ class Episodes:
 
     async def turn(self, request: Request, episode: str) -> Response:
         self._authorize(request)
-        told = await read_body(request, TurnReport, MAX_BYTES, "what is told of a turn is short")
-        at = self.recorder.get(episode_name(episode)).tell(**told.model_dump())
+        report = await read_body(request, TurnReport, MAX_BYTES, "what is told of a turn is short")
+        at = self.recorder.get(episode_name(episode)).tell(**report.model_dump())
         return JSONResponse({"episode": episode, "turn": at})
 
     async def finish(self, request: Request, episode: str) -> Response:
@@ -173,6 +173,6 @@ def add_episodes(app: FastAPI, handlers: Episodes) -> None:
 def episode_name(name: str) -> str:
     """Raises ApiError for what is no name."""
     if not _NAME.fullmatch(name):
-        told = "an episode's name has 1 to 128 letters, digits, dots, colons, hyphens or underscores"
-        raise ApiError(400, told, code="invalid_value", param="episode")
+        message = "an episode's name has 1 to 128 letters, digits, dots, colons, hyphens or underscores"
+        raise ApiError(400, message, code="invalid_value", param="episode")
     return name

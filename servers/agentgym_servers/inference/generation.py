@@ -43,14 +43,14 @@ class Generation:
             self.finish = "stop"
         else:
             self._context.append(token)
-            self._decode_more(whole=False)
+            self._decode_more(final=False)
         self.on_text()
         return self.finish == "stop"
 
     def close(self) -> None:
         """No token comes any more: what was kept back is text."""
         if not self._cut:
-            self._decode_more(whole=True)
+            self._decode_more(final=True)
         self._stop = ()
 
     def take(self) -> tuple[str, slice]:
@@ -60,11 +60,11 @@ class Generation:
         self._shown, self._shown_tokens = max(self._shown, end), len(self.ids)
         return text, tokens
 
-    def _decode_more(self, whole: bool) -> None:
+    def _decode_more(self, final: bool) -> None:
         """A token's text can depend on the few before it, so that these are decoded with it."""
         before = self._decode(self._context[self._begin : self._read])
         now = self._decode(self._context[self._begin :])
-        if len(now) <= len(before) or (now.endswith("\ufffd") and not whole):
+        if len(now) <= len(before) or (now.endswith("\ufffd") and not final):
             return
         searched = max(0, len(self.text) - max(map(len, self._stop), default=1) + 1)
         self.text += now[len(before) :]

@@ -38,8 +38,8 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = _KINDS.get(self.status, "invalid_request_error")
-        told = {"message": str(self), "type": kind}
-        return {"error": {**told, "param": self.param, "code": self.code}}
+        fields = {"message": str(self), "type": kind}
+        return {"error": {**fields, "param": self.param, "code": self.code}}
 
 
 _KINDS = {
@@ -53,13 +53,13 @@ _KINDS = {
 
 def validation_error(error: ValidationError) -> ApiError:
     """A 400 that names the fields that are wrong."""
-    told = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
-    message = "; ".join(f"{where}: {what}" if where else what for where, what in told[:5])
-    return ApiError(400, message, code="invalid_value", param=told[0][0] or None)
+    problems = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
+    message = "; ".join(f"{where}: {what}" if where else what for where, what in problems[:5])
+    return ApiError(400, message, code="invalid_value", param=problems[0][0] or None)
 
 
-def too_long(length: int, tokens: int, asked: int = 0) -> ApiError:
-    more = f" and the reply may have {asked}" if asked else ""
+def too_long(length: int, tokens: int, limit: int = 0) -> ApiError:
+    more = f" and the reply may have {limit}" if limit else ""
     return ApiError(
         400,
         f"this model's maximum context length is {length} tokens; the prompt has {tokens}{more}: shorten the "
@@ -166,8 +166,8 @@ class ChatRequest(_Request):
             known = [{key: one[key] for key in ToolSpec.model_fields if one.get(key) is not None} for one in functions]
             return [ToolSpec.model_validate(one) for one in known]
         except (LookupError, TypeError, AttributeError, ValidationError) as error:
-            told = 'a tool is {"type": "function", "function": {"name", "description", "parameters"}}'
-            raise ApiError(400, told, code="invalid_value", param="tools") from error
+            message = 'a tool is {"type": "function", "function": {"name", "description", "parameters"}}'
+            raise ApiError(400, message, code="invalid_value", param="tools") from error
 
 
 class TextRequest(_Request):
@@ -202,11 +202,11 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("messages: the content of a message is text")
     read = {**message, "content": content or ""}
     if message.get("tool_calls"):
-        read["tool_calls"] = [_said_call(call) for call in message["tool_calls"]]
+        read["tool_calls"] = [_native_call(call) for call in message["tool_calls"]]
     return read
 
 
-def _said_call(call: Any) -> dict[str, Any]:
+def _native_call(call: Any) -> dict[str, Any]:
     try:
         function = call["function"]
         arguments = function.get("arguments") or "{}"

@@ -31,7 +31,7 @@ class CompletionResponse:
         self.prompts, self.replies, self._decode = prompts, replies, decode
         self.recorded: dict[str, Any] | None = None
         """The turn and episode that the response became, where it is recorded."""
-        prefix, self._whole, self._chunk = self.kind
+        prefix, self._object, self._chunk = self.kind
         self._head = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -39,10 +39,10 @@ class CompletionResponse:
             "system_fingerprint": fingerprint or None,
         }
 
-    def whole(self) -> dict[str, Any]:
+    def full(self) -> dict[str, Any]:
         choices = [self.choice(index, reply) for index, reply in enumerate(self.replies)]
-        told = {"choices": choices, "usage": self.usage(), **self.extra(), **self.recording()}
-        return {**self._head, "object": self._whole, **told}
+        fields = {"choices": choices, "usage": self.usage(), **self.extra(), **self.recording()}
+        return {**self._head, "object": self._object, **fields}
 
     def chunk(self, *choices: Chunk, **more: Any) -> dict[str, Any]:
         return {**self._head, "object": self._chunk, "choices": list(choices), **more}
@@ -79,13 +79,13 @@ class CompletionResponse:
 class ChatResponse(CompletionResponse):
     kind = ("chatcmpl", "chat.completion", "chat.completion.chunk")
 
-    def __init__(self, asked: ChatRequest, *rest: Any) -> None:
+    def __init__(self, request: ChatRequest, *rest: Any) -> None:
         super().__init__(*rest)
-        self.asked = asked
-        self._offered = bool(asked.tools) and asked.tool_choice != "none"
+        self.request = request
+        self._offered = bool(request.tools) and request.tool_choice != "none"
 
     def extra(self) -> dict[str, Any]:
-        return {"prompt_token_ids": self.prompts[0]} if self.asked.return_token_ids else {}
+        return {"prompt_token_ids": self.prompts[0]} if self.request.return_token_ids else {}
 
     def choice(self, index: int, reply: Generation) -> Chunk:
         content, calls = self._read(reply)
@@ -100,9 +100,9 @@ class ChatResponse(CompletionResponse):
         if self._offered:  # whether it is text or a call is known at its end
             return None
         text, tokens = reply.take()
-        told = self._tokens(reply, tokens)
-        wanted = text or ((self.asked.logprobs or self.asked.return_token_ids) and reply.ids[tokens])
-        return {"index": index, "delta": {"content": text}, "finish_reason": None, **told} if wanted else None
+        fields = self._tokens(reply, tokens)
+        wanted = text or ((self.request.logprobs or self.request.return_token_ids) and reply.ids[tokens])
+        return {"index": index, "delta": {"content": text}, "finish_reason": None, **fields} if wanted else None
 
     def closing(self, index: int, reply: Generation) -> Chunk:
         if not self._offered:
@@ -117,24 +117,24 @@ class ChatResponse(CompletionResponse):
         return read_calls(reply.text) if self._offered else (reply.text, [])
 
     def _tokens(self, reply: Generation, tokens: slice) -> dict[str, Any]:
-        logprobs = chat_logprobs(self.texts(reply, tokens), reply.logprobs[tokens]) if self.asked.logprobs else None
-        ids = {"token_ids": reply.ids[tokens]} if self.asked.return_token_ids else {}
+        logprobs = chat_logprobs(self.texts(reply, tokens), reply.logprobs[tokens]) if self.request.logprobs else None
+        ids = {"token_ids": reply.ids[tokens]} if self.request.return_token_ids else {}
         return {"logprobs": logprobs, **ids}
 
 
 class TextResponse(CompletionResponse):
     kind = ("cmpl", "text_completion", "text_completion")
 
-    def __init__(self, asked: TextRequest, *rest: Any) -> None:
+    def __init__(self, request: TextRequest, *rest: Any) -> None:
         super().__init__(*rest)
-        self.asked = asked
+        self.request = request
 
     def choice(self, index: int, reply: Generation) -> Chunk:
         return self._choice(index, reply, reply.text, slice(None), reply.finish)
 
     def growth(self, index: int, reply: Generation) -> Chunk | None:
         text, tokens = reply.take()
-        wanted = text or ((self.asked.logprobs is not None or self.asked.return_token_ids) and reply.ids[tokens])
+        wanted = text or ((self.request.logprobs is not None or self.request.return_token_ids) and reply.ids[tokens])
         return self._choice(index, reply, text, tokens, None) if wanted else None
 
     def closing(self, index: int, reply: Generation) -> Chunk:
@@ -142,9 +142,9 @@ class TextResponse(CompletionResponse):
 
     def _choice(self, index: int, reply: Generation, text: str, tokens: slice, finish: str | None) -> Chunk:
         logprobs = None
-        if self.asked.logprobs is not None:
+        if self.request.logprobs is not None:
             logprobs = text_logprobs(self.texts(reply, tokens), reply.logprobs[tokens], reply.offsets[tokens])
-        told: Chunk = {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
-        if self.asked.return_token_ids:
-            told |= {"token_ids": reply.ids[tokens], "prompt_token_ids": self.prompts[index // self.asked.n]}
-        return told
+        fields: Chunk = {"index": index, "text": text, "finish_reason": finish, "logprobs": logprobs}
+        if self.request.return_token_ids:
+            fields |= {"token_ids": reply.ids[tokens], "prompt_token_ids": self.prompts[index // self.request.n]}
+        return fields

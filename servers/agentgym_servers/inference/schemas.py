@@ -19,7 +19,7 @@ def add_post(app: FastAPI, path: str, kind: type[BaseModel], handler: Callable[.
     app.add_api_route(path, handler, methods=["POST"], response_model=None, openapi_extra=schema)
 
 
-async def read_body(request: Request, kind: type[BodyT], limit: int, told: str) -> BodyT:
+async def read_body(request: Request, kind: type[BodyT], limit: int, problem: str) -> BodyT:
     """Raises ApiError: 403 for a web page's, 413 beyond `limit` bytes (`told` says of what), 400 for what is wrong."""
     if (page := foreign(request.scope)) is not None:
         raise ApiError(403, f"a page from {page[:200]} may not use this server: only programs may", code="forbidden")
@@ -28,7 +28,7 @@ async def read_body(request: Request, kind: type[BodyT], limit: int, told: str) 
         body += part
         if len(body) > limit:
             code = "context_length_exceeded"
-            raise ApiError(413, f"{told}; a request of more than {limit} bytes cannot fit", code=code)
+            raise ApiError(413, f"{problem}; a request of more than {limit} bytes cannot fit", code=code)
     try:
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:

@@ -60,8 +60,8 @@ def validation_error(error: ValidationError | NotJson) -> bytes:
         inside = len(location) > 1 and location[0] == "action"
         entry["loc"] = location[1:] if inside else ("body", *location) if location != ("body",) else location
     where = "; ".join(map(_sentence, entries[:5]))
-    told = WireError.of(BadRequest(f"the request is not valid: {where}"))
-    return encode({**told.model_dump(), "detail": entries})
+    error_fields = WireError.of(BadRequest(f"the request is not valid: {where}"))
+    return encode({**error_fields.model_dump(), "detail": entries})
 
 
 def _sentence(entry: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from websockets.utils import apply_mask
 EXTENSION = "agentgym.link"
 """The key of `scope["extensions"]` under which the protocol offers itself to the application."""
 BINARY = "a binary frame cannot be read; frames are text, one JSON object each"
-WHOLE_TEXT = 0x81
+TEXT_FRAME = 0x81
 """The first byte of a text frame that is not a fragment."""
 
 
@@ -135,20 +135,20 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         elif size == 127:
             size, head = int.from_bytes(data[start + 2 : start + 10]), 14
         stop = start + head + size
-        whole_head, largest = end - start >= head, self.config.ws_max_size
+        has_head, largest = end - start >= head, self.config.ws_max_size
         conversation = self.conversation
-        if whole_head and not data[start + 1] & 0x80:  # not masked
+        if has_head and not data[start + 1] & 0x80:  # not masked
             super().data_received(data[start:])
             return None
-        if whole_head and size > largest and conversation is not None:
+        if has_head and size > largest and conversation is not None:
             conversation.unreadable(f"a frame may have {largest} bytes, this one has {size}")
             self._skip = max(stop - end, 0)
             return stop
         if end < stop:
             self._parts, self._have = [data[start:]], end - start
-            self._need = stop - start if whole_head else head
+            self._need = stop - start if has_head else head
             return None
-        if data[start] == WHOLE_TEXT and conversation is not None and self.conn.current_size is None:
+        if data[start] == TEXT_FRAME and conversation is not None and self.conn.current_size is None:
             conversation.text(apply_mask(data[start + head : stop], data[start + head - 4 : start + head]))
         else:
             super().data_received(data[start:stop])

@@ -61,7 +61,7 @@ class WorkerProcess(asyncio.Protocol):
         self._on_ready, self._on_end = on_ready, on_end
         self._why: str | None = None
         self._calls: dict[int, Answered] = {}
-        self._asked = 0
+        self._call_number = 0
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._unpacker = Unpacker(2 * MAX_REPLY)
@@ -103,9 +103,9 @@ class WorkerProcess(asyncio.Protocol):
 
     def ask(self, session: int, method: str, arguments: Any, answered: Answered, body: bytes = b"") -> None:
         """Make a call. `answered` gets its result or the EnvironmentFailure it ended in, unless the process ends."""
-        self._asked += 1
-        self._calls[self._asked] = answered
-        frame = pack([self._asked, session, method, arguments], body)
+        self._call_number += 1
+        self._calls[self._call_number] = answered
+        frame = pack([self._call_number, session, method, arguments], body)
         if self._transport is None:
             self._unsent.append(frame)
         elif not self._transport.is_closing():
