@@ -192,7 +192,7 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
         ({"identity": "other"}, r"another policy \(coin there, other now\); name another folder"),
         ({"suite": suite_of(name="t")}, r"another suite \(s there, t now\)"),
         ({"suite": suite_of(attempts=3)}, r"another suite \(s has been edited since\)"),
-        ({"prompt_format": PromptFormat(grammar="tagged")}, "another prompt format"),
+        ({"prompt_format": PromptFormat(grammar="tagged")}, "another prompt_format"),
         ({"limits": Limits(max_turns=2)}, r"another max_turns \(None there, 2 now\)"),
     ],
 )
