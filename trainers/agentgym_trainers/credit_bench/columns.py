@@ -120,7 +120,7 @@ class Columns:
         for part in micro_batches(rows, self.parts.tokens_per_micro_batch):
             packed = pack(part, self.parts.model.device)
             target = torch.from_numpy(target_A[packed.index]).to(packed.at.device, torch.float32)
-            loss = value.loss(value(packed.inputs, None, packed.at), target).sum() / max(len(target_A), 1)
+            loss = value.loss(value(packed.inputs, packed.at), target).sum() / max(len(target_A), 1)
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(value.parameters(), 1.0)
