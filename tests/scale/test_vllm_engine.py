@@ -152,11 +152,11 @@ async def play(engine: Engine, tokenizer: Any, temperature: float) -> list[Traje
 @BOTH
 def test_vllm_our_own_engine_and_the_learner_agree(served, make, tokenizer, tmp_path, tied) -> None:
     """Over whole episodes of many turns, and again once there are other weights."""
-    temperature, models = 0.7, [make(0, tied), make(1, tied)]
+    url, temperature, models = served(tied), 0.7, [make(0, tied), make(1, tied)]
 
     async def main() -> list[tuple[list[Trajectory], list[Trajectory], list[Trajectory]]]:
         found = []
-        async with engine_over([served(tied)], models[0], tokenizer, tmp_path) as engine:
+        async with engine_over([url], models[0], tokenizer, tmp_path) as engine:
             for version, model in enumerate(models):
                 await engine.refresh(model.state_dict(), version)
                 assert engine.version == version
@@ -181,11 +181,11 @@ def test_vllm_our_own_engine_and_the_learner_agree(served, make, tokenizer, tmp_
 @BOTH
 def test_a_reply_under_way_goes_on_with_the_new_weights(served, make, tokenizer, tmp_path, tied) -> None:
     """Each token is what the weights that it names say of it, after all tokens before it."""
-    models = {3: make(2, tied), 4: make(3, tied)}
+    url, models = served(tied), {3: make(2, tied), 4: make(3, tied)}
     prompts = [tokens(number, 20 + number) for number in range(4)]
 
     async def main() -> list[Any]:
-        async with engine_over([served(tied)], models[3], tokenizer, tmp_path) as engine:
+        async with engine_over([url], models[3], tokenizer, tmp_path) as engine:
             for wait_s in (0.5, 2.0, 8.0):  # until a reply has begun and not ended, on however slow a machine
                 await engine.refresh(models[3].state_dict(), 3)
                 talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
