@@ -31,14 +31,14 @@ def table() -> str:
         for name in read_variants(path):
             spec = EnvSpec.load(path, name)
             solved = "yes" if "solver" in spec.capabilities else "no"
-            told = [f"`{name}`", spec.description, str(spec.max_turns), solved, readme(path.parent)]
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in told) + " |")
+            cells = [f"`{name}`", spec.description, str(spec.max_turns), solved, readme(path.parent)]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def test_the_table_is_what_the_specs_say() -> None:
-    told = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
-    assert told == table(), "python tests/test_environment_docs.py writes it anew"
+    written = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert written == table(), "python tests/test_environment_docs.py writes it anew"
 
 
 if __name__ == "__main__":

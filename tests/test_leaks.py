@@ -15,21 +15,21 @@ def new(before: set[str]) -> set[str]:
     return leaks.everything() - before
 
 
-def test_a_process_is_seen_until_it_ends():
+def test_a_process_is_reported_until_it_ends():
     before = leaks.everything()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert any(found.startswith(f"process {process.pid}: ") for found in new(before))
     assert new(before) == set()
 
 
-def test_a_listening_socket_is_seen_until_it_is_closed():
+def test_a_listening_socket_is_reported_until_it_is_closed():
     before = leaks.everything()
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert new(before) == {f"socket listens on 127.0.0.1:{server.getsockname()[1]}"}
     assert new(before) == set()
 
 
-def test_stray_files_and_temporary_files_are_seen():
+def test_stray_files_and_temporary_files_are_reported():
     before = leaks.everything()
     path = leaks.ROOT / "tests" / "left_behind.txt"
     try:

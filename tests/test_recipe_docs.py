@@ -55,8 +55,8 @@ def table() -> str:
     lines = ["| recipe | what it does | paper | parts | when to use it |", "|---|---|---|---|---|"]
     for recipe in shipped():
         parts = [f"{piece.axis} `{piece.name}`" for piece in pieces(resolve(recipe.name)) if piece.axis != "guards"]
-        told = [f"`{recipe.name}`", recipe.summary, recipe.tree["paper"], ", ".join(parts), WHEN[recipe.name]]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in told) + " |")
+        cells = [f"`{recipe.name}`", recipe.summary, recipe.tree["paper"], ", ".join(parts), WHEN[recipe.name]]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -87,8 +87,8 @@ def test_it_works_from_another_directory(wheel, tmp_path):
     elsewhere.mkdir()
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
     run([*pip, "--target", str(site), str(wheel)], elsewhere)
-    told = run([sys.executable, "-c", PLAY, str(site)], elsewhere, PYTHONPATH=str(site))
-    envs, success = told.splitlines()
+    output = run([sys.executable, "-c", PLAY, str(site)], elsewhere, PYTHONPATH=str(site))
+    envs, success = output.splitlines()
     assert {"keydoor", "oracle", "sokoban", "taxi", "wordle"} <= set(envs.split())
     assert success == "True"
     assert (site / "bin" / "agentgym").is_file()

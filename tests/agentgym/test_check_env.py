@@ -275,7 +275,7 @@ def test_the_same_rules_check_a_remote_session(env, faults):
     assert {finding.rule for finding in findings if not finding.ok} == faults
 
 
-def test_what_the_spec_does_not_claim_is_not_asked_for():
+def test_what_the_spec_does_not_claim_is_not_called():
     class Chancy(Unseeded):
         env_spec = GOOD.model_copy(update={"deterministic": False, "notes": "a real wind", "capabilities": ("solver",)})
 

@@ -82,8 +82,8 @@ def say(capsys, tmp_path, monkeypatch) -> Say:
             main(arguments)
         except SystemExit as end:
             status = end.code
-        told = capsys.readouterr()
-        return int(status or 0), told.out, told.err
+        captured = capsys.readouterr()
+        return int(status or 0), captured.out, captured.err
 
     return command
 
@@ -240,23 +240,23 @@ def test_recipes_list_names_each_with_its_paper(say):
 def test_recipes_show_tells_every_axis(say, tmp_path):
     status, out, err = say("recipes", "show", "ppo-turn")
     assert (status, err) == (0, "")
-    for told in (
+    for text in (
         "follows: Turn-PPO",
         "setup: keydoor",
         "one advantage for all tokens of a turn.",
         "│ source ",
         "│ guards ",
     ):
-        assert told in out
-    for told in ("online", "value", "turn_gae", "lam=0.9", "normalize turn", "ppo_clip", "token_mean", "warmup=2"):
-        assert f" {told} " in out
+        assert text in out
+    for text in ("online", "value", "turn_gae", "lam=0.9", "normalize turn", "ppo_clip", "token_mean", "warmup=2"):
+        assert f" {text} " in out
     assert "dual_clip" not in out  # which has no value
     assert out.rstrip().endswith("ppo-turn.toml")
     own = tmp_path / "mine.toml"
     own.write_text('name = "m"\n[env]\nname = "oracle"\n[credit]\nassigner = "rloo"\n[guards]\nmax_kl = 20.0\n')
     status, out, _ = say("recipes", "show", str(own))
     assert status == 0
-    assert all(told in out for told in ("follows: no paper", "rloo", "max_kl=20.0"))
+    assert all(text in out for text in ("follows: no paper", "rloo", "max_kl=20.0"))
 
 
 def test_a_summary_is_the_first_sentence_and_no_abbreviation():
@@ -277,8 +277,8 @@ def test_dry_run_prints_a_recipe_and_who_reads_what(say, tmp_path):
     assert tomllib.loads(out)["optim"]["lr"] == 1e-4
     resolved = recipe.resolve("mine.toml")
     assert resolved == recipe.resolve("quickstart", ["optim.lr=1e-4", "rollout.groups=4"])
-    told = [line.split("│")[1].strip() for line in err.splitlines() if line.startswith("│")]
-    assert sorted(option for option in told if option) == sorted(option for _, option, _ in recipe.wiring(resolved))
+    options = [line.split("│")[1].strip() for line in err.splitlines() if line.startswith("│")]
+    assert sorted(option for option in options if option) == sorted(option for _, option, _ in recipe.wiring(resolved))
     assert not (tmp_path / "runs").exists()
 
 
@@ -554,7 +554,7 @@ main(sys.argv[2:])
 
 
 @pytest.mark.parametrize(
-    ("packages", "command", "told"),
+    ("packages", "command", "message"),
     [
         ("torch,transformers", "train quickstart", "pip install 'turngym[serve,train]'"),
         ("torch,transformers", "train quickstart --dry-run", "pip install 'turngym[serve,train]'"),
@@ -568,12 +568,12 @@ main(sys.argv[2:])
         ("uvicorn", "serve oracle", "pip install 'turngym[serve]'"),
     ],
 )
-def test_a_missing_extra_is_named(tmp_path, packages, command, told):
+def test_a_missing_extra_is_named(tmp_path, packages, command, message):
     words = [sys.executable, "-c", BLOCKER, packages, *command.split()]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: this verb needs ")
-    assert told in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -598,7 +598,7 @@ def test_recipes_are_shown_without_the_train_extra(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "note: what each part does needs torch: pip install 'turngym[train]'\n"
-    assert all(told in done.stdout for told in ("follows: GiGPO", "│ credit ", "│ gigpo ", "│ ppo_clip "))
+    assert all(line in done.stdout for line in ("follows: GiGPO", "│ credit ", "│ gigpo ", "│ ppo_clip "))
 
 
 def heed_interrupts():
@@ -630,9 +630,9 @@ def test_an_interrupt_is_no_traceback(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("host", "told"),
+    ("host", "prefix"),
     [("127.0.0.1", ""), ("127.0.0.9", ""), ("::1", ""), ("localhost", ""), ("0.0.0.0", "note"), ("::", "note")],
 )
-def test_a_public_server_without_keys_warns(host, told, capsys):
+def test_a_public_server_without_keys_warns(host, prefix, capsys):
     note_if_open(host, 8000)
-    assert capsys.readouterr().err[:4] == told
+    assert capsys.readouterr().err[:4] == prefix

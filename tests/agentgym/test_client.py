@@ -146,7 +146,7 @@ def test_the_envs_failures_arrive_as_they_were_raised(env, failure):
     asyncio.run(main())
 
 
-def test_steps_asked_for_together_travel_together():
+def test_concurrent_steps_travel_together():
     app = app_of()
     client = client_of(app)
     transport = client.calls._httpx._transport
@@ -346,14 +346,14 @@ def test_a_batch_answered_with_garbage(results, complaint):
     asyncio.run(main())
 
 
-def test_a_server_without_step_many_is_asked_one_by_one():
+def test_a_server_without_step_many_gets_single_steps():
     app = app_of()
     inner = httpx.ASGITransport(app)
-    seen: list[str] = []
+    paths: list[str] = []
 
     class Older(httpx.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            seen.append(request.url.path)
+            paths.append(request.url.path)
             reply = await inner.handle_async_request(request)
             if request.url.path == "/metadata":
                 content = json.loads(await reply.aread())
@@ -369,7 +369,7 @@ def test_a_server_without_step_many_is_asked_one_by_one():
             await asyncio.gather(*(session.step("x") for session in sessions))
 
     asyncio.run(main())
-    assert seen.count("/step") == 3
+    assert paths.count("/step") == 3
 
 
 def test_servers_that_are_not_ours():

@@ -36,24 +36,24 @@ class Server:
     ends_after = 3
 
     def __init__(self) -> None:
-        self.told: dict[int, list[str]] = {}
+        self.actions: dict[int, list[str]] = {}
         self.items: dict[int, int] = {}
         self.closed: list[int] = []
         self.app = FastAPI()
         self.app.get("/")(lambda: "ok")
 
     def open(self) -> int:
-        number = len(self.told)
-        self.told[number] = []
+        number = len(self.actions)
+        self.actions[number] = []
         return number
 
     def begin(self, number: int, item: int) -> None:
-        self.told[number], self.items[number] = [], item
+        self.actions[number], self.items[number] = [], item
 
     def act(self, number: int, action: str) -> tuple[str, bool]:
-        told = self.told[number]
-        told.append(action)
-        return f"{len(told)}: {action}", len(told) == self.ends_after
+        actions = self.actions[number]
+        actions.append(action)
+        return f"{len(actions)}: {action}", len(actions) == self.ends_after
 
 
 class IdFamily(Server):
@@ -79,12 +79,12 @@ class IdFamily(Server):
         return {"observation": f"Goal: {body['data_idx']}", "reward": 0, "score": 0, "done": False, "deleted": False}
 
     def step(self, body: Json = Body()) -> Json:  # noqa: B008
-        if body["id"] not in self.told or body["id"] in self.closed:
+        if body["id"] not in self.actions or body["id"] in self.closed:
             return {"error": f"The id {body['id']} is not valid."}
         if body["action"] == "break":
             return {"error": "division by zero"}
         text, done = self.act(body["id"], body["action"])
-        score = 0.25 * len(self.told[body["id"]])
+        score = 0.25 * len(self.actions[body["id"]])
         more = {"score": score} if self.kind == "babyai" else {}
         return {"observation": text, "reward": float(done), "done": done, **more}
 
@@ -99,7 +99,7 @@ class WebShop(Server):
     def __init__(self, rooms: int = 99) -> None:
         super().__init__()
         self.rooms = rooms
-        self.app.post("/create")(lambda: self.open() if len(self.told) < self.rooms else 0)
+        self.app.post("/create")(lambda: self.open() if len(self.actions) < self.rooms else 0)
         self.app.post("/reset")(self.reset)
         self.app.get("/observation")(lambda env_idx: f"Instruction {self.items[int(env_idx)]}")
         self.app.post("/step")(self.step)
@@ -215,7 +215,7 @@ def test_an_episode(env, first, rewards):
                 await call()
 
     play(env, server, script)
-    assert len(server.told) == 1
+    assert len(server.actions) == 1
     assert server.closed == ([0] if DIALECTS[env].closes else [])
 
 
@@ -240,7 +240,7 @@ def test_what_goes_wrong_at_the_server_is_never_a_reward(env, action, failure, m
         assert (await session.step("go")).observation == "1: go"
 
     play(env, server, script)
-    assert len(server.told) == 2  # the broken session was not used again
+    assert len(server.actions) == 2  # the broken session was not used again
 
 
 def test_a_session_that_the_server_dropped_is_lost():
@@ -281,12 +281,12 @@ def test_a_step_acts_once_whatever_is_lost(fault, applied, failure):
         else:
             with pytest.raises(failure, match="act twice"):
                 await session.step("go")
-        assert server.told[0] == applied
+        assert server.actions[0] == applied
 
     play("generic", server, script, ["ok", "ok", "ok", fault])  # GET /, create, reset, step
 
 
-def test_lost_resets_are_asked_for_again():
+def test_lost_resets_are_repeated():
     async def script(env: Any) -> None:
         assert (await env.session().reset()).observation == "Goal: 0"
 
@@ -328,8 +328,8 @@ def test_a_cancelled_call_ends_the_episode_and_frees_its_session(env):
         await environment.session().reset()
 
     play(env, server, script)
-    assert server.told[0] == (["go"] if env == "generic" else [])  # webshop's was used again
-    assert len(server.told) == {"generic": 3, "webshop": 2}[env]
+    assert server.actions[0] == (["go"] if env == "generic" else [])  # webshop's was used again
+    assert len(server.actions) == {"generic": 3, "webshop": 2}[env]
     assert sorted(server.closed) == {"generic": [0, 1, 2], "webshop": []}[env]
 
 
@@ -343,7 +343,7 @@ def test_sessions_a_server_cannot_close_are_reused():
             await session.close()
 
     play("webshop", server, script)
-    assert len(server.told) == 1
+    assert len(server.actions) == 1
 
 
 def test_a_server_that_hands_out_a_session_twice_has_no_room():

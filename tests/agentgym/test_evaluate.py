@@ -99,17 +99,17 @@ TOTAL = 4 * 2 * 2 + 3 * 2 * 3
 
 
 def test_every_attempt_is_played_recorded_and_reported(tmp_path):
-    told: list[Progress] = []
+    updates: list[Progress] = []
 
     def tell(progress):
-        told.append(progress)
+        updates.append(progress)
         assert len(read_attempts(tmp_path / "run")) == progress.done, "what is told is on the disk"
 
     report = play(tmp_path / "run", on_progress=tell, keep_trajectories=True)
     assert [key_of(row) for row in report.rows] == sorted(e for w in suite_of().envs for e in suite_of().episodes(w))
-    assert [(p.done, p.total) for p in told] == [(done, TOTAL) for done in range(TOTAL + 1)]
-    assert told[0].row is None
-    assert all(p.row is not None for p in told[1:])
+    assert [(p.done, p.total) for p in updates] == [(done, TOTAL) for done in range(TOTAL + 1)]
+    assert updates[0].row is None
+    assert all(p.row is not None for p in updates[1:])
     assert timeless(read_attempts(tmp_path / "run")) == timeless(report.rows)
     kept = {key_of(t): t for t in read_jsonl(tmp_path / "run" / "trajectories.jsonl")}
     for row in report.rows:
@@ -131,7 +131,7 @@ def test_concurrency_does_not_change_the_table(tmp_path):
 
 
 def test_resume_after_sigkill_gives_the_uninterrupted_table(tmp_path):
-    whole = play(tmp_path / "whole", slow_suite(), keep_trajectories=True)
+    complete = play(tmp_path / "whole", slow_suite(), keep_trajectories=True)
     out, moment = tmp_path / "killed", random.Random(7)
     script = KILLED.format(here=str(Path(__file__).parent), out=str(out))
     finished: list[int] = []
@@ -150,28 +150,28 @@ def test_resume_after_sigkill_gives_the_uninterrupted_table(tmp_path):
         finished.append(len(read_attempts(out)))
     assert finished == sorted(finished)
     assert 0 < finished[0] < TOTAL, "the first kill came in the middle"
-    told: list[Progress] = []
-    resumed = play(out, slow_suite(), on_progress=told.append, keep_trajectories=True)
-    assert told[0].done == finished[-1]
-    assert len(told) == TOTAL - finished[-1] + 1
-    assert timeless(resumed.rows) == timeless(whole.rows)
-    assert resumed.summary == whole.summary
-    assert shown(resumed.table()) == shown(whole.table())
+    updates: list[Progress] = []
+    resumed = play(out, slow_suite(), on_progress=updates.append, keep_trajectories=True)
+    assert updates[0].done == finished[-1]
+    assert len(updates) == TOTAL - finished[-1] + 1
+    assert timeless(resumed.rows) == timeless(complete.rows)
+    assert resumed.summary == complete.summary
+    assert shown(resumed.table()) == shown(complete.table())
     kept = [key_of(t) for t in read_jsonl(out / "trajectories.jsonl")]
     assert sorted(kept) == [key_of(row) for row in resumed.rows]
 
 
 @pytest.mark.parametrize("cut", [1, 40, None])
 def test_a_truncated_last_line_is_dropped_and_played_again(tmp_path, cut):
-    whole = play(tmp_path)
+    complete = play(tmp_path)
     path = tmp_path / "attempts.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][: cut or -1])
     assert len(read_attempts(tmp_path)) == TOTAL - 1
-    told: list[Progress] = []
-    assert timeless(play(tmp_path, on_progress=told.append).rows) == timeless(whole.rows)
-    assert [p.done for p in told] == [TOTAL - 1, TOTAL]
-    assert timeless(read_attempts(tmp_path)) == timeless(whole.rows)
+    updates: list[Progress] = []
+    assert timeless(play(tmp_path, on_progress=updates.append).rows) == timeless(complete.rows)
+    assert [p.done for p in updates] == [TOTAL - 1, TOTAL]
+    assert timeless(read_attempts(tmp_path)) == timeless(complete.rows)
     assert len(path.read_bytes().splitlines()) == TOTAL
 
 
@@ -187,7 +187,7 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"identity": "other"}, r"another policy \(coin there, other now\); name another folder"),
         ({"suite": suite_of(name="t")}, r"another suite \(s there, t now\)"),
@@ -196,20 +196,20 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
         ({"limits": Limits(max_turns=2)}, r"another max_turns \(None there, 2 now\)"),
     ],
 )
-def test_another_run_is_refused_and_left_alone(tmp_path, change, told):
+def test_another_run_is_refused_and_left_alone(tmp_path, change, message):
     play(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         play(tmp_path, **change)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_metrics_and_description_may_change(tmp_path):
-    whole = play(tmp_path)
-    told: list[Progress] = []
-    again = play(tmp_path, suite_of(metrics=["success"], description="new"), on_progress=told.append)
-    assert [p.done for p in told] == [TOTAL]
-    assert again.rows == whole.rows
+    complete = play(tmp_path)
+    updates: list[Progress] = []
+    again = play(tmp_path, suite_of(metrics=["success"], description="new"), on_progress=updates.append)
+    assert [p.done for p in updates] == [TOTAL]
+    assert again.rows == complete.rows
 
 
 def test_folders_that_cannot_be_used(tmp_path):
@@ -268,9 +268,9 @@ def test_failures_are_not_zeros_and_are_retried_on_resume(tmp_path, monkeypatch)
     assert line.success.estimate == line.score.estimate == line.at_k["pass^2"] == 1.0
     assert "failed: 4 of 16 (ENVIRONMENT_FAILED 4)" in shown(report.table())
     flag.unlink()
-    told: list[Progress] = []
-    mended = play(tmp_path / "run", suite, wins, on_progress=told.append, keep_trajectories=True)
-    assert [p.done for p in told] == [12, 13, 14, 15, 16]
+    updates: list[Progress] = []
+    mended = play(tmp_path / "run", suite, wins, on_progress=updates.append, keep_trajectories=True)
+    assert [p.done for p in updates] == [12, 13, 14, 15, 16]
     assert mended.summary.overall.failed == {}
     assert len(list(read_jsonl(tmp_path / "run" / "trajectories.jsonl"))) == 16
     assert mended.rows == tuple(read_attempts(tmp_path / "run"))
@@ -353,9 +353,9 @@ def test_compare_pairs_tasks_and_seeds_and_counts_the_rest(tmp_path):
     assert (line.a, line.b, line.difference.estimate, line.dropped) == (0.25, 0.75, 0.5, 4)
     assert found.overall.difference == line.difference
     assert found.notes == ("the runs differ in their max_turns",)
-    told = shown(comparison_table(found))
-    assert "a: A; b: B; the runs differ in their max_turns" in told
-    assert "50.0 [50.0, 50.0]*" in told
+    table = shown(comparison_table(found))
+    assert "a: A; b: B; the runs differ in their max_turns" in table
+    assert "50.0 [50.0, 50.0]*" in table
 
 
 def test_compare_envs_that_only_one_has(tmp_path):
@@ -378,11 +378,11 @@ def test_compare_without_a_shared_task_is_refused(tmp_path):
 
 def test_environment_without_a_solver_is_left_out_and_named(tmp_path):
     envs = [{"name": "blackjack", "tasks": 2}, {"name": ECHO, "tasks": 2}]
-    told: list[Progress] = []
-    report = play(tmp_path, suite_of(env=envs, seeds=[0]), SolverPolicy(), on_progress=told.append)
+    updates: list[Progress] = []
+    report = play(tmp_path, suite_of(env=envs, seeds=[0]), SolverPolicy(), on_progress=updates.append)
     assert {row.env for row in report.rows} == {ECHO}
     assert report.left_out == {"blackjack test": "blackjack has no scripted solver; use another policy"}
-    assert (report.failed, told[-1].done, told[-1].total) == (0, 4, 4)
+    assert (report.failed, updates[-1].done, updates[-1].total) == (0, 4, 4)
     caption = " ".join(shown(report.table()).split())
     assert "left out: blackjack test (blackjack has no scripted solver" in caption
     assert "overall: 1 of 2 environments" in caption

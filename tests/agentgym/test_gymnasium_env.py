@@ -39,16 +39,16 @@ def test_a_plain_environment_keeps_the_rules():
         assert not [str(finding) for finding in check_env(make, tasks=5) if not finding.ok]
 
 
-def test_actions_are_said_by_name():
+def test_actions_go_by_name():
     env = counting()
     first, info = env.reset(seed=0, options={"split": "test", "task": 1})
     assert info == {"valid_action": True}
     for action, change in (("up", 1), (" down ", 0), ("sideways", None)):
-        seen, reward, terminated, truncated, info = env.step(action)
+        observed, reward, terminated, truncated, info = env.step(action)
         if change is None:
-            assert (seen, reward) == ("not an action; the actions are down, stay, up", 0.0)
+            assert (observed, reward) == ("not an action; the actions are down, stay, up", 0.0)
         else:
-            assert (seen, reward) == (str(int(first) + change), 1.0)
+            assert (observed, reward) == (str(int(first) + change), 1.0)
         assert (terminated, truncated, info) == (False, False, {"valid_action": change is not None})
     assert env.step("stay")[2] is True
     with pytest.raises(BadRequest, match="call reset before step"):
@@ -75,7 +75,7 @@ def test_success_is_the_threshold_of_the_registration():
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: GymnasiumEnv("Nowhere-v1"), "gymnasium cannot make 'Nowhere-v1'"),
         (lambda: GymnasiumEnv(Count), "has no limit of steps: give one"),
@@ -84,12 +84,12 @@ def test_success_is_the_threshold_of_the_registration():
         (lambda: counting(max_turn=3), "no EnvSpec"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(make, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_adapted_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_a_plain_gymnasium_environment_is_told_the_adapter():
+def test_a_plain_gymnasium_environment_gets_a_hint():
     with pytest.raises(UnknownEnvironment, match=r"is a gymnasium\.Env.*name a subclass of agentgym\.GymnasiumEnv"):
         registry.make("gymnasium.envs.classic_control.cartpole:CartPoleEnv")
 

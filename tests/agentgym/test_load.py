@@ -87,7 +87,7 @@ def test_a_near_miss_is_guessed(package):
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "message"),
     [
         ("ag_no_such_module:Env", UnknownEnvironment, "there is no module 'ag_no_such_module'"),
         ("ag_load_pkg.missing:Env", UnknownEnvironment, r"there is no module 'ag_load_pkg\.missing'"),
@@ -101,14 +101,14 @@ def test_a_near_miss_is_guessed(package):
         ("a b:Environment", UnknownEnvironment, 'named "package.module:Class", not'),
     ],
 )
-def test_every_wrong_path_is_told_what_is_wrong(package, name, error, told):
-    with pytest.raises(error, match=told):
+def test_every_wrong_path_has_its_message(package, name, error, message):
+    with pytest.raises(error, match=message):
         registry.make(name)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         registry.get_spec(name)
 
 
-def test_a_class_without_a_spec_is_told_to_have_one(package):
+def test_a_class_without_a_spec_is_refused(package):
     with pytest.raises(UnknownEnvironment, match="has no EnvSpec: set `env_spec"):
         registry.get_spec(f"{package}.env:Env")
 
@@ -146,7 +146,7 @@ def test_another_distribution_offers_its_folders(offered):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("id = ", "is not a valid environment spec"),
         ('description = "d"', "neither an `id` at its top nor only tables"),
@@ -155,15 +155,15 @@ def test_another_distribution_offers_its_folders(offered):
         ('id = "keydoor"\nentry_point = "m:C"', "keydoor is described by .*spec.toml already"),
     ],
 )
-def test_a_broken_file_leaves_the_others_usable(offered, text, told):
+def test_a_broken_file_leaves_the_others_usable(offered, text, message):
     (offered / "spec.toml").write_text(text)
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=message):
         names = registry.list_envs()
     assert {"keydoor", "sokoban"} <= names.keys()
     assert "a" not in names
 
 
-def test_a_file_is_asked_for_what_it_describes(package):
+def test_a_file_is_loaded_when_it_is_needed(package):
     path = Path(sys.path[0]) / package / "spec.toml"
     assert EnvSpec.load(path).id == "tiny-env"
     assert EnvSpec.load(path, "tiny-env-hard").id == "tiny-env-hard"
@@ -190,7 +190,7 @@ def test_a_name_may_carry_arguments_of_the_class(package):
     assert registry.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
 
 
-def test_a_wrong_argument_in_a_name_is_told(package):
+def test_a_wrong_argument_in_a_name_is_refused(package):
     registry.register("tiny-env", f"{package}.env:Env")
     with pytest.raises(ConfigError, match="cannot be made with"):
         registry.make("tiny-env:siez=7")

@@ -36,10 +36,10 @@ class Says(TextActor):
     """Says what a function of the turn returns, and remembers its prompts."""
 
     what: Callable[[int], str]
-    seen: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        self.seen.append("\n".join(str(message["content"]) for message in ask.messages[1:]))
+        self.texts.append("\n".join(str(message["content"]) for message in ask.messages[1:]))
         return ModelResponse(self.what(ask.turn))
 
 
@@ -59,9 +59,9 @@ def test_each_role_has_its_own_turns_return_and_cards() -> None:
     assert first.stop is second.stop is StopReason.TERMINATED
     assert first.turns[1].observation == "player 0 card J so far pass bet"
     assert second.turns[0].observation == "player 1 card Q so far pass"
-    assert all("card Q" not in seen for seen in one.seen)
-    assert all("card J" not in seen for seen in two.seen)
-    assert one.seen[1].startswith("player 0 card J so far nothing\npass\n")
+    assert all("card Q" not in text for text in one.texts)
+    assert all("card J" not in text for text in two.texts)
+    assert one.texts[1].startswith("player 0 card J so far nothing\npass\n")
     assert first.turns[-1].info["role"] == 0
     assert second.turns[-1].info["role"] == 1
 
@@ -76,7 +76,7 @@ def test_reward_during_the_others_turn_comes_with_the_next_step() -> None:
         assert second.success == (second.score > 0)
 
 
-def test_an_illegal_move_is_told_to_whoever_made_it() -> None:
+def test_an_illegal_move_is_answered_to_its_author() -> None:
     first, second = play("kuhn-poker-self:hands=1", Says(lambda turn: "fold"), Says(lambda turn: "pass"))
     assert [turn.info["valid_action"] for turn in first.turns] == [False] * 3
     assert (first.score, first.stop) == (-2, StopReason.TERMINATED)
@@ -152,6 +152,6 @@ def test_one_actor_at_both_roles_is_not_shown_the_others_cards() -> None:
     session = LocalSession(registry.make("kuhn-poker-self:hands=1"))
     played = asyncio.run(rollout(session, actor, PromptFormat(), episodes("kuhn-poker-self")[0], Limits()))
     assert [turn.role for turn in played.turns] == [0, 1, 0]
-    assert [seen.count("card J") for seen in actor.seen] == [1, 0, 2]
-    assert [seen.count("card Q") for seen in actor.seen] == [0, 1, 0]
+    assert [text.count("card J") for text in actor.texts] == [1, 0, 2]
+    assert [text.count("card Q") for text in actor.texts] == [0, 1, 0]
     assert played.success  # the game was played by its rules

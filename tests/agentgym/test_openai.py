@@ -42,7 +42,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, *answers):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.requests, self.headers_seen, self.times = answers, [], [], []
+        self.answers, self.requests, self.headers_log, self.times = answers, [], [], []
         self.let_go = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
 
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         server.times.append(time.monotonic())
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server.requests.append((self.path, body))
-        server.headers_seen.append(dict(self.headers))
+        server.headers_log.append(dict(self.headers))
         answer = server.answers[min(len(server.requests), len(server.answers)) - 1]
         if answer == "hang":
             server.let_go.wait(10)
@@ -130,14 +130,14 @@ def test_the_request_and_the_reply():
         "max_tokens": 7,
         "top_p": 0.9,
     }
-    assert server.headers_seen[0]["Authorization"] == "Bearer secret"
+    assert server.headers_log[0]["Authorization"] == "Bearer secret"
 
 
 def test_without_options_nothing_is_sent_but_the_question():
     with Server((200, completion())) as server:
         ask(server)
     assert server.requests[0][1].keys() == {"model", "messages"}
-    assert "Authorization" not in server.headers_seen[0]
+    assert "Authorization" not in server.headers_log[0]
 
 
 def test_tools_are_offered_and_calls_are_parsed():
@@ -188,7 +188,7 @@ def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
         assert reply.message is None, "a server refuses arguments that are no JSON in a history"
 
 
-def test_429_then_ok_waits_as_long_as_it_is_told():
+def test_429_then_ok_waits_as_long_as_the_header_says():
     with Server((429, "slow down", {"Retry-After": "0.3"}), (503, ""), (200, completion("ok"))) as server:
         assert ask(server).text == "ok"
     assert server.times[1] - server.times[0] >= 0.3
@@ -212,7 +212,7 @@ def test_retry_after_is_seconds_or_a_date():
 
 
 @pytest.mark.parametrize(
-    ("answer", "told", "asked"),
+    ("answer", "message", "attempts"),
     [
         ((500, "x" * 1000), r"answered 500: x{300}\.\.\. \(asked 3 times\)$", 3),
         ((200, "<html>oops</html>"), "something that is not a chat completion: <html>oops</html>", 3),
@@ -220,17 +220,17 @@ def test_retry_after_is_seconds_or_a_date():
         ((200, {"choices": []}), "not a chat completion", 3),
         ((200, [1]), "not a chat completion", 3),
         ((200, "[" * 50_000), "not a chat completion", 3),
-        ("drop", "cannot be asked", 3),
+        ("drop", "cannot be attempts", 3),
         ("hang", r"gave no answer in 0\.2 s \(asked 3 times\)", 3),
         ((400, {"error": "bad field secret-key"}), r'answered 400: {"error": "bad field \*\*\*"}$', 1),
     ],
 )
-def test_failures_tell_url_status_and_body(answer, told, asked):
+def test_failures_tell_url_status_and_body(answer, message, attempts):
     with Server(answer) as server:
-        with pytest.raises(PolicyFailure, match=told) as failure:
+        with pytest.raises(PolicyFailure, match=message) as failure:
             ask(server, timeout_s=0.2 if answer == "hang" else 30, api_key="secret-key")
         assert str(failure.value).startswith(f"{server.url}/chat/completions ")
-    assert len(server.requests) == asked
+    assert len(server.requests) == attempts
 
 
 def test_a_server_that_is_not_there():
@@ -299,8 +299,8 @@ def test_episodes_share_and_reopen_connections():
 
 def test_calls_and_results_travel_with_their_ids():
     def say(body):
-        asked = [str(message["content"]) for message in body["messages"] if "Say: " in str(message["content"])]
-        number, word = len(body["messages"]), asked[-1].rpartition("Say: ")[2]
+        prompts = [str(message["content"]) for message in body["messages"] if "Say: " in str(message["content"])]
+        number, word = len(body["messages"]), prompts[-1].rpartition("Say: ")[2]
         calls = [tool_call("act", json.dumps({"action": word})) | {"id": f"c{number}{letter}"} for letter in "ab"]
         return 200, completion(None, "tool_calls", tool_calls=calls if number == 2 else calls[:1])
 
@@ -316,8 +316,8 @@ def test_calls_and_results_travel_with_their_ids():
     assert played.success
     assert [turn.action is None for turn in played.turns] == [True, False, False, False]
     last = server.requests[-1][1]["messages"]
-    told = [(m["role"], m.get("tool_call_id") or [c["id"] for c in m.get("tool_calls", ())]) for m in last]
-    assert told == [
+    roles = [(m["role"], m.get("tool_call_id") or [c["id"] for c in m.get("tool_calls", ())]) for m in last]
+    assert roles == [
         ("system", []),
         ("user", []),
         ("assistant", ["c2a", "c2b"]),

@@ -84,8 +84,8 @@ class Upstream:
         return {"num_tasks": {"train": 7, "dev": 2}[(await request.json())["split"]]}
 
     async def mcp(self, request: Request) -> dict[str, Any]:
-        asked = await request.json()
-        method, params, answer = asked["method"], asked.get("params", {}), {"jsonrpc": "2.0", "id": asked["id"]}
+        call = await request.json()
+        method, params, answer = call["method"], call.get("params", {}), {"jsonrpc": "2.0", "id": call["id"]}
         if method == "openenv/session/create" and self.resumable:
             if self.full():
                 data = {"active_sessions": self.rooms, "max_sessions": self.rooms}

@@ -36,14 +36,14 @@ def ask(actions=(), info=None, turn=0):
     return TurnContext([], turn, Step("look", 0.0, False, False, info or {}), session, PromptFormat())
 
 
-def said(policy, question, episode=EPISODE):
+def response_of(policy, question, episode=EPISODE):
     return asyncio.run(policy.actor(episode).act(question)).text
 
 
-def test_a_script_is_said_in_order_and_its_last_line_for_ever():
+def test_a_script_plays_in_order_and_repeats_its_last_line():
     policy = ScriptedPolicy(["a", "b"])
-    assert [said(policy, ask(turn=turn)) for turn in range(4)] == ["a", "b", "b", "b"]
-    assert said(ScriptedPolicy(lambda question: f"turn {question.turn}"), ask(turn=7)) == "turn 7"
+    assert [response_of(policy, ask(turn=turn)) for turn in range(4)] == ["a", "b", "b", "b"]
+    assert response_of(ScriptedPolicy(lambda question: f"turn {question.turn}"), ask(turn=7)) == "turn 7"
     with pytest.raises(UsageError, match="at least one action"):
         ScriptedPolicy([]).actor(EPISODE)
 
@@ -54,13 +54,13 @@ def test_the_solver_wins_in_every_grammar(grammar):
 
 
 def test_random_prefers_the_available_actions_and_is_uniform():
-    draws = [said(RandomPolicy(), ask("ab", {"available_actions": ["c"]})) for _ in range(3)]
+    draws = [response_of(RandomPolicy(), ask("ab", {"available_actions": ["c"]})) for _ in range(3)]
     assert draws == ["c"] * 3
     actor, question = RandomPolicy(seed=1).actor(EPISODE), ask("ab")
     counted = [asyncio.run(actor.act(question)).text for _ in range(400)]
     assert 150 < counted.count("a") < 250
     with pytest.raises(UsageError, match="echo lists no actions"):
-        said(RandomPolicy(), ask())
+        response_of(RandomPolicy(), ask())
 
 
 def test_a_noisy_solver_draws_at_random_sometimes():

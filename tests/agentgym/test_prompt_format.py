@@ -63,8 +63,8 @@ def test_tool_calls_round_trip_in_text_grammars(grammar):
     prompt_format, call = PromptFormat(grammar=grammar), {"name": "click", "arguments": {"x": [1, "a"]}}
     assert prompt_format.parse(prompt_format.render(call, TOOLS), TOOLS).action == call
     for text in ('{"name": "jump", "arguments": {}}', "{broken", "[" * 100_000, '{"name": "click"}', "click 3"):
-        said = prompt_format.render(text, TOOLS)
-        assert prompt_format.parse(said, TOOLS).action == text, "text that is no call of this environment stays text"
+        rendered = prompt_format.render(text, TOOLS)
+        assert prompt_format.parse(rendered, TOOLS).action == text, "text that is no call here stays text"
 
 
 def test_a_tag_inside_an_argument_does_not_end_the_call():
@@ -146,16 +146,16 @@ def test_an_offered_action_that_spells_a_call_is_that_call():
 
 def test_a_message_with_tool_calls_is_answered_by_their_ids():
     calls = [{"id": name, "type": "function", "function": {"name": "wait", "arguments": "{}"}} for name in "ab"]
-    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    response = {"role": "assistant", "content": None, "tool_calls": calls}
     prompt_format = PromptFormat(grammar="tool_call", system="")
-    first, *rest = prompt_format.messages(TOOLS, [("one", said)], "two")
+    first, *rest = prompt_format.messages(TOOLS, [("one", response)], "two")
     assert first == {"role": "user", "content": "one"}
-    assert rest == [said, *({"role": "tool", "tool_call_id": name, "content": "two"} for name in "ab")]
-    assert PromptFormat(system="", window=0).messages(TOOLS, [("one", said)], "two") == [
+    assert rest == [response, *({"role": "tool", "tool_call_id": name, "content": "two"} for name in "ab")]
+    assert PromptFormat(system="", window=0).messages(TOOLS, [("one", response)], "two") == [
         {"role": "user", "content": "two"}
     ]
-    seen = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
-    *_, tool, image = prompt_format.messages(TOOLS, [("one", said)], seen)
+    observation = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
+    *_, tool, image = prompt_format.messages(TOOLS, [("one", response)], observation)
     assert tool == {"role": "tool", "tool_call_id": "b", "content": "two"}
     assert (image["role"], [part["type"] for part in image["content"]]) == ("user", ["image_url"])
 
@@ -179,12 +179,12 @@ def test_messages_show_the_window_and_nothing_else(history, window, system):
 
 
 def test_an_image_travels_as_a_png_in_a_data_url():
-    seen = {"text": "a square", "image": np.zeros((2, 3, 3), np.uint8)}
-    text, image = content(seen)
+    observation = {"text": "a square", "image": np.zeros((2, 3, 3), np.uint8)}
+    text, image = content(observation)
     assert text == {"type": "text", "text": "a square"}
     assert image["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
-    assert text_of(seen) == "a square"
-    json.dumps(PromptFormat().messages(SPEC, [(seen, "go")], seen))
+    assert text_of(observation) == "a square"
+    json.dumps(PromptFormat().messages(SPEC, [(observation, "go")], observation))
 
 
 def test_a_complaint_says_what_was_wrong_and_how_to_reply():

@@ -66,8 +66,8 @@ def test_a_solver_solves_what_chance_and_form_do_not():
 
 
 def test_unlisted_actions_come_from_other_tasks_solutions():
-    found, said = measure("wordle-mini", episodes=5)
-    assert all(re.fullmatch("[a-z]{4}", word) for word in said)
+    found, words = measure("wordle-mini", episodes=5)
+    assert all(re.fullmatch("[a-z]{4}", word) for word in words)
     assert found["test", "random"].episodes == found["test", "format only"].episodes == 5
 
 

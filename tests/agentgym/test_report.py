@@ -20,7 +20,7 @@ from agentgym_trainers.monitoring import report
 from agentgym_trainers.monitoring.report import write_report
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "headless_shell")
-SEEN = [
+OBSERVATIONS = [
     "You are in a 6x6 room.\n#######\n#..K..#\n#.@..D#\n#######\nYou hold nothing. <b>Doors</b> need keys.",
     "You move north.\n#######\n#.@K..#\n#....D#\n#######\nA sign: </script><script>alert('é')</script> <!-- 鍵 -->",
     "You hold a key 🔑.\n#######\n#..@..#\n#....D#\n#######",
@@ -53,17 +53,17 @@ def make_trajectory(rng: np.random.Generator, step: int, attempt: int, success: 
     rows: list[list[tuple[str, int]]] = [[(piece, -1) for piece in pieces(system)], []]
     rows[1] = list(rows[0])
     turns = []
-    for index, (seen, (reply, action)) in enumerate(zip(SEEN, REPLIES)):
+    for index, (observed, (reply, action)) in enumerate(zip(OBSERVATIONS, REPLIES)):
         row = rows[index > 2]
         if index == 3:
             row += [(piece, -1) for old, _ in REPLIES[:3] for piece in pieces(old)]
-        row += [(piece, -1) for piece in pieces(f"<user>\n{seen}<assistant>")]
+        row += [(piece, -1) for piece in pieces(f"<user>\n{observed}<assistant>")]
         start = len(row)
         row += [(piece, index) for piece in pieces(reply)]
         turns.append(
             Turn(
                 index=index,
-                observation=seen,
+                observation=observed,
                 reply=reply,
                 action=action,
                 reward=float(success and index == 4),
@@ -204,7 +204,7 @@ def test_everything_is_embedded_once(run: Path) -> None:
     assert data["notes"] == []
     first = json.loads((run / "trajectories" / "step-000020.jsonl").read_text(encoding="utf-8").splitlines()[0])
     original, shown = Trajectory.from_json(first), data["trajectories"][0]
-    assert shown["turns"][1]["observation"] == SEEN[1]
+    assert shown["turns"][1]["observation"] == OBSERVATIONS[1]
     for branch, packed in zip(original.branches, shown["branches"]):
         assert packed["id"] == branch.ids.tolist()
         assert packed["turn"] == branch.turn.tolist()
@@ -246,8 +246,8 @@ def test_cut_and_foreign_lines_are_skipped_with_a_note(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('[1]\n{"phase": "rl", "step": 21, "rollout/succ')
     path = run / "trajectories" / "step-000020.jsonl"
-    whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join([whole[0], '{"turns": 3}\n', whole[2][: len(whole[2]) // 2]]), encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([lines[0], '{"turns": 3}\n', lines[2][: len(lines[2]) // 2]]), encoding="utf-8")
     (run / "eval" / "summary.json").write_text('{"before"')
     data = embedded(write_report(run))
     assert data["evaluation"] is None
@@ -379,22 +379,22 @@ def test_page_in_a_browser(run: Path) -> None:
 
         # Trajectories change by button, by arrow key and with the step.
         assert page.input_value("#step") == "120"
-        seen = [page.inner_text("#episode .name")]
+        names = [page.inner_text("#episode .name")]
         page.click("#attempts button:nth-child(3)")
         assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"  # focus stays
-        seen.append(page.inner_text("#episode .name"))
+        names.append(page.inner_text("#episode .name"))
         page.locator("body").press("ArrowRight")
-        seen.append(page.inner_text("#episode .name"))
+        names.append(page.inner_text("#episode .name"))
         assert page.inner_text("#place") == "4 of 8"
         page.locator("body").press("Shift+ArrowLeft")
-        seen.append(page.inner_text("#episode .name"))
+        names.append(page.inner_text("#episode .name"))
         assert page.input_value("#step") == "100"
         page.select_option("#step", "20")
-        seen.append(page.inner_text("#episode .name"))
-        assert len(set(seen)) == 5
+        names.append(page.inner_text("#episode .name"))
+        assert len(set(names)) == 5
         shown = data["trajectories"][0]
         assert page.locator(".turn").count() == len(shown["turns"])
-        assert page.locator(".turn pre.observation").nth(1).inner_text() == SEEN[1]
+        assert page.locator(".turn pre.observation").nth(1).inner_text() == OBSERVATIONS[1]
         assert "strips the thinking" in page.inner_text(".fork")
         assert page.locator(".badge.invalid").count() == 1
         amounts = [text.replace("−", "-") for text in page.locator(".credit .amount").all_inner_texts()]

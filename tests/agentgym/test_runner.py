@@ -93,7 +93,7 @@ def play(policy, env=None, prompt_format=None, limits=None):
 
 
 @pytest.mark.parametrize(
-    ("replies", "options", "stop", "turns", "told"),
+    ("replies", "options", "stop", "turns", "gets_final"),
     [
         (["1", "end"], {}, StopReason.TERMINATED, 2, False),
         (["1"], {}, StopReason.TRUNCATED, 4, True),
@@ -105,7 +105,7 @@ def play(policy, env=None, prompt_format=None, limits=None):
         (["1", "what?"], {}, StopReason.ENVIRONMENT_FAILED, 1, False),
     ],
 )
-def test_every_end(replies, options, stop, turns, told):
+def test_every_end(replies, options, stop, turns, gets_final):
     policy = Recorded(*replies)
     played = play(policy, **options)
     assert played.stop is stop
@@ -113,8 +113,8 @@ def test_every_end(replies, options, stop, turns, told):
     assert bool(played.error) == stop.is_failure
     assert played.forks == ("seen",)
     assert len(policy.finished) == 1, "finish is called exactly once"
-    assert (policy.finished[0] is not None) == told, "the final observation is told where a cut episode bootstraps"
-    if told:
+    assert (policy.finished[0] is not None) == gets_final, "a cut episode bootstraps from the final observation"
+    if gets_final:
         assert policy.finished[0][-1] == {"role": "user", "content": played.final_observation}
 
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_shown_or_scored_is_the_envs_failure(step):
     assert played.turns == ()
 
 
-def test_turns_record_what_was_seen_said_and_answered():
+def test_turns_record_observation_response_and_answer():
     policy = Recorded("thinking\n1", "", "end")
     played = play(policy, prompt_format=PromptFormat(invalid_penalty=0.5))
     first, second, third = played.turns
@@ -218,9 +218,9 @@ def test_turns_record_what_was_seen_said_and_answered():
 def test_under_a_window_a_complaint_tells_the_env_again():
     policy = Recorded("", "", "end")
     played = play(policy, prompt_format=PromptFormat(window=0))
-    seen = played.turns[0].observation
-    assert [ask.messages[-1]["content"].endswith(f"\n\n{seen}") for ask in policy.asks] == [False, True, True]
-    assert policy.asks[2].messages[-1]["content"].count(seen) == 1
+    first = played.turns[0].observation
+    assert [ask.messages[-1]["content"].endswith(f"\n\n{first}") for ask in policy.asks] == [False, True, True]
+    assert policy.asks[2].messages[-1]["content"].count(first) == 1
 
 
 def test_tokens_are_kept():
@@ -288,12 +288,12 @@ def test_concurrency_does_not_change_what_is_played():
 
 
 def test_a_failed_episode_is_retried_with_the_same_seed():
-    seen: list[str] = []
+    states: list[str] = []
 
     class Flaky(Count):
         def step(self, action):
-            seen.append(self.np_random.bit_generator.state["state"]["state"])
-            if len(seen) == 1:
+            states.append(self.np_random.bit_generator.state["state"]["state"])
+            if len(states) == 1:
                 raise OSError("the disk")
             return super().step(action)
 
@@ -306,7 +306,7 @@ def test_a_failed_episode_is_retried_with_the_same_seed():
     policy = Recorded("end")
     (played,), _ = run(policy, episodes(1), open_one, retries=1)
     assert played.stop is StopReason.TERMINATED
-    assert seen[0] == seen[1]
+    assert states[0] == states[1]
     assert [env.closed for env in opened] == [1, 1]
     assert (policy.begun, len(policy.finished)) == (2, 2)
 

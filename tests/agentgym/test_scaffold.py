@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("new") / "here"
-    told = CliRunner().invoke(verbs, ["envs", "new", "row-sort", "--out", str(out)])
-    assert told.exit_code == 0, told.output
-    assert "agentgym envs check row-sort" in told.output
+    result = CliRunner().invoke(verbs, ["envs", "new", "row-sort", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "agentgym envs check row-sort" in result.output
     return out
 
 
@@ -67,23 +67,23 @@ def test_its_files(project):
 
 
 def test_it_passes_its_own_tests_and_the_projects_style(project, tmp_path):
-    told = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], project)
-    assert "5 passed" in told
+    output = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], project)
+    assert "5 passed" in output
     for verb in (["check"], ["format", "--check"]):
         run([sys.executable, "-m", "ruff", *verb, "--no-cache", "--config", str(ROOT / "pyproject.toml"), "."], project)
 
 
 def test_installed_it_has_a_name_and_is_checked_and_served(site, monkeypatch):
-    told = run([sys.executable, "-m", "agentgym", "envs", "check", "row-sort", "--tasks", "5"], site, site)
-    assert "row-sort keeps all" in told
+    output = run([sys.executable, "-m", "agentgym", "envs", "check", "row-sort", "--tasks", "5"], site, site)
+    assert "row-sort keeps all" in output
     monkeypatch.syspath_prepend(site)
     with server_process(["row-sort"]) as url:
         assert not [finding for finding in asyncio.run(check_server(url, tasks=5)) if not finding.ok]
 
 
 def test_its_server_is_where_openenv_looks_for_it(project, site):
-    told = run([sys.executable, "-c", "from server.app import app; print(app.title)"], project, site)
-    assert told == "AgentGym environment server\n"
+    output = run([sys.executable, "-c", "from server.app import app; print(app.title)"], project, site)
+    assert output == "AgentGym environment server\n"
     declared = (project / "openenv.yaml").read_text(encoding="utf-8")
     splits = EnvSpec.load(project / "row_sort" / "spec.toml").splits
     for line in ("spec_version: 1", "app: server.app:app", "port: 8000", *(f"{k}: {v}" for k, v in splits.items())):

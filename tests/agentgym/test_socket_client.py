@@ -52,7 +52,7 @@ class Scripted:
     """A server that describes an environment and leaves its socket to `handler`; `asked` holds the frames it got."""
 
     def __init__(self, handler: Handler) -> None:
-        self.handler, self.asked, self.sockets = handler, list[dict[str, Any]](), 0
+        self.handler, self.requests, self.sockets = handler, list[dict[str, Any]](), 0
 
     async def __call__(self, socket: ServerConnection) -> None:
         self.sockets += 1
@@ -60,7 +60,7 @@ class Scripted:
 
         async def noted(*args: Any, **kwargs: Any) -> Any:
             message = await receive(*args, **kwargs)
-            self.asked.append(json.loads(message))
+            self.requests.append(json.loads(message))
             return message
 
         socket.recv = noted  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ class Scripted:
         return Response(200, "OK", Headers({"content-length": str(len(body)), "connection": "close"}), body)
 
     def kinds(self) -> list[str]:
-        return [request["type"] for request in self.asked]
+        return [request["type"] for request in self.requests]
 
 
 @contextlib.asynccontextmanager
@@ -233,7 +233,7 @@ def test_an_error_of_one_step_fails_only_its_session():
 
 
 @pytest.mark.parametrize("silent_sockets", [2, 99])
-def test_a_server_that_falls_silent_is_asked_again_and_given_up(silent_sockets):
+def test_a_silent_server_is_retried_and_given_up(silent_sockets):
     script: Scripted
 
     async def silent(socket: ServerConnection) -> None:
@@ -256,7 +256,7 @@ def test_a_server_that_falls_silent_is_asked_again_and_given_up(silent_sockets):
                     await session.step("x")
 
     asyncio.run(main())
-    steps = [request["data"] for request in script.asked if request["type"] == "step"]
+    steps = [request["data"] for request in script.requests if request["type"] == "step"]
     assert len(steps) == 3
     assert all(step == steps[0] for step in steps)
 

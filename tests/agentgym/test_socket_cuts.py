@@ -232,7 +232,7 @@ def test_where_sockets_are_refused_requests_are_used(caplog):
 
 
 @pytest.mark.parametrize("wire", ["socket", "http"])
-def test_a_server_without_room_is_asked_once(wire):
+def test_a_server_without_room_gets_one_request(wire):
     async def main(url: str) -> None:
         async with EnvClient(url, wire=wire) as client, EnvClient(url, wire=wire, capacity_wait_s=0.2) as impatient:
             first, second = client.session(), client.session()

@@ -257,23 +257,23 @@ def test_tasks_refused() -> None:
 
 def test_chunks_change_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = {i: [float(i)] for i in range(7)}
-    whole = stats.cluster_bootstrap(scores, replications=1000)
+    expected = stats.cluster_bootstrap(scores, replications=1000)
     monkeypatch.setattr(stats, "_CHUNK", 7 * 13)
-    assert stats.cluster_bootstrap(scores, replications=1000) == whole
+    assert stats.cluster_bootstrap(scores, replications=1000) == expected
     monkeypatch.setattr(stats, "_CHUNK", 1)
-    assert stats.cluster_bootstrap(scores, replications=1000) == whole
+    assert stats.cluster_bootstrap(scores, replications=1000) == expected
 
 
-def test_replications_are_as_many_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_seen: list[int] = []
+def test_replications_are_as_many_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_counts: list[int] = []
 
     def mean(rows: np.ndarray) -> np.ndarray:
-        rows_seen.append(len(rows))
+        row_counts.append(len(rows))
         return rows.mean(axis=1)
 
     monkeypatch.setattr(stats, "_CHUNK", 4 * 30)
     stats.stratified_bootstrap([[1, 2], [3, 4]], mean, replications=100)
-    assert rows_seen == [1, 30, 30, 30, 10]  # the estimate, then the replications
+    assert row_counts == [1, 30, 30, 30, 10]  # the estimate, then the replications
 
 
 def test_cluster_coverage() -> None:

@@ -75,7 +75,7 @@ def test_the_shipped_suites_are_these():
     assert {"frozenlake", "taxi", "blackjack", "cliffwalking"} <= text
 
 
-def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
+def test_an_unknown_name_lists_the_shipped_ones(tmp_path):
     with pytest.raises(ConfigError, match=r"no suite is called 'smok'\. Did you mean smoke\? Shipped suites: .*text"):
         load_suite("smok")
     with pytest.raises(ConfigError, match=r"gone\.toml cannot be read.*Shipped suites: "):
@@ -83,7 +83,7 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("attempts = 2", "atempts = 2", r"mine\.toml is not a suite: atempts: there is no such key"),
         ("max_turns", "max_turn", r"\[\[env\]\] number 2, max_turn: there is no such key"),
@@ -109,9 +109,9 @@ def test_an_unknown_name_is_told_the_shipped_ones(tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_is_told(suite_file, old, new, told):
+def test_each_mistake_has_its_message(suite_file, old, new, message):
     assert old in MINE
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         load_suite(suite_file(MINE.replace(old, new)))
 
 

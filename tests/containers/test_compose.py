@@ -97,14 +97,14 @@ def test_both_envs_are_played_through_the_gateway(up):
 
 def test_an_env_is_checked_and_trained_on_through_the_gateway(up, tmp_path):
     env, key = f"{up.gateway}/envs/keydoor", {"AGENTGYM_KEY": up.key}
-    told = CliRunner().invoke(verbs, ["envs", "check", env, "--tasks", "3"], env=key)
-    assert (told.exit_code, "keeps all" in told.output) == (0, True), told.output
+    result = CliRunner().invoke(verbs, ["envs", "check", env, "--tasks", "3"], env=key)
+    assert (result.exit_code, "keeps all" in result.output) == (0, True), result.output
     small = ["run.steps=2", "rollout.groups=2", "rollout.group_size=4", "rollout.concurrency=8", "eval.tasks=0"]
     warm = ["sft.demonstrations=16", "sft.max_steps=2", "sft.batch=8"]
     room = ["rollout.max_length=640", "model.tiny.max_length=640"]  # what has hardly learned makes long episodes
     command = ["train", "quickstart", f"env.name={env}", *small, *warm, *room, "--out", str(tmp_path / "run")]
-    told = CliRunner().invoke(verbs, command, env=key)
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(verbs, command, env=key)
+    assert result.exit_code == 0, result.output
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]
 
@@ -118,8 +118,8 @@ def test_the_model_is_evaluated_over_its_api(up, tmp_path):
     eventually(lambda: httpx.get(f"{up.model}/health").json()["status"], "healthy")
     assert [card["id"] for card in httpx.get(f"{up.model}/v1/models").json()["data"]] == ["tiny"]
     command = ["eval", f"{up.model}/v1", "--model", "tiny", "--max-new-tokens", "6", "--out", str(tmp_path / "eval")]
-    told = CliRunner().invoke(verbs, command)
-    assert told.exit_code == 0, told.output
+    result = CliRunner().invoke(verbs, command)
+    assert result.exit_code == 0, result.output
     assert len((tmp_path / "eval" / "attempts.jsonl").read_text().splitlines()) == 24
 
 
@@ -127,8 +127,8 @@ def test_containers_are_locked_down_and_on_loopback_only(up, kit):
     names = kit.docker("ps", "--all", "--format", "{{.Names}}", "--filter", MINE).splitlines()
     assert len(names) == 7
     for name in names:
-        (seen,) = json.loads(kit.docker("inspect", name))
-        host, config = seen["HostConfig"], seen["Config"]
+        (inspected,) = json.loads(kit.docker("inspect", name))
+        host, config = inspected["HostConfig"], inspected["Config"]
         assert (host["ReadonlyRootfs"], host["CapDrop"], host["Init"]) == (True, ["ALL"], True), name
         assert (config["User"], host["Privileged"]) == ("agentgym", False)
         assert host["Memory"] > 0
@@ -136,7 +136,7 @@ def test_containers_are_locked_down_and_on_loopback_only(up, kit):
         assert host["PidsLimit"] > 0
         published = [binding for bindings in (host["PortBindings"] or {}).values() for binding in bindings]
         assert all(binding["HostIp"] == "127.0.0.1" for binding in published)
-        assert not any(mount["Type"] == "bind" for mount in seen["Mounts"])
+        assert not any(mount["Type"] == "bind" for mount in inspected["Mounts"])
 
 
 def test_the_envs_reach_nothing_outside(up, images, run, kit):

@@ -35,18 +35,18 @@ def test_the_image_is_locked_down_and_a_bug_is_fixed_over_http(images, run, kit)
 
     async def mend(name: str) -> list[str]:
         async with connect(f"{container.url}/envs/{name}") as env:
-            session, said = env.session(), []
+            session, lines = env.session(), []
             step = await session.reset(seed=0, options={"split": "test", "task": 0})
-            said.append((await session.step("run touch /usr/x /tmp/x; id -u; ls /proc | grep -c ^[0-9]")).observation)
+            lines.append((await session.step("run touch /usr/x /tmp/x; id -u; ls /proc | grep -c ^[0-9]")).observation)
             while not (step.terminated or step.truncated):
                 step = await session.step(await session.solver())
             assert step.info["success"] is True
             await session.close()
-            return said
+            return lines
 
     for name in ("swe", "swe-hard", "research", "research-hard"):
-        (said,) = asyncio.run(mend(name))
-        assert "Read-only file system" in said
+        (lines,) = asyncio.run(mend(name))
+        assert "Read-only file system" in lines
 
 
 def test_nothing_gets_out_of_a_container_that_is_a_sandbox(tmp_path, kit):

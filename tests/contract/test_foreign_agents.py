@@ -99,8 +99,8 @@ def scripted(tokenizer) -> Callable[..., Any]:
         if template:
             own.chat_template = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
         chat, end = ChatTemplate(own), own.eos_token_id
-        said = [one if isinstance(one, list) else [*chat.encode(one), end] for one in replies]
-        engine = ScriptedEngine(lambda call, prompt: said[len(engine.calls)])
+        responses = [one if isinstance(one, list) else [*chat.encode(one), end] for one in replies]
+        engine = ScriptedEngine(lambda call, prompt: responses[len(engine.calls)])
         with serving(engine, own, **options) as (url, _):
             yield url, engine
 
@@ -111,7 +111,7 @@ def chat(url: str, episode: str, messages: list[dict[str, Any]], **body: Any) ->
     return httpx.post(f"{url}/episodes/{episode}/v1/chat/completions", json={"messages": messages, **body}, timeout=60)
 
 
-def said(reply: httpx.Response) -> tuple[dict[str, Any], str]:
+def answered(reply: httpx.Response) -> tuple[dict[str, Any], str]:
     """(the message as a client sends it back, how the call went on)."""
     assert reply.status_code == 200, reply.text
     return reply.json()["choices"][0]["message"], reply.json()["agentgym"]["kind"]
@@ -183,15 +183,15 @@ def test_an_episode_over_the_url_is_what_a_token_policy_plays(model, tokenizer):
     np.testing.assert_allclose(branch.logprobs[at], learned.numpy(), atol=1e-4)
 
 
-def test_a_stream_is_recorded_as_the_whole_answer_is(model, tokenizer):
+def test_a_stream_is_recorded_like_a_plain_answer(model, tokenizer):
     with serving(engine_of(model), tokenizer) as (url, recorder):
         for name in ("whole", "streamed"):
             recorder.open(name, rng=np.random.default_rng(3))
-        whole = chat(url, "whole", [HELLO], return_token_ids=True).json()
+        plain = chat(url, "whole", [HELLO], return_token_ids=True).json()
         streamed = chat(url, "streamed", [HELLO], stream=True).text
         assert '"agentgym":{"episode":"streamed","turn":0,"kind":"clean"}' in streamed
         a, b = finish(url, "whole"), finish(url, "streamed")
-    assert a.branches[0].ids.tolist() == whole["prompt_token_ids"] + whole["choices"][0]["token_ids"]
+    assert a.branches[0].ids.tolist() == plain["prompt_token_ids"] + plain["choices"][0]["token_ids"]
     assert a.branches[0].ids.tolist() == b.branches[0].ids.tolist()
 
 
@@ -199,8 +199,8 @@ def test_what_the_agent_asks_of_sampling_is_the_servers(model, tokenizer):
     """Log-probabilities are those that the learner computes: one temperature; and a seed that every attempt sends
     would make them all alike."""
     with serving(engine_of(model), tokenizer) as (url, _):
-        asked = {"temperature": 0, "seed": 1, "return_token_ids": True}
-        replies = [chat(url, name, [HELLO], **asked).json()["choices"][0]["token_ids"] for name in "abc"]
+        options = {"temperature": 0, "seed": 1, "return_token_ids": True}
+        replies = [chat(url, name, [HELLO], **options).json()["choices"][0]["token_ids"] for name in "abc"]
     assert len({tuple(ids) for ids in replies}) == 3
 
 
@@ -227,7 +227,7 @@ def test_how_a_conversation_goes_on(scripted, template, replies, change, kind):
     with scripted([*replies, "three", "four"], template) as (url, engine):
         messages, tools = [HELLO], {"tools": TOOLS} if template == "toolcalls" else {}
         for turn in range(3):
-            message, went_on = said(chat(url, "e", messages, **tools))
+            message, went_on = answered(chat(url, "e", messages, **tools))
             assert went_on == ("clean" if turn != 1 else kind)
             message = change(message) if turn == 0 else message
             messages += [message, {"role": "user", "content": f"and {turn}"}]
@@ -252,9 +252,12 @@ def test_a_reply_is_never_tokenized_anew(scripted, tokenizer):
     assert tokenizer.decode(letters[:-1]) == "go north"
     assert letters[:-1] != tokenizer("go north")["input_ids"]
     with scripted([letters, letters, letters]) as (url, engine):
-        message, _ = said(chat(url, "e", [HELLO]))
-        assert said(chat(url, "e", [HELLO, message, HELLO]))[1] == "clean"
-        assert said(chat(url, "e", [HELLO, {**message, "content": " go north"}, HELLO, message, HELLO]))[1] == "realign"
+        message, _ = answered(chat(url, "e", [HELLO]))
+        assert answered(chat(url, "e", [HELLO, message, HELLO]))[1] == "clean"
+        assert (
+            answered(chat(url, "e", [HELLO, {**message, "content": " go north"}, HELLO, message, HELLO]))[1]
+            == "realign"
+        )
         trajectory = finish(url, "e")
     check_boundary(trajectory, engine)
     assert len(trajectory.branches) == 1
@@ -268,15 +271,15 @@ def test_training_data_is_what_crossed_the_boundary(scripted, tokenizer):
     for _ in range(6):
         replies = [[*rng.integers(3, len(tokenizer), 4).tolist(), tokenizer.eos_token_id] for _ in range(12)]
         with scripted(replies) as (url, engine):
-            said_so_far: list[list[dict[str, Any]]] = [[HELLO]]
+            histories: list[list[dict[str, Any]]] = [[HELLO]]
             for _ in replies:
-                messages = said_so_far[rng.integers(len(said_so_far))]
-                message, kind = said(chat(url, "e", messages))
+                messages = histories[rng.integers(len(histories))]
+                message, kind = answered(chat(url, "e", messages))
                 kinds.add(kind)
                 content = message["content"]
-                told = [content, content, f" {content} ", f"{content}!", "nothing"][rng.integers(5)]
-                more = [*messages, {"role": "assistant", "content": told}, HELLO]
-                said_so_far.append(more[-3:] if rng.random() < 0.2 else more)
+                edited = [content, content, f" {content} ", f"{content}!", "nothing"][rng.integers(5)]
+                more = [*messages, {"role": "assistant", "content": edited}, HELLO]
+                histories.append(more[-3:] if rng.random() < 0.2 else more)
             trajectory = finish(url, "e")
         check_boundary(trajectory, engine)
     assert kinds == {"clean", "realign", "fork"}
@@ -286,7 +289,7 @@ def test_the_check_finds_a_reply_that_is_tokenized_anew(scripted, tokenizer):
     """What a proxy that keeps texts would train on: the check above does not let it pass."""
     letters = [token for letter in "go north" for token in tokenizer(letter)["input_ids"]] + [tokenizer.eos_token_id]
     with scripted([letters]) as (url, engine):
-        said(chat(url, "e", [HELLO]))
+        answered(chat(url, "e", [HELLO]))
         trajectory = finish(url, "e")
     check_boundary(trajectory, engine)
     (branch,) = trajectory.branches
@@ -311,14 +314,14 @@ def test_token_prompts(scripted, tokenizer):
         return answer.json()["agentgym"]["kind"]
 
     with scripted([letters] * 8) as (url, engine):
-        asked = [prompt, [*prompt, *letters, *more], [*prompt, *letters, *more, *letters, *more], [*prompt, *more]]
-        assert [complete("own", ids) for ids in asked] == ["clean", "clean", "clean", "fork"]
+        prompts = [prompt, [*prompt, *letters, *more], [*prompt, *letters, *more, *letters, *more], [*prompt, *more]]
+        assert [complete("own", ids) for ids in prompts] == ["clean", "clean", "clean", "fork"]
         trajectory = finish(url, "own")
         check_boundary(trajectory, engine)
         assert len(trajectory.branches) == 2
         engine.calls.clear()
         assert [complete("anew", ids) for ids in (prompt, anew)] == ["clean", "realign"]
-        assert complete("anew", tokenizer.decode([*asked[2]])) == "clean"  # as text
+        assert complete("anew", tokenizer.decode([*prompts[2]])) == "clean"  # as text
         check_boundary(finish(url, "anew"), engine)
 
 
@@ -326,40 +329,40 @@ def test_sub_agents_share_what_they_have_in_common(scripted):
     """Two calls go on from the first turn, a third begins a conversation of its own: each token is trained once."""
     replies = ["plan", "left", "right", "left again", "alone"]
     with scripted(replies) as (url, engine):
-        plan, _ = said(chat(url, "e", [HELLO]))
+        plan, _ = answered(chat(url, "e", [HELLO]))
         asks = [[HELLO, plan, {"role": "user", "content": which}] for which in ("go left", "go right")]
-        left, kind = said(chat(url, "e", asks[0]))
-        assert (kind, said(chat(url, "e", asks[1]))[1]) == ("clean", "clean")
-        assert said(chat(url, "e", [*asks[0], left, HELLO]))[1] == "clean"
-        assert said(chat(url, "e", [{"role": "user", "content": "another"}]))[1] == "fork"
+        left, kind = answered(chat(url, "e", asks[0]))
+        assert (kind, answered(chat(url, "e", asks[1]))[1]) == ("clean", "clean")
+        assert answered(chat(url, "e", [*asks[0], left, HELLO]))[1] == "clean"
+        assert answered(chat(url, "e", [{"role": "user", "content": "another"}]))[1] == "fork"
         trajectory = finish(url, "e", reward=1)
     check_boundary(trajectory, engine)
     assert len(trajectory.branches) == 3
     assert "another" in trajectory.forks[-1]
 
 
-def test_a_later_reply_that_is_told_otherwise_is_a_fork(scripted):
+def test_an_edited_earlier_reply_is_a_fork(scripted):
     """The first reply stays, as context; the second is edited, as by a template that strips the last thought alone."""
     with scripted(["one", "<think>hm</think> two", "three"]) as (url, engine):
-        one, _ = said(chat(url, "e", [HELLO]))
+        one, _ = answered(chat(url, "e", [HELLO]))
         messages = [HELLO, one, HELLO]
-        said(chat(url, "e", messages))
-        assert said(chat(url, "e", [*messages, {"role": "assistant", "content": "two"}, HELLO]))[1] == "fork"
+        answered(chat(url, "e", messages))
+        assert answered(chat(url, "e", [*messages, {"role": "assistant", "content": "two"}, HELLO]))[1] == "fork"
         trajectory = finish(url, "e")
     check_boundary(trajectory, engine)
     assert len(trajectory.branches) == 2
-    told_again = len(engine.calls[0][1])
+    length = len(engine.calls[0][1])
     size = len(engine.calls[0][2].ids)
-    assert trajectory.branches[1].ids[told_again : told_again + size].tolist() == engine.calls[0][2].ids
+    assert trajectory.branches[1].ids[length : length + size].tolist() == engine.calls[0][2].ids
     assert set(trajectory.branches[1].turn.tolist()) == {-1, 2}
 
 
 def test_a_call_that_fails_or_is_hung_up_on_is_no_turn(model, tokenizer, caplog):
-    said_once = iter([PolicyFailure("the engine is out of order"), [5, 6, tokenizer.eos_token_id]])
-    with serving(ScriptedEngine(lambda call, prompt: next(said_once)), tokenizer) as (url, _):
+    script = iter([PolicyFailure("the engine is out of order"), [5, 6, tokenizer.eos_token_id]])
+    with serving(ScriptedEngine(lambda call, prompt: next(script)), tokenizer) as (url, _):
         failed = chat(url, "e", [HELLO])
         assert (failed.status_code, failed.json()["error"]["message"]) == (500, "the engine is out of order")
-        assert said(chat(url, "e", [HELLO]))[1] == "clean"
+        assert answered(chat(url, "e", [HELLO]))[1] == "clean"
         assert len(finish(url, "e").turns) == 1
     with serving(engine_of(model), tokenizer) as (url, _):
         body = {"messages": [HELLO], "stream": True, "max_tokens": 600}
@@ -396,12 +399,12 @@ def test_many_episodes_at_once_never_mix(model, tokenizer):
 def test_concurrent_calls_of_one_episode(model, tokenizer):
     async def together(url: str) -> None:
         async with httpx.AsyncClient(timeout=60) as client:
-            asked = [{"role": "user", "content": f"number {i}"} for i in range(6)]
+            messages = [{"role": "user", "content": f"number {i}"} for i in range(6)]
             path = f"{url}/episodes/e/v1/chat/completions"
-            first = await asyncio.gather(*(client.post(path, json={"messages": [one]}) for one in asked))
+            first = await asyncio.gather(*(client.post(path, json={"messages": [one]}) for one in messages))
             again = (
                 client.post(path, json={"messages": [one, reply.json()["choices"][0]["message"], HELLO]})
-                for one, reply in zip(asked, first, strict=True)
+                for one, reply in zip(messages, first, strict=True)
             )
             kinds = [reply.json()["agentgym"]["kind"] for reply in await asyncio.gather(*again)]
             assert kinds == ["clean"] * 6
@@ -418,16 +421,16 @@ def test_a_stop_string_and_a_reply_that_was_cut(scripted, tokenizer):
     """What was sampled goes on after the stop string: the agent saw less. A cut reply is ended by the template."""
     cut = tokenizer("go no")["input_ids"]
     with scripted(["go north now", "two", cut, "three"]) as (url, engine):
-        message, _ = said(chat(url, "stop", [HELLO], stop=["nor"]))
+        message, _ = answered(chat(url, "stop", [HELLO], stop=["nor"]))
         assert message["content"] == "go "
-        assert said(chat(url, "stop", [HELLO, message, HELLO]))[1] == "fork"
+        assert answered(chat(url, "stop", [HELLO, message, HELLO]))[1] == "fork"
         stopped = finish(url, "stop")
         sampled = tokenizer.decode(stopped.branches[0].ids[stopped.branches[0].turn == 0])
         assert "nor" in sampled
         assert "now" not in sampled  # what the engine said after the stop is not the reply's
         engine.calls[:] = engine.calls[:2]
-        message, _ = said(chat(url, "cut", [HELLO]))
-        assert said(chat(url, "cut", [HELLO, {**message, "content": " go no"}, HELLO]))[1] == "realign"
+        message, _ = answered(chat(url, "cut", [HELLO]))
+        assert answered(chat(url, "cut", [HELLO, {**message, "content": " go no"}, HELLO]))[1] == "realign"
         trajectory = finish(url, "cut")
         engine.calls[:] = engine.calls[2:]
     check_boundary(trajectory, engine)
@@ -438,20 +441,20 @@ def test_a_stop_string_and_a_reply_that_was_cut(scripted, tokenizer):
 
 def test_strict(scripted):
     with scripted(["go north", "two"], strict=True) as (url, engine):
-        said(chat(url, "e", [HELLO]))
+        answered(chat(url, "e", [HELLO]))
         edit = {"role": "assistant", "content": "go south"}
         refused = chat(url, "e", [HELLO, edit, HELLO])
         assert refused.status_code == 409
-        told = refused.json()["error"]["message"]
-        assert "go s" in told
-        assert "go n" in told
-        assert "fork" in told
+        message = refused.json()["error"]["message"]
+        assert "go s" in message
+        assert "go n" in message
+        assert "fork" in message
         realigned = chat(url, "e", [HELLO, {**edit, "content": " go north"}, HELLO])
         assert (realigned.status_code, len(engine.calls)) == (409, 1)
-        assert said(chat(url, "e", [HELLO, {**edit, "content": "go north"}, HELLO]))[1] == "clean"
+        assert answered(chat(url, "e", [HELLO, {**edit, "content": "go north"}, HELLO]))[1] == "clean"
 
 
-def test_turns_are_told_of(scripted, tmp_path):
+def test_turns_can_be_reported(scripted, tmp_path):
     with scripted(["a", "b"] * 2, folder=tmp_path / "kept") as (url, _):
         for name in ("x", "y"):
             headers = {"X-AgentGym-Episode": name}
@@ -459,8 +462,8 @@ def test_turns_are_told_of(scripted, tmp_path):
             for messages in ([HELLO], [HELLO, message, HELLO]):
                 body = {"messages": messages}
                 assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers).status_code == 200
-        told = {"turn": 0, "reward": 0.5, "state_key": "fork", "valid_action": False}
-        assert httpx.post(f"{url}/episodes/x/turn", json=told).json() == {"episode": "x", "turn": 0}
+        report = {"turn": 0, "reward": 0.5, "state_key": "fork", "valid_action": False}
+        assert httpx.post(f"{url}/episodes/x/turn", json=report).json() == {"episode": "x", "turn": 0}
         assert httpx.post(f"{url}/episodes/x/turn", json={"reward": 0.25}).json()["turn"] == 1
         x = finish(url, "x", reward=1, success=True, task=4, env="oracle", group=2)
         y = finish(url, "y", reward=[0, 2], success=False, task=4, env="oracle", group=2)
@@ -478,7 +481,7 @@ def test_turns_are_told_of(scripted, tmp_path):
 
 def test_what_cannot_be_is_refused_in_a_sentence(scripted):
     with scripted(["a"] * 9) as (url, _):
-        said(chat(url, "e", [HELLO]))
+        answered(chat(url, "e", [HELLO]))
         episodes = f"{url}/episodes"
 
         def refused(path: str, body: Any = None) -> tuple[int, str]:
@@ -504,8 +507,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(scripted):
         finish(url, "e")
         assert refused("/e/finish", {"reward": 1})[1] == "the episode 'e' was finished otherwise before; that stays"
         assert refused("/e/turn", {"reward": 1})[0] == 409
-        told = "the episode 'e' is finished; begin another one under another name"
-        assert refused("/e/v1/chat/completions", {"messages": [HELLO]}) == (409, told)
+        message = "the episode 'e' is finished; begin another one under another name"
+        assert refused("/e/v1/chat/completions", {"messages": [HELLO]}) == (409, message)
 
 
 def test_a_server_without_a_recorder_and_one_with_a_key(tokenizer):

@@ -128,9 +128,9 @@ def test_tokens_and_log_probabilities_are_the_models(url, model, tokenizer):
     assert tokenizer.decode(prompt) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     for choice in answer["choices"]:
         ids, content = choice["token_ids"], choice["logprobs"]["content"]
-        told = torch.tensor([token["logprob"] for token in content])
+        answered = torch.tensor([token["logprob"] for token in content])
         expected = plain_logprobs(model, prompt, ids).gather(1, torch.tensor(ids)[:, None])[:, 0]
-        torch.testing.assert_close(told, expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(answered, expected, atol=1e-4, rtol=0)
         assert [token["token"] for token in content] == [tokenizer.decode([token]) for token in ids]
         assert choice["message"]["content"] == tokenizer.decode([t for t in ids if t != tokenizer.eos_token_id])
         assert choice["finish_reason"] == ("stop" if ids[-1] == tokenizer.eos_token_id else "length")
@@ -147,12 +147,12 @@ def test_temperature_zero_is_greedy(url, model):
 
 
 def test_a_seed_decides_the_reply(url):
-    def said(**body: Any) -> list[str]:
+    def texts(**body: Any) -> list[str]:
         return [choice["message"]["content"] for choice in chat(url, **body)["choices"]]
 
-    assert said(seed=5, n=3) == said(seed=5, n=3)
-    assert len({*said(seed=5, n=3), *said(seed=-6, n=3)}) == 6
-    assert len({*said(n=4), *said(n=4)}) == 8
+    assert texts(seed=5, n=3) == texts(seed=5, n=3)
+    assert len({*texts(seed=5, n=3), *texts(seed=-6, n=3)}) == 6
+    assert len({*texts(n=4), *texts(n=4)}) == 8
 
 
 def test_text_completions(url, model, tokenizer):
@@ -170,30 +170,30 @@ def test_text_completions(url, model, tokenizer):
         assert choice["prompt_token_ids"] == prompt
         assert len(ids) == 16 or choice["finish_reason"] == "stop"
         expected = plain_logprobs(model, prompt, ids).gather(1, torch.tensor(ids)[:, None])[:, 0]
-        told = torch.tensor(choice["logprobs"]["token_logprobs"])
-        torch.testing.assert_close(told, expected, atol=1e-4, rtol=0)
+        logprobs = torch.tensor(choice["logprobs"]["token_logprobs"])
+        torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=0)
         assert choice["logprobs"]["text_offset"][0] == 0
     assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
 
 
-def test_a_stream_says_what_the_whole_answer_says(url):
+def test_a_stream_gives_the_plain_answer(url):
     for seed in range(5):
         body = {"seed": seed, "max_tokens": 40, "n": 2, "return_token_ids": True, "logprobs": True}
-        whole = chat(url, **body)
+        plain = chat(url, **body)
         *chunks, last = stream(url, **body, stream_options={"include_usage": True})
-        assert (last["choices"], last["usage"]) == ([], whole["usage"])
-        assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+        assert (last["choices"], last["usage"]) == ([], plain["usage"])
+        assert chunks[0]["prompt_token_ids"] == plain["prompt_token_ids"]
         assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-        for index, choice in enumerate(whole["choices"]):
+        for index, choice in enumerate(plain["choices"]):
             mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
             assert "".join(part["delta"].get("content", "") for part in mine) == choice["message"]["content"]
             assert [token for part in mine for token in part.get("token_ids", [])] == choice["token_ids"]
-            told = [token for part in mine for token in (part.get("logprobs") or {}).get("content", [])]
-            assert [token["token"] for token in told] == [t["token"] for t in choice["logprobs"]["content"]]
+            logged = [token for part in mine for token in (part.get("logprobs") or {}).get("content", [])]
+            assert [token["token"] for token in logged] == [t["token"] for t in choice["logprobs"]["content"]]
             assert [part["finish_reason"] for part in mine if part["finish_reason"]] == [choice["finish_reason"]]
     parts = [part for chunk in stream(url, "completions", prompt="go", seed=1) for part in chunk["choices"]]
-    whole = post(url, "completions", prompt="go", seed=1).json()["choices"][0]
-    assert "".join(part["text"] for part in parts) == whole["text"]
+    plain = post(url, "completions", prompt="go", seed=1).json()["choices"][0]
+    assert "".join(part["text"] for part in parts) == plain["text"]
 
 
 def test_a_stop_string_ends_the_reply_before_it(url):
@@ -232,8 +232,8 @@ def test_many_at_once_are_computed_together_and_each_is_right(engine_and_url):
         alone = chat(url, **body, **options)["choices"][0]
         (choice,) = answer["choices"]
         assert choice["token_ids"] == alone["token_ids"]
-        told, expected = ([t["logprob"] for t in one["logprobs"]["content"]] for one in (choice, alone))
-        np.testing.assert_allclose(told, expected, atol=1e-4)
+        logprobs, expected = ([t["logprob"] for t in one["logprobs"]["content"]] for one in (choice, alone))
+        np.testing.assert_allclose(logprobs, expected, atol=1e-4)
 
 
 def test_a_conversation_goes_on_from_what_is_computed(model, tokenizer):
@@ -246,8 +246,8 @@ def test_a_conversation_goes_on_from_what_is_computed(model, tokenizer):
             computed = made.engine.computed_tokens - before
             prompt = answer["usage"]["prompt_tokens"]
             assert computed < 60 if turn else computed >= prompt, (turn, computed, prompt)
-            said = answer["choices"][0]["message"]["content"]
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "and on"}]
+            content = answer["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "and on"}]
         for other in ("x", "y", "z"):  # more conversations than sequences
             assert chat(url, messages=[{"role": "user", "content": other * 9}], max_tokens=3)["choices"]
 
@@ -371,11 +371,11 @@ class Says:
     def __init__(self, tokenizer: Any, text: str | Exception) -> None:
         self.template, self.text = ChatTemplate(tokenizer), text
         self.stop_ids, self.vocabulary = self.template.stop_ids(), len(tokenizer)
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.let_go = threading.Event()
 
     def chat(self, messages, tools, options):
-        self.asked.append((messages, tools, options))
+        self.requests.append((messages, tools, options))
         return self.encode("prompt", False)
 
     def encode(self, text, special):
@@ -408,7 +408,7 @@ def test_tool_calls_come_as_such_when_tools_are_offered(tokenizer):
         (call,) = choice["message"]["tool_calls"]
         assert (call["type"], call["function"]["name"]) == ("function", "act")
         assert json.loads(call["function"]["arguments"]) == {"action": "go"}
-        ((messages, tools, _),) = model.asked
+        ((messages, tools, _),) = model.requests
         assert (messages, [tool.name for tool in tools]) == (HELLO, ["act"])
         *_, last = stream(url, tools=TOOLS)
         assert last["choices"][0]["delta"]["tool_calls"][0]["function"] == call["function"]
@@ -416,7 +416,7 @@ def test_tool_calls_come_as_such_when_tools_are_offered(tokenizer):
         assert chat(url, tools=TOOLS, tool_choice="none")["choices"][0]["message"]["content"] == text
         history = [*HELLO, choice["message"], {"role": "tool", "tool_call_id": call["id"], "content": "done"}]
         chat(url, messages=history, chat_template_kwargs={"enable_thinking": False})
-        messages, _, options = model.asked[-1]
+        messages, _, options = model.requests[-1]
         assert messages[1]["tool_calls"][0]["function"]["arguments"] == {"action": "go"}
         assert options == {"enable_thinking": False}
 

@@ -14,26 +14,26 @@ from openenv.core import GenericEnvClient
 
 async def one(url: str, task: int) -> list[object]:
     async with GenericEnvClient(base_url=url) as client:
-        seen = []
+        records = []
         result = await client.reset(seed=3, split="train", index=task, episode_id=f"mine-{task}")
-        seen.append([result.observation["text"], result.reward, result.done])
+        records.append([result.observation["text"], result.reward, result.done])
         while not result.done:
             word = result.observation["text"].rsplit(" ", 1)[-1]
             result = await client.step({"text": word})
-            seen.append([result.observation["text"], result.reward, result.done])
+            records.append([result.observation["text"], result.reward, result.done])
         state = await client.state()
-        seen.append([state["episode_id"], state["step_count"]])
+        records.append([state["episode_id"], state["step_count"]])
         try:
             await client.step({"no_such_field": 1})
         except RuntimeError as error:
-            seen.append(str(error).partition("(code: ")[2].rstrip(")"))
+            records.append(str(error).partition("(code: ")[2].rstrip(")"))
         try:
             await client.step({"text": "after the end"})
         except RuntimeError as error:
-            seen.append(str(error).partition("(code: ")[2].rstrip(")"))
+            records.append(str(error).partition("(code: ")[2].rstrip(")"))
         again = await client.reset(split="train", index=task, episode_id=f"mine-{task}")
-        seen.append([again.observation["text"], again.done])
-        return seen
+        records.append([again.observation["text"], again.done])
+        return records
 
 
 async def main() -> None:

@@ -35,14 +35,14 @@ class Counter(Env):
 def expected(task: int) -> list[object]:
     env = EchoEnv()
     observation, _ = env.reset(seed=3, options={"split": "train", "task": task})
-    seen: list[object] = [[observation, None, False]]
+    records: list[object] = [[observation, None, False]]
     done = False
     while not done:
         observation, reward, terminated, truncated, _ = env.step(str(observation).rsplit(" ", 1)[-1])
         done = terminated or truncated
-        seen.append([observation, reward, done])
-    first = [seen[0][0], False]  # type: ignore[index]
-    return [*seen, [f"mine-{task}", len(seen) - 1], "VALIDATION_ERROR", "EXECUTION_ERROR", first]
+        records.append([observation, reward, done])
+    first = [records[0][0], False]  # type: ignore[index]
+    return [*records, [f"mine-{task}", len(records) - 1], "VALIDATION_ERROR", "EXECUTION_ERROR", first]
 
 
 def test_its_client_plays_our_env(run_upstream, our_server):
@@ -51,5 +51,5 @@ def test_its_client_plays_our_env(run_upstream, our_server):
 
 def test_its_tool_client_calls_our_tools(run_upstream):
     with serve_in_thread(create_app({"counter": Counter})) as url:
-        told = json.loads(run_upstream("tools_script.py", url))
-    assert told == {"tools": ["add"], "schema": {"type": "object"}, "called": ["2", "5"], "count": "5"}
+        result = json.loads(run_upstream("tools_script.py", url))
+    assert result == {"tools": ["add"], "schema": {"type": "object"}, "called": ["2", "5"], "count": "5"}

@@ -15,8 +15,8 @@ def trl(upstream) -> None:
 
 
 def test_trl_trains_on_our_env(trl, our_server, run_upstream, tmp_path):
-    told = run_upstream("trl_script.py", our_server, str(tmp_path))
-    result = json.loads(told.rpartition("RESULT ")[2])
+    output = run_upstream("trl_script.py", our_server, str(tmp_path))
+    result = json.loads(output.rpartition("RESULT ")[2])
     assert (result["steps"], len(result["episodes"])) == (2, 8)
     solved = [episode for episode in result["episodes"] if episode["reward"] == 1.0]
     assert solved, "nobody said the three words"

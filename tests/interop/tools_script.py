@@ -17,13 +17,13 @@ async def main() -> None:
         tools = await client.list_tools()
         called = [await client.call_tool("add", by=by) for by in (2, 3)]
         result = await client.step(CallToolAction(tool_name="add", arguments={"by": 0}))
-        told = {
+        report = {
             "tools": [tool.name for tool in tools],
             "schema": tools[0].input_schema,
             "called": called,
             "count": result.observation.result["data"],
         }
-        print(json.dumps(told))
+        print(json.dumps(report))
 
 
 asyncio.run(main())

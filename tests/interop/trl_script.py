@@ -34,13 +34,13 @@ class Env:
     def __init__(self) -> None:
         self._client = GenericEnvClient(base_url=URL).sync()
         self._client.connect()
-        self._said: list[str] = []
+        self._actions: list[str] = []
         self._reward, self._done = 0.0, False
 
     def reset(self, **task: Any) -> str:
-        seen = self._client.reset(split="train", index=0)
-        self._said, self._reward, self._done = [], 0.0, False
-        return seen.observation["text"]
+        result = self._client.reset(split="train", index=0)
+        self._actions, self._reward, self._done = [], 0.0, False
+        return result.observation["text"]
 
     def act(self, action: str) -> str:
         """Say a word.
@@ -53,28 +53,28 @@ class Env:
         """
         if self._done:
             return "the episode is over"
-        seen = self._client.step({"text": action})
-        self._said.append(action)
-        self._reward, self._done = self._reward + (seen.reward or 0.0), seen.done
-        return seen.observation["text"]
+        result = self._client.step({"text": action})
+        self._actions.append(action)
+        self._reward, self._done = self._reward + (result.reward or 0.0), result.done
+        return result.observation["text"]
 
     def get_reward(self) -> float:
-        EPISODES.append({"said": self._said, "reward": self._reward})
+        EPISODES.append({"said": self._actions, "reward": self._reward})
         return self._reward
 
 
-def lesson() -> list[dict[str, Any]]:
+def demonstration() -> list[dict[str, Any]]:
     """The episode of task 0 as a conversation with tool calls, played by who can read."""
     env = Env()
-    seen = env.reset()
-    messages: list[dict[str, Any]] = [{"role": "user", "content": ASK + seen}]
+    observation = env.reset()
+    messages: list[dict[str, Any]] = [{"role": "user", "content": ASK + observation}]
     while not env._done:
-        word = seen.rsplit(" ", 1)[-1]
+        word = observation.rsplit(" ", 1)[-1]
         call = {"type": "function", "function": {"name": "act", "arguments": {"action": word}}}
-        seen = env.act(word)
+        observation = env.act(word)
         messages += [
             {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "name": "act", "content": seen},
+            {"role": "tool", "name": "act", "content": observation},
         ]
     env._client.close()
     return [*messages, {"role": "assistant", "content": "done"}]
@@ -107,7 +107,7 @@ def learn_by_heart(model: Any, ids: torch.Tensor) -> float:
 
 def main() -> None:
     torch.manual_seed(0)
-    messages, tools = lesson(), [get_json_schema(Env.act)]
+    messages, tools = demonstration(), [get_json_schema(Env.act)]
     text = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.BPE()), chat_template=TEMPLATE
     ).apply_chat_template(messages, tools=tools, tokenize=False)

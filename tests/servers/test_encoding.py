@@ -19,7 +19,7 @@ def test_words_in_strings_are_no_numbers():
     assert json.loads(encode({"text": "NaN and -Infinity"})) == {"text": "NaN and -Infinity"}
 
 
-def test_parts_that_are_json_become_a_whole():
+def test_json_parts_are_joined():
     assert json.loads(extended(b'{"a":1}', {"b": 'x"'})) == {"a": 1, "b": 'x"'}
     assert json.loads(wrapped({"id": None}, "data", b"[1]")) == {"id": None, "data": [1]}
     assert json.loads(wrapped({}, "results", array([b"1", b"null"]))) == {"results": [1, None]}

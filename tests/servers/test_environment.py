@@ -52,7 +52,7 @@ def test_reset_needs_no_body_and_a_step_needs_no_index(play):
 
 
 @pytest.mark.parametrize("inline", [True, False])
-def test_a_step_asked_again_is_replayed_byte_for_byte(play, inline):
+def test_a_repeated_step_is_replayed_byte_for_byte(play, inline):
     async def script(api):
         session_id = await api.begin()
         body = {"session_id": session_id, "action": {"text": "apple"}, "step": 0}
@@ -582,7 +582,7 @@ def test_every_call_of_an_env_comes_from_one_thread():
         ("/reset", [], "the request is not valid: it should be a JSON object"),
     ],
 )
-def test_a_malformed_request_is_told_the_right_form(play, path, body, message):
+def test_a_malformed_request_gets_the_right_form(play, path, body, message):
     async def script(api):
         reply = await api.http.post(path, json=body)
         assert (reply.status_code, reply.json()["code"]) == (422, "BAD_REQUEST")

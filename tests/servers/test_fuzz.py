@@ -85,10 +85,10 @@ def test_every_frame_is_answered(url, path):
                     assert answer["jsonrpc"] == "2.0"
                 else:
                     assert answer["type"] in ("observation", "state", "mcp", "reply", "results", "error")
-                told = json.dumps(answer)
-                assert "INTERNAL_ERROR" not in told
-                assert "has a bug" not in told
-                assert "Traceback" not in told
+                text = json.dumps(answer)
+                assert "INTERNAL_ERROR" not in text
+                assert "has a bug" not in text
+                assert "Traceback" not in text
 
     fuzz()
     assert httpx.get(f"{url}/health").json()["status"] == "healthy"

@@ -183,8 +183,8 @@ def test_tools_as_actions(dial, url):
     assert unknown["error"]["error_type"] == "tool_not_found"
     refused = wire.ask({"type": "step", "data": {**call, "by": 1}})["data"]
     assert (refused["code"], refused["errors"][0]["loc"]) == ("VALIDATION_ERROR", ["by"])
-    told = wire.ask({"type": "step", "data": call})["data"]
-    assert (told["reward"], told["done"]) == (1.0, True)
-    assert told["observation"]["tool_name"] == "add"
-    assert told["observation"]["error"] is None
-    assert told["observation"]["result"]["data"] == "10"
+    data = wire.ask({"type": "step", "data": call})["data"]
+    assert (data["reward"], data["done"]) == (1.0, True)
+    assert data["observation"]["tool_name"] == "add"
+    assert data["observation"]["error"] is None
+    assert data["observation"]["result"]["data"] == "10"

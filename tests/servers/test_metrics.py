@@ -114,7 +114,7 @@ def test_a_histogram_counts_each_value_once_in_its_bucket():
     assert buckets["+Inf"] == 4
 
 
-def test_logs_are_json_lines_and_show_no_whole_session_id():
+def test_logs_are_json_lines_without_full_session_ids():
     env = "agentgym.testing:ChaosEnv"
     command = [sys.executable, "-m", "agentgym_servers.env_server.app", env, "--port", "0", "--log-format", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:

@@ -138,12 +138,12 @@ def typed(reply: Any) -> None:
     """A failure is a WireError, and none is a defect of the server."""
     if reply.status_code < 400:
         return
-    told = json.loads(reply.text)
-    assert told["code"], reply.text
-    assert told["message"], reply.text
-    assert told["code"] != "INTERNAL_ERROR", reply.text
+    answer = json.loads(reply.text)
+    assert answer["code"], reply.text
+    assert answer["message"], reply.text
+    assert answer["code"] != "INTERNAL_ERROR", reply.text
     assert "Traceback" not in reply.text
-    expected = reply.status_code in REFUSALS or EXPECTED.get(told["code"]) == reply.status_code
+    expected = reply.status_code in REFUSALS or EXPECTED.get(answer["code"]) == reply.status_code
     assert expected, (reply.status_code, reply.text)
 
 
@@ -156,8 +156,8 @@ def test_every_endpoint_of_a_gateway(gateway):
 
     def check(reply: Any) -> None:
         typed(reply)
-        told = f"{reply.text} {reply.headers}"
-        assert not any(one in told for one in secrets)
+        text = f"{reply.text} {reply.headers}"
+        assert not any(one in text for one in secrets)
 
     fuzz(url, ["echo"], {"Authorization": f"Bearer {secret}"}, check)
 
@@ -167,8 +167,8 @@ def test_every_endpoint_of_a_gateway(gateway):
 def test_a_nearly_right_key_is_refused_and_not_echoed(gateway, http, scheme, cut, path):
     url, secret, secrets = gateway
     nearly = secret[:cut] + secret[cut + 1 :]
-    asked = ["/environments", "/envs", "/status", "/envs/echo/metadata"][path]
-    reply = http.get(url + asked, headers={"Authorization": f"{scheme} {nearly}"})
+    target = ["/environments", "/envs", "/status", "/envs/echo/metadata"][path]
+    reply = http.get(url + target, headers={"Authorization": f"{scheme} {nearly}"})
     assert (reply.status_code, reply.json()["code"]) == (401, "WRONG_KEY")
     assert nearly[-20:] not in f"{reply.text} {reply.headers}"
     assert not any(one in reply.text for one in secrets)

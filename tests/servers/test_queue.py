@@ -49,7 +49,7 @@ def test_first_come_first_served(play):
     play(app, script)
 
 
-def test_a_request_that_waits_in_vain_is_told_when_to_come_back(play):
+def test_a_request_that_waits_in_vain_gets_a_retry_time(play):
     now = [0.0]
 
     async def script(api):
@@ -71,11 +71,11 @@ def test_a_request_that_waits_in_vain_is_told_when_to_come_back(play):
 def test_the_same_request_waits_once(play):
     async def script(api):
         session_id = (await reset(api, "first"))[1]["session_id"]
-        asked = [asyncio.create_task(reset(api, "e", queue_s=queue_s, index=1)) for queue_s in (0.2, 30, 30)]
+        requests = [asyncio.create_task(reset(api, "e", queue_s=queue_s, index=1)) for queue_s in (0.2, 30, 30)]
         await asyncio.sleep(0.4)  # longer than the first would have waited alone
         assert len(app.state.sessions.waiting) == 1
         await api.post("/close", session_id=session_id)
-        replies = await asyncio.gather(*asked)
+        replies = await asyncio.gather(*requests)
         assert replies[0][0] == 200
         assert replies[0] == replies[1] == replies[2]
         assert len(app.state.sessions.live) == 1

@@ -80,13 +80,13 @@ def test_an_episode_is_the_same_as_over_http(dial, url, wire):
 
 def test_every_verb(wire):
     session_id = begin(wire)
-    asked = {"session_id": session_id}
-    assert wire.ask({"id": 1, "type": "solver", "data": asked})["data"]["action"]["text"] == "apple"
-    assert "'a'" in wire.ask({"id": 2, "type": "hint", "data": asked})["data"]["hint"]
-    snapshot = wire.ask({"id": 3, "type": "snapshot", "data": asked})["data"]["snapshot"]
+    body = {"session_id": session_id}
+    assert wire.ask({"id": 1, "type": "solver", "data": body})["data"]["action"]["text"] == "apple"
+    assert "'a'" in wire.ask({"id": 2, "type": "hint", "data": body})["data"]["hint"]
+    snapshot = wire.ask({"id": 3, "type": "snapshot", "data": body})["data"]["snapshot"]
     fork = wire.ask({"id": 4, "type": "restore", "data": {"snapshot": snapshot}})["data"]["session_id"]
     assert wire.ask({"id": 5, "type": "step", "data": step(fork, "apple", 0)})["data"]["info"]["progress"] > 0
-    assert wire.ask({"id": 6, "type": "close", "data": asked})["data"]["closed"] is True
+    assert wire.ask({"id": 6, "type": "close", "data": body})["data"]["closed"] is True
     lost = wire.ask({"id": 7, "type": "step", "data": step(session_id, "apple", 0)})
     assert (lost["id"], lost["type"], lost["data"]["code"]) == (7, "error", "EPISODE_LOST")
 
@@ -125,7 +125,7 @@ def test_step_many_sends_the_rest_as_it_becomes_ready(dial, url):
     assert [index for index, _ in everything["data"]["results"]] == [0, 1, 2, 3]
 
 
-def test_http_step_many_waits_for_as_many_as_it_is_told(url):
+def test_http_step_many_waits_for_the_stated_number(url):
     GATE.clear()
     with httpx.Client(base_url=f"{url}/envs/gated") as http:
         ids = [http.post("/reset", json={"index": 0}).json()["session_id"] for _ in range(3)]
@@ -208,9 +208,9 @@ def test_text_that_is_not_utf8_gets_an_error_frame(wire):
 
 def test_a_large_answer_and_many_frames_at_once(wire):
     session_id = begin(wire)
-    said = "long " * 10_000
-    reply = wire.ask({"id": 1, "type": "step", "data": step(session_id, said, 0)})
-    assert said.strip() in reply["data"]["observation"]["text"]
+    text = "long " * 10_000
+    reply = wire.ask({"id": 1, "type": "step", "data": step(session_id, text, 0)})
+    assert text.strip() in reply["data"]["observation"]["text"]
     for index in range(500):
         wire.say({"id": index, "type": "solver" if index % 50 == 0 else "reset", "data": {"session_id": session_id}})
     assert {wire.hear()["id"] for _ in range(500)} == set(range(500))

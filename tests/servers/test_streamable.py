@@ -68,9 +68,9 @@ def test_the_official_client_plays_a_task_to_the_reward(url):
     assert sessions(url) == 0  # the client has ended its session
 
 
-def test_the_version_asked_for_is_spoken_where_it_is_known(url):
-    for asked, spoken in ((VERSIONS[1], VERSIONS[1]), ("1999-01-01", VERSIONS[0])):
-        reply = post(f"{url}/mcp", "initialize", **{**INITIALIZE, "protocolVersion": asked})
+def test_a_known_version_is_spoken(url):
+    for version, spoken in ((VERSIONS[1], VERSIONS[1]), ("1999-01-01", VERSIONS[0])):
+        reply = post(f"{url}/mcp", "initialize", **{**INITIALIZE, "protocolVersion": version})
         assert reply.json()["result"]["protocolVersion"] == spoken
         own = {HEADER: reply.headers[HEADER]}
         note = httpx.post(f"{url}/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=own)

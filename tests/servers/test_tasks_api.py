@@ -54,7 +54,7 @@ def test_tasks(play):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "said"),
+    ("path", "body", "status", "detail"),
     [
         ("task", {"split": "train", "index": 4}, 400, "Invalid task index"),
         ("task", {"split": "train", "index": -1}, 400, "Invalid task index"),
@@ -65,13 +65,13 @@ def test_tasks(play):
         ("task_range", {"split": "train", "start": "x"}, 422, None),
     ],
 )
-def test_requests_that_are_wrong(play, path, body, status, said):
+def test_requests_that_are_wrong(play, path, body, status, detail):
     async def script(api):
         return await api.post(f"/odd/{path}", **body)
 
     got, reply = play(create_app({"odd": Odd}), script)
     assert (got, reply["code"]) == (status, "BAD_REQUEST")
-    if said is None:
+    if detail is None:
         assert reply["detail"][0]["loc"][0] == "body"
     else:
-        assert said in reply["detail"]
+        assert detail in reply["detail"]

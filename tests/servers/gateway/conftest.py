@@ -98,11 +98,11 @@ def gateway_process(database: str, *options: str) -> Iterator[Api]:
         [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            said = ""
-            while not (found := re.search(r"serving at (\S+)", said)):
+            output = ""
+            while not (found := re.search(r"serving at (\S+)", output)):
                 line = process.stdout.readline()
-                assert line, said
-                said += line
+                assert line, output
+                output += line
             with httpx.Client(base_url=found[1], timeout=60) as http:
                 yield Api(found[1], http, process=process)
         finally:

@@ -76,8 +76,8 @@ def test_a_foreign_env_is_piped_through(gateway):
         eventually(lambda: gateway.env("theirs")["running"][0]["sessions"] <= 1)
 
         async def play() -> Any:
-            told = {"max_turns": 8, "instructions": "Repeat the word."}
-            async with EnvClient(f"{gateway.url}/envs/theirs", spec=told) as client:
+            known_spec = {"max_turns": 8, "instructions": "Repeat the word."}
+            async with EnvClient(f"{gateway.url}/envs/theirs", spec=known_spec) as client:
                 session = client.session()
                 await session.reset(seed=0)
                 return (await session.step("apple")).observation

@@ -89,7 +89,7 @@ def test_what_cannot_be_registered_says_why_and_leaves_nothing(others, gateway, 
     assert set(running(children_of(os.getpid()))) <= others
 
 
-def test_an_env_that_fails_its_check_is_told_which_rules(gateway):
+def test_a_failed_check_lists_the_broken_rules(gateway):
     def broken() -> EchoEnv:
         return EchoEnv(garbage_at=0, garbage="reward")
 

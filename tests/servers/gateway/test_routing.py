@@ -62,7 +62,7 @@ def test_sessions_stay_with_their_replica_and_fill_all(shared):
     assert shared.step("words", "nobody")[0] == 404
 
 
-def test_the_same_reset_asked_twice_is_one_session(shared):
+def test_a_repeated_reset_is_one_session(shared):
     body = {"index": 3, "seed": 1, "episode_id": "once"}
     first = shared.begin("words", **body)
     assert shared.begin("words", **body) == first
@@ -136,7 +136,7 @@ def test_a_dead_replica_loses_its_sessions_and_is_replaced(shared):
     sessions = [shared.begin("words") for _ in range(4)]
     victim = children_of(shared.process.pid)[0]
     os.kill(victim, signal.SIGKILL)
-    answers = [eventually(lambda one=one: told(shared.step("words", one, step=0))) for one in sessions]
+    answers = [eventually(lambda one=one: observation_of(shared.step("words", one, step=0))) for one in sessions]
     codes = [answer.get("code", "stepped") for answer in answers]
     assert sorted(codes) == ["EPISODE_LOST", "EPISODE_LOST", "stepped", "stepped"]
     eventually(lambda: len(children_of(shared.process.pid)) == 2)
@@ -149,7 +149,7 @@ def test_a_dead_replica_loses_its_sessions_and_is_replaced(shared):
         shared.close("words", session)
 
 
-def told(answer: tuple[int, dict]) -> dict | None:
+def observation_of(answer: tuple[int, dict]) -> dict | None:
     """Not the answers between a replica's death and its discovery: those say that one may ask again."""
     return None if answer[1].get("code") == "UNREACHABLE" else answer[1]
 

@@ -30,9 +30,9 @@ def run(capsys, monkeypatch):
 
 def test_envs_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
-    status, secret, told = run("gateway", "--database", database, "keys", "create", "ci", "--scope", "register")
+    status, secret, output = run("gateway", "--database", database, "keys", "create", "ci", "--scope", "register")
     assert (status, secret.count("\n")) == (0, 1)
-    assert secret.strip() not in told
+    assert secret.strip() not in output
     _, reader, _ = run("gateway", "--database", database, "keys", "create", "reader")
     _, listed, _ = run("gateway", "--database", database, "keys", "list")
     assert "ci" in listed
@@ -44,8 +44,8 @@ def test_envs_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
             "error: this gateway wants an API key: send it as `Authorization: Bearer KEY`\n",
         )
         monkeypatch.setenv("AGENTGYM_KEY", secret.strip())
-        status, said, _ = run("register", "words", "--url", server)
-        assert (status, said) == (0, f"words is live at {gateway.url}/envs/words\n")
+        status, printed, _ = run("register", "words", "--url", server)
+        assert (status, printed) == (0, f"words is live at {gateway.url}/envs/words\n")
         status, _, error = run("register", "more", "--entry-point", ECHO, "--memory-mb", "64")
         assert (status, "limits apply to containers" in error) == (1, True)
         assert run("registered")[0] == 1  # this key may not
@@ -55,8 +55,8 @@ def test_envs_and_keys_from_the_command_line(run, tmp_path, monkeypatch):
         assert f"url {server}" in table
         status, shown, error = run("envs", "show", f"{gateway.url}/envs/words")
         assert (status, "Repeat the word" in shown) == (0, True), error
-        status, said, _ = run("--key", secret.strip(), "unregister", "words", "--key", secret.strip())
-        assert (status, said) == (0, "words is removed; 0 sessions were lost\n")
+        status, printed, _ = run("--key", secret.strip(), "unregister", "words", "--key", secret.strip())
+        assert (status, printed) == (0, "words is removed; 0 sessions were lost\n")
     key_id = secret.split("_")[1]
     assert run("gateway", "--database", database, "keys", "revoke", key_id)[0] == 0
     status, _, error = run("gateway", "--database", database, "keys", "revoke", key_id)
