@@ -220,7 +220,7 @@ def test_retry_after_is_seconds_or_a_date():
         ((200, {"choices": []}), "not a chat completion", 3),
         ((200, [1]), "not a chat completion", 3),
         ((200, "[" * 50_000), "not a chat completion", 3),
-        ("drop", "cannot be attempts", 3),
+        ("drop", "cannot be asked", 3),
         ("hang", r"gave no answer in 0\.2 s \(asked 3 times\)", 3),
         ((400, {"error": "bad field secret-key"}), r'answered 400: {"error": "bad field \*\*\*"}$', 1),
     ],
