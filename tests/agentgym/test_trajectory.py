@@ -74,7 +74,7 @@ def attempt(stop=StopReason.TERMINATED, rewards=(0.0, 1.0), **info) -> Trajector
 def test_half_a_surrogate_pair_and_any_script_are_written(tmp_path):
     path = tmp_path / "t.jsonl"
     write_jsonl(path, [attempt(response="\ud800"), attempt(response="走 north")])
-    assert [t.turns[0].info["said"] for t in read_jsonl(path)] == ["\ud800", "走 north"]
+    assert [t.turns[0].info["response"] for t in read_jsonl(path)] == ["\ud800", "走 north"]
     assert "走".encode() in path.read_bytes(), "text stays readable where it can"
 
 

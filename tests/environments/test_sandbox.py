@@ -14,7 +14,7 @@ from agentgym.errors import ConfigError, MissingDependency
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, SandboxLost, backends, filter
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def box():
     with Sandbox({"a.py": b"print(1 + 1)\n", "d/e.txt": b"e"}) as box:
         yield box
