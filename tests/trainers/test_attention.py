@@ -11,6 +11,8 @@ import torch
 from agentgym_trainers.nn.attention import Blocks, Chunks, at_least_float32, layout_of, use_packed_attention
 from agentgym_trainers.nn.prefix_tree import PrefixTree, tree_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")  # once a process
+
 LENGTHS = (7, 1, 12, 3)
 
 
@@ -43,7 +45,6 @@ def blocks(tree: PrefixTree) -> Blocks:
     return Blocks(torch.from_numpy(tree.until_T), compiled=False)
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("layout", [chunks, blocks])
 @pytest.mark.parametrize("sequences", [apart, alike])
 @pytest.mark.parametrize("name", ["qwen3", "qwen2-gqa", "llama-gqa", "mistral"])

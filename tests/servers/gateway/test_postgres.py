@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -35,7 +36,6 @@ def cluster(tmp_path_factory) -> Iterator[str]:
     initdb, postgres = program("initdb"), program("postgres")
     if initdb is None or postgres is None:
         pytest.skip("needs PostgreSQL: apt-get install postgresql")
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'turngym[postgres]'")
     folder = tmp_path_factory.mktemp("postgres")
     user: dict = {}
     if os.getuid() == 0:  # which PostgreSQL refuses
@@ -62,22 +62,32 @@ def cluster(tmp_path_factory) -> Iterator[str]:
             server.communicate(timeout=30)
 
 
-def test_a_gateway_keeps_its_envs_and_keys_in_postgresql(cluster):
+@pytest.fixture
+def database(cluster) -> str:
+    """The URL of an empty database in it."""
+    psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'turngym[postgres]'")
+    name = f"gym_{secrets.token_hex(4)}"
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return cluster.rpartition("/")[0] + f"/{name}"
+
+
+def test_a_gateway_keeps_its_envs_and_keys_in_postgresql(database):
     with env_server(echo=EchoEnv) as server:
-        with gateway_process(cluster) as gateway:
+        with gateway_process(database) as gateway:
             assert gateway.register("words", url=server).status_code == 201
             session = gateway.begin("words")
-            with closing(RegistrationStore(cluster)) as other, pytest.raises(ConfigError, match="another gateway"):
+            with closing(RegistrationStore(database)) as other, pytest.raises(ConfigError, match="another gateway"):
                 other.lock()
             gateway.process.kill()
-        with gateway_process(cluster) as gateway:
+        with gateway_process(database) as gateway:
             assert gateway.register("words", url=server).json()["code"] == "DUPLICATE_NAME"
             assert gateway.step("words", session)[0] == 200
             assert gateway.http.delete("/environments/words?drain_s=0").status_code == 200
 
 
-def test_what_postgresql_refuses_is_typed(cluster):
-    with closing(RegistrationStore(cluster)) as registry:
+def test_what_postgresql_refuses_is_typed(database):
+    with closing(RegistrationStore(database)) as registry:
         key, _ = new_key("test", ["run", "read"])
         registry.add_key(key)
         assert registry.all_keys() == [key]
@@ -90,7 +100,7 @@ def test_what_postgresql_refuses_is_typed(cluster):
             registry.add_env(row)
         registry.remove_env("1")
         assert registry.envs() == []
-    absent = cluster.rpartition(":")[0] + ":1/postgres"
+    absent = database.rpartition(":")[0] + ":1/postgres"
     with pytest.raises(DatabaseUnavailable, match="cannot be opened") as caught:
         RegistrationStore(absent)
     assert "a-password" not in str(caught.value)
