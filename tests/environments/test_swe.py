@@ -185,7 +185,7 @@ def test_an_issue_shows_the_failing_line_but_not_the_place():
         "E   KeyError: 1",
         "src",
     )
-    assert issue == "pop item: this should hold\n    assert cache.pop(1) == 2\nbut what comes of it is\n    KeyError: 1"
+    assert issue == "pop item: expected\n    assert cache.pop(1) == 2\nbut got\n    KeyError: 1"
 
 
 # Where packages come from.

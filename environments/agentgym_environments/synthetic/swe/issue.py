@@ -22,11 +22,7 @@ def symptom(test: str, failure: str, root: str) -> str:
     words = re.sub(r"\[.*", "", test.rpartition("::")[2]).removeprefix("test").strip("_").replace("_", " ")
     what = "\n".join(f"    {line}" for line in report if not line.startswith("E "))
     how = "\n".join(f"    {line}" for line in wrong[:12])
-    text = (
-        f"{words}: this should hold\n{what}\nbut what comes of it is\n{how}"
-        if what
-        else f"{words}: what comes of it is\n{how}"
-    )
+    text = f"{words}: expected\n{what}\nbut got\n{how}" if what else f"{words}: got\n{how}"
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     return text.replace(f"/work/{root}/".replace("//", "/"), "")[:LONGEST]
 

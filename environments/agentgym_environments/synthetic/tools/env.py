@@ -44,7 +44,7 @@ def help(env: Any, app: Line = "") -> str:
 
 @tool
 def finish(env: Any, answer: Line = "") -> str:
-    """Say that the task is done, once all is; with the answer, where one was asked for. It ends the task."""
+    """Finish the task once everything is done; with the answer if one was asked for. It ends the task."""
     env.answer, env.done = answer, True
     return "finished"
 

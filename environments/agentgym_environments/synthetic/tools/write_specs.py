@@ -17,30 +17,27 @@ from agentgym_environments.synthetic.tools_dialogue.policy import POLICY
 HERE = Path(__file__).parent
 
 ERRANDS = (
-    "You run an errand in a person's apps: mail, calendar, notes, contacts, shop and bank. Do all that is asked "
-    "and change "
-    "nothing else, then call finish. Each turn is one tool call, as JSON: "
-    '{"name": "help", "arguments": {"app": "mail"}} tells how the tools of an app are called, '
+    "You do a task in a person's apps: mail, calendar, notes, contacts, shop and bank. Do everything the task asks "
+    "for and change nothing else, then call finish. Each turn is one tool call, as JSON: "
+    '{"name": "help", "arguments": {"app": "mail"}} describes the tools of an app, '
     '{"name": "help", "arguments": {}} repeats the task.'
 )
 
 SERVICE = (
-    "You serve a customer of a shop: you talk to him with say and act with the other tools. Each turn is one "
-    "tool call, as "
-    'JSON: {"name": "say", "arguments": {"text": "Hello!"}}. {"name": "policy", "arguments": {}} tells how every '
-    "tool is "
-    "called, and the policy once more. When all that he wants is done, answered or refused, call finish."
+    "You serve a customer of a shop: you talk to them with say and act with the other tools. Each turn is one tool "
+    'call, as JSON: {"name": "say", "arguments": {"text": "Hello!"}}. {"name": "policy", "arguments": {}} lists the '
+    "tools and repeats the policy. When everything the customer wants is done, answered or refused, call finish."
 )
 
 
 def specs() -> dict[Path, str]:
     """Both files and their texts."""
     described = {
-        "tools": ("several", "Errands over several apps of a person's, by tool calls, checked in the database.", 30),
-        "tools-one": ("one", "Errands in one app of a person's, by tool calls, checked in the database.", 15),
+        "tools": ("several", "Tasks across a person's apps, by tool calls, checked in the database.", 30),
+        "tools-one": ("one", "Tasks in one of a person's apps, by tool calls, checked in the database.", 15),
         "tools-long": (
             "long",
-            "Three errands over several apps of a person's, by tool calls, checked in the database.",
+            "Three tasks in one, across a person's apps, by tool calls, checked in the database.",
             70,
         ),
     }
@@ -50,7 +47,7 @@ def specs() -> dict[Path, str]:
     }
     talking = {
         "id": "tools-dialogue",
-        "description": "Serve a shop's customer, who is simulated, by talking and by tools, under a written policy.",
+        "description": "Serve a simulated customer of a shop by talking and by tools, under a written policy.",
         "max_turns": 40,
     }
     return {

@@ -78,7 +78,7 @@ def find_customer(desk: ServiceDesk, email: Line = "", name: Line = "", postcode
 
 @tool
 def order_details(desk: ServiceDesk, order: Id) -> Any:
-    """An order of a customer who was found, with its items."""
+    """Show an order of an identified customer, with its items."""
     row = desk.own(order)
     items = desk.db.rows(
         "SELECT product, name, colour, items.price AS price, state FROM items JOIN products ON products.id = product "
@@ -149,13 +149,13 @@ def exchange_item(desk: ServiceDesk, order: Id, product: Id, new_product: Id) ->
 
 @tool
 def refuse(desk: ServiceDesk, order: Id, rule: Rule) -> Any:
-    """File that a wish about an order was refused, and by which rule of the policy."""
+    """Record that a request about an order was refused, and by which rule of the policy."""
     return _filed(desk, order, "refused", rule)
 
 
 @tool
 def hand_over(desk: ServiceDesk, order: Id) -> Any:
-    """Hand the matter of an order over to a colleague."""
+    """Hand the case of an order over to a colleague."""
     return _filed(desk, order, "handed over", 6)
 
 

@@ -48,14 +48,14 @@ def bank_transactions(
     return page_of(found, page)
 
 
-@partial(tool, description="Whom money may be sent to.")
+@partial(tool, description="List the payees to whom money can be sent.")
 def bank_payees(desk: AppState, text: Line = "") -> Any:
     return [row for row in desk.db.rows("SELECT * FROM payees ORDER BY name, id") if holds(text, row["name"])]
 
 
 @tool
 def bank_add_payee(desk: AppState, name: Line, iban: Iban) -> Any:
-    """Add somebody to whom money may be sent."""
+    """Add a payee."""
     if desk.db.rows("SELECT id FROM payees WHERE iban = ?", iban):
         raise CallRefused(f"{iban} is a payee already")
     return {"added": desk.db.add("payees", name=name, iban=iban)}

@@ -39,7 +39,7 @@ def calendar_search(desk: AppState, text: Line = "", since: Day | None = None, p
 
 @tool
 def calendar_add(desk: AppState, title: Line, start: Moment, end: Moment, place: Line = "", guests: Guests = []) -> Any:  # noqa: B006
-    """Add an event. Guests are not told: write them a mail if they should know."""
+    """Add an event. Guests are not notified: send them a mail if they should know."""
     values = {"title": title, "start": start, "end": end, "place": place, "guests": _joined(guests)}
     _require_times(start, end)
     return {"added": desk.db.add("events", **values)}

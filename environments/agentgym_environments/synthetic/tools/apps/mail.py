@@ -65,7 +65,7 @@ def mail_move(desk: AppState, mail: Id, folder: Line) -> Any:
 
 @tool
 def mail_delete(desk: AppState, mail: Id) -> Any:
-    """Delete a mail for ever."""
+    """Delete a mail permanently."""
     desk.get("mails", mail)
     desk.db.delete("mails", mail)
     return {"deleted": mail}
