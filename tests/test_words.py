@@ -15,7 +15,7 @@ WORLD = re.compile(r"(?<![A-Za-z])worlds?(?![a-z])|(?<=[a-z])Worlds?(?![a-z])", 
 NAMES = re.compile(
     r"(?i)(?:science|sci|text|app|alf|os)-?world|world_size"  # names of others
     r"|game\.world\b"  # TextWorld's own attribute
-    r"|world's airports|knows the world guesses|about the world which|amazing world of TextWorld"  # the Earth
+    r"|world's airports|knows the world guesses|amazing world of TextWorld"  # the Earth
 )
 
 STEMS = "normal|optim|regular|token|general|standard|initial|serial|recogn|organ|summar|minim|maxim|penal|character"
