@@ -131,7 +131,8 @@ class ContainerEngine:
         published = (registration.limits or ContainerLimits()).network
 
         def look(client: Any) -> list[Container]:
-            running = client.containers.list(filters={"label": labels, "status": "running"})
+            # Without `ignore_removed` one that is removed meanwhile fails the list of all.
+            running = client.containers.list(filters={"label": labels, "status": "running"}, ignore_removed=True)
             return [Container(self, one, _url(one, registration.port, published=published)) for one in running]
 
         return await self.run(look)
@@ -140,7 +141,8 @@ class ContainerEngine:
         """Remove this gateway's containers but the running ones of the environments `keep`; the number removed."""
 
         def sweep(client: Any) -> int:
-            ours = client.containers.list(all=True, filters={"label": f"{GATEWAY_LABEL}={self.gateway_id}"})
+            label = {"label": f"{GATEWAY_LABEL}={self.gateway_id}"}
+            ours = client.containers.list(all=True, filters=label, ignore_removed=True)
             left = [one for one in ours if one.labels.get(ENV_LABEL) not in keep or one.status != "running"]
             for container in left:
                 log.warning("container %s was left behind and is removed", container.short_id)
