@@ -57,6 +57,9 @@ class EnvSpec(BaseModel):
     """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
     max_turns: int = Field(gt=0)
     """The environment truncates itself after this many steps."""
+    turn_limit: Literal["terminates", "truncates"] = "terminates"
+    """Meaning of that limit for value targets. "terminates": it is part of the task, which is lost when it is reached;
+    the value after it is 0. "truncates": the task would go on; value targets bootstrap from the final observation."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Least and greatest reward of a single step."""
     info_keys: tuple[InfoKey, ...] = ()

@@ -38,7 +38,7 @@ def agent() -> None:
         messages.append(answer.raise_for_status().json()["choices"][0]["message"])
         observation, reward, terminated, truncated, info = env.step(messages[-1]["content"])
         rewards, over = [*rewards, reward], terminated or truncated
-    ending = {"reward": rewards, "success": info["success"], "truncated": truncated}
+    ending = {"reward": rewards, "success": info["success"]}
     client.post(f"{variables['AGENTGYM_EPISODE']}/finish", json=ending).raise_for_status()
 
 

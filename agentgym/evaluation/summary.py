@@ -105,7 +105,7 @@ def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence
         at_k={metric: _at_k(scored, metric) for metric in metrics if METRIC_AT_K.fullmatch(metric)},
         turns=turns / len(scored) if scored else None,
         invalid=sum(row.invalid for row in scored) / turns if turns else None,
-        truncated=sum(StopReason(row.stop).is_truncated for row in scored) / len(scored) if scored else None,
+        truncated=sum(StopReason(row.stop).is_limit for row in scored) / len(scored) if scored else None,
     )
 
 

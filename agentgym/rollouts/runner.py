@@ -113,8 +113,9 @@ class _Play:
         await self.begin()
         assert self.step is not None
         if self.step.terminated or self.step.truncated:  # a match that was over before this role was asked
-            return StopReason.TERMINATED if self.step.terminated else StopReason.TRUNCATED
-        limit = self.session.spec.max_turns if self.limits.max_turns is None else self.limits.max_turns
+            return StopReason.TERMINATED if self.step.terminated else self.env_limit()
+        most = self.session.spec.max_turns
+        limit = most if self.limits.max_turns is None else self.limits.max_turns
         while len(self.turns) < limit:
             try:
                 stop = await self.turn()
@@ -122,7 +123,13 @@ class _Play:
                 return StopReason.CONTEXT_FULL
             if stop is not None:
                 return stop
-        return StopReason.MAX_TURNS
+        return self.env_limit() if limit >= most else StopReason.MAX_TURNS
+
+    def env_limit(self) -> StopReason:
+        """Return what the environment's own limit is: a part of the task, or a cut."""
+        assert self.step is not None
+        part_of_task = self.session.spec.turn_limit == "terminates" and not self.step.info.get("other_left")
+        return StopReason.TURN_LIMIT if part_of_task else StopReason.TRUNCATED
 
     async def turn(self) -> StopReason | None:
         """One reply and the environment's answer to it; why the episode ended, if it did."""
@@ -164,7 +171,7 @@ class _Play:
             return StopReason.INVALID_ACTION
         if after.terminated:
             return StopReason.TERMINATED
-        return StopReason.TRUNCATED if after.truncated else None
+        return self.env_limit() if after.truncated else None
 
     def invalid_action_message(self, problem: str) -> Observation:
         """Return the observation after a response without an action.

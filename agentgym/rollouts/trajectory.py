@@ -30,10 +30,12 @@ class StopReason(StrEnum):
 
     TERMINATED = "terminated"
     """The environment ended it."""
+    TURN_LIMIT = "turn_limit"
+    """The task's own turn limit ended it: the task is lost, and the value after it is 0."""
     TRUNCATED = "truncated"
-    """The environment's own limit cut it."""
+    """The environment cut it, and its spec says that its limit is not part of the task."""
     MAX_TURNS = "max_turns"
-    """The rollout's turn limit cut it."""
+    """The rollout's turn limit, lower than the environment's, cut it."""
     CONTEXT_FULL = "context_full"
     """The next prompt would not fit the model's context."""
     INVALID_ACTION = "invalid_action"
@@ -47,8 +49,13 @@ class StopReason(StrEnum):
 
     @property
     def is_truncated(self) -> bool:
-        """Cut by a limit: the future is unknown, not zero, and value targets bootstrap."""
+        """Cut by a limit that is not the task's own: the future is unknown, not zero, and value targets bootstrap."""
         return self in (self.TRUNCATED, self.MAX_TURNS, self.CONTEXT_FULL)
+
+    @property
+    def is_limit(self) -> bool:
+        """Stopped by a limit of any kind, before the agent or the environment came to an end."""
+        return self is self.TURN_LIMIT or self.is_truncated
 
     @property
     def is_failure(self) -> bool:

@@ -96,7 +96,8 @@ class _TwoPlayerGame:
             raise EpisodeLost("the other player's side of the match failed")
         step, (reward, self.pending_reward[role]) = self.step, (self.pending_reward[role], 0.0)
         if step is None or (self.left and not self.over):  # what is on the table is for the other's eyes
-            return Step("the other player has left", reward, False, True, {"role": role, "success": False})
+            info = {"role": role, "success": False, "other_left": True}
+            return Step("the other player has left", reward, False, True, info)
         info = {**step.info, "role": role, "valid_action": self.valid[role]}
         if "successes" in step.info:
             info["success"] = step.info["successes"][role]

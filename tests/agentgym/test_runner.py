@@ -59,6 +59,12 @@ class Count(Env):
         self.closed += 1
 
 
+class Cut(Count):
+    """Its limit is not part of the task."""
+
+    env_spec = Count.env_spec.model_copy(update={"turn_limit": "truncates"})
+
+
 class Recorded:
     """A policy of one reply after another that counts its actors' beginnings and ends."""
 
@@ -96,9 +102,12 @@ def play(policy, env=None, prompt_format=None, limits=None):
     ("replies", "options", "stop", "turns", "gets_final"),
     [
         (["1", "end"], {}, StopReason.TERMINATED, 2, False),
-        (["1"], {}, StopReason.TRUNCATED, 4, True),
+        (["1"], {}, StopReason.TURN_LIMIT, 4, False),
+        (["1"], {"env": Cut()}, StopReason.TRUNCATED, 4, True),
         (["1"], {"limits": Limits(max_turns=2)}, StopReason.MAX_TURNS, 2, True),
-        ([""], {}, StopReason.MAX_TURNS, 4, True),
+        (["1"], {"limits": Limits(max_turns=4)}, StopReason.TURN_LIMIT, 4, False),
+        ([""], {}, StopReason.TURN_LIMIT, 4, False),
+        ([""], {"env": Cut()}, StopReason.TRUNCATED, 4, True),
         ([""], {"prompt_format": PromptFormat(on_invalid="end")}, StopReason.INVALID_ACTION, 1, False),
         (["1", ContextFull("long")], {}, StopReason.CONTEXT_FULL, 1, False),
         (["1", PolicyFailure("the engine fell")], {}, StopReason.POLICY_FAILED, 1, False),

@@ -6,6 +6,7 @@ Where a method does not keep one, the table of exceptions below says so and why.
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from agentgym_trainers.credit.implicit import prime
 from agentgym_trainers.credit.reward_to_go import rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import standardize
 from agentgym_trainers.testing import VALUE_COLUMNS, random_batch, random_columns, reorder, toy_batch
 
 NAMES = list(ASSIGNERS)
@@ -314,10 +316,20 @@ def test_hgpo_against_brute_force(seed: int) -> None:
     assert hgpo(batch, gamma=0.9).advantage_A == pytest.approx(np.array(expected)[batch.turn_A], abs=1e-9)
 
 
+def test_hgpo_takes_no_rounding_for_a_difference() -> None:
+    """Two turns differ by their history alone, by the last bit of a large return: that level says nothing."""
+    big = 1e8 / 3
+    batch = toy_batch([[0, big], [0, np.nextafter(big, 0)], [0, big / 2]], anchors=[0, 1, 0, 1, 2, 1])
+    # Level 0 compares all three at state 1; level 1 the two that came from state 0, which are equal.
+    level_N = standardize(np.array([big, big, big / 2]), np.zeros(3, int), ddof=0)
+    credit_N = hgpo(batch, norm="std", history=1, gamma=1.0).advantage_A[batch.first_A]
+    assert credit_N[[1, 3, 5]] == pytest.approx(level_N, rel=1e-6)
+
+
 @many
 @given(seed=seeds)
 def test_rewardflow_against_brute_force(seed: int) -> None:
-    """V of a state is the best reward along any way from it, discounted: walked, not iterated."""
+    """The best reward within reach of a turn, discounted by how many turns away it is: by distances, not values."""
     batch = batch_of(seed, group_size=3)
     batch = replace(batch, reward_N=np.abs(batch.reward_N))
     turns = range(len(batch.traj_N))
@@ -325,11 +337,20 @@ def test_rewardflow_against_brute_force(seed: int) -> None:
     own = {s: max(batch.reward_N[t] for t in turns if state[t] == s) for s in state}
     edges = {(state[t], state[t + 1]) for t in turns if not batch.last_N[t]}
 
-    def value(s: tuple, path: tuple = ()) -> float:
-        further = [0.9 * value(b, (*path, s)) for a, b in edges if a == s and b not in (*path, s)]
-        return max(own[s], *further, own[s])
+    def within_reach(start: tuple) -> dict[tuple, int]:
+        """The states to be reached from one, and in how many turns."""
+        distance, edge = {start: 0}, [start]
+        for far in itertools.count(1):
+            edge = list({b for a, b in edges if a in edge and b not in distance})
+            distance |= dict.fromkeys(edge, far)
+            if not edge:
+                return distance
 
-    flow = [batch.reward_N[t] if batch.last_N[t] else value(state[t + 1]) for t in turns]
+    def best(t: int) -> float:
+        later = {} if batch.last_N[t] else within_reach(state[t + 1])
+        return max([batch.reward_N[t], *(0.9 ** (1 + far) * own[s] for s, far in later.items())])
+
+    flow = [best(t) for t in turns]
     step = [flow[t] - np.mean([flow[k] for k in turns if state[k] == state[t]]) for t in turns]
     result_A = rewardflow(batch, gamma=0.9).advantage_A - rewardflow(batch, omega=0).advantage_A
     assert result_A == pytest.approx(np.array(step)[batch.turn_A], abs=1e-9)

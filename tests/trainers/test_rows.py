@@ -18,6 +18,7 @@ from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Span, StopReason, Trajectory
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
+from agentgym_trainers.credit.gae import turn_gae
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.data.reward_shaping import shaped_rewards
 from agentgym_trainers.data.sequences import collate, rows_of, select
@@ -26,6 +27,7 @@ from agentgym_trainers.losses import token_weights, turn_weights
 from agentgym_trainers.nn.tiny import make_tokenizer
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals.archer.transitions import transitions_of
 from agentgym_trainers.testing import ScriptedEngine
 
 TEMPLATE = ChatTemplate(make_tokenizer(["Say: apple", "cloud"], 280, 1024))
@@ -228,3 +230,15 @@ def test_rows_of_counts_from_its_start_argument() -> None:
     one, two = rows_of(trajectory, 0, 0), rows_of(trajectory, 7, 100)
     assert [row.action_index.tolist() for row in two] == [(row.action_index + 100).tolist() for row in one]
     assert {row.trajectory for row in two} == {7}
+
+
+@pytest.mark.parametrize(("turn_limit", "after"), [("terminates", 0.0), ("truncates", 100.0)])
+def test_only_a_cut_is_bootstrapped(turn_limit, after) -> None:
+    """Credit of an episode that was never solved, by a critic that promises 100 after it and 0 within it."""
+    spec = EchoEnv.env_spec.model_copy(update={"turn_limit": turn_limit})
+    batch, rows, _ = collate([Group((play(["no", "no"], spec=spec, max_turns=2),))])
+    turns = len(batch.traj_N)
+    batch = batch.with_columns(value_N=np.zeros(turns), bootstrap_M=np.array([100.0]))
+    assert [row.bootstrap for row in rows] == [bool(after)]
+    np.testing.assert_allclose(turn_gae(batch, gamma=1.0, lam=1.0).targets["value_N"], [after] * turns)
+    assert transitions_of(batch, rows, 1.0)[-1].done == (not after)

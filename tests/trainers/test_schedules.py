@@ -74,9 +74,11 @@ def test_cosines_reach_their_final_value() -> None:
 
 def test_epo_phases() -> None:
     weight = EpoPhases(steps=2_000_000)
-    values = [weight.at(step) for step in (0, 500_000, 999_999, 1_000_000, 1_500_000, 2_000_000, 9_000_000)]
+    values = [weight.at(step) for step in (0, 500_000, 1_000_000, 1_000_001, 1_500_000, 2_000_000, 9_000_000)]
     assert values == pytest.approx([1, 0.8736, 0.8271, 0.8, 0.1785, 0.0398, 0.0398], abs=1e-4)
-    assert EpoPhases(steps=150, scale=0.5).at(75) == pytest.approx(0.4)
+    weight = EpoPhases(steps=5)  # as released: the first half has 2 epochs, the second 3, and epoch 2 is of the first
+    assert [weight.at(step) for step in (2, 3)] == pytest.approx([0.8271, 0.8 * math.exp(-1)], abs=1e-4)
+    assert EpoPhases(steps=150, scale=0.5).at(75) == pytest.approx(0.4135, abs=1e-4)
 
 
 def test_linear() -> None:

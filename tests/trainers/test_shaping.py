@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from agentgym_trainers.credit.gae import token_gae, turn_gae
 from agentgym_trainers.credit.group_baselines import reinforce
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.data.reward_shaping import SHAPERS, clip, delta, judge, overlong, potential, spa, tool_bonus
+from agentgym_trainers.data.reward_shaping import (
+    SHAPERS,
+    clip,
+    delta,
+    judge,
+    overlong,
+    potential,
+    redistribute,
+    spa,
+    tool_bonus,
+)
 from agentgym_trainers.data.segments import remaining, reverse_scan
 from agentgym_trainers.testing import (
     ORACLE_GRADIENT,
@@ -91,9 +101,27 @@ def test_it_adds_to_the_reward(name: str) -> None:
 
 def test_spa_numbers() -> None:
     """c = (.3, .2, .5), grounding of .5 where the action was executed."""
-    batch = toy_batch([[0, 0, 7]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 0, 1))
+    batch = toy_batch([[0, 0, 7]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 0, 1), penalty_N=(0, 0, 0))
     assert spa(batch) == pytest.approx((0.8, 0.2, 1.0))
     assert spa(batch, alpha=2, beta=0) == pytest.approx((0.6, 0.4, 1.0))
+
+
+def test_spa_keeps_the_penalty_of_an_invalid_action() -> None:
+    batch = toy_batch([[0, -0.25, 7]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 0, 1), penalty_N=(0, 0.25, 0))
+    assert spa(batch) == pytest.approx((0.8, -0.05, 1.0))
+
+
+def test_redistribution_numbers() -> None:
+    batch = toy_batch([[0, 0, 1], [0, 0.5]], progress_c_N=(0.3, 0.2, 0.5, 0.1, -0.4))
+    assert redistribute(batch) == pytest.approx((0.3, 0.2, 0.5, 0.1, 0.4))
+    assert redistribute(batch, alpha=2) == pytest.approx((0.6, 0.4, 0.0, 0.2, 0.3))
+
+
+@many
+@given(seed=seeds)
+def test_redistribution_keeps_every_return(seed: int) -> None:
+    batch = batch_of(seed)
+    assert np.bincount(batch.traj_N, redistribute(batch)) == pytest.approx(batch.return_M)
 
 
 def as_released(reward_N: np.ndarray, batch: Batch) -> np.ndarray:
@@ -103,14 +131,16 @@ def as_released(reward_N: np.ndarray, batch: Batch) -> np.ndarray:
 
 def last_turn_matters(weigh) -> bool:
     """Whether another score of the last turn changes its advantage."""
-    batch = toy_batch([[0, 0, 0]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 1, 1), value_N=(0, 0, 0))
+    batch = toy_batch(
+        [[0, 0, 0]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 1, 1), penalty_N=(0, 0, 0), value_N=(0, 0, 0)
+    )
     better = batch.with_columns(progress_c_N=np.array([0.3, 0.2, 0.9]))
     low, high = (turn_gae(replace(b, reward_N=weigh(spa(b, beta=0), b))).advantage_A[-1] for b in (batch, better))
     return low != high
 
 
 def test_spa_last_turn_counts() -> None:
-    batch = toy_batch([[0, 0, 0]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 1, 1))
+    batch = toy_batch([[0, 0, 0]], progress_c_N=(0.3, 0.2, 0.5), valid_N=(1, 1, 1), penalty_N=(0, 0, 0))
     assert as_released(spa(batch, beta=0), batch) == pytest.approx((0.6, 0.2, 0))
     assert last_turn_matters(lambda reward_N, batch: reward_N)
     assert not last_turn_matters(as_released)

@@ -27,6 +27,7 @@ TEMPLATE = ChatTemplate(make_tokenizer(["user\nSay: apple", "assistant\napple", 
 STOP = TEMPLATE.stop_ids()
 END = TEMPLATE.end_id
 EPISODE = EpisodeSpec("echo", "train", 0)
+CUT = EchoEnv.env_spec.model_copy(update={"turn_limit": "truncates"})
 
 
 def responses(*texts: str) -> list[list[int]]:
@@ -63,7 +64,8 @@ def tail(branch: Branch) -> str:
 @pytest.mark.parametrize("window", [None, 0])
 @pytest.mark.parametrize(("stop", "replies", "options"), [
     (StopReason.TERMINATED, responses("apple", "brook", "cloud"), {}),
-    (StopReason.TRUNCATED, responses("x", "x"), {"max_turns": 2}),
+    (StopReason.TURN_LIMIT, responses("x", "x"), {"max_turns": 2}),
+    (StopReason.TRUNCATED, responses("x", "x"), {"max_turns": 2, "spec": CUT}),
     (StopReason.MAX_TURNS, responses("x", "x"), {"limits": Limits(max_turns=2)}),
     (StopReason.INVALID_ACTION, responses("<action>x</action>", "x"), {"grammar": "tagged"}),
     (StopReason.ENVIRONMENT_FAILED, responses("apple", "brook"), {"crash_at": 1}),

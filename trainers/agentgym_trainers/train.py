@@ -113,7 +113,7 @@ class Trainer:
         credit, more = apply_stages(batch, credit, config, self.step)
         metrics |= more | credit_metrics(batch, credit)
         metrics |= self.update(batch, trained.rows, credit)
-        if config.replay is not None and self.buffer is not None and trained.trajectories:
+        if config.replay is not None and self.buffer is not None and trained.trajectories and not self.in_warmup:
             episodes = trained.batch, credit, trained.trajectories
             metrics |= replay_update(self.learner, self.buffer, config.replay, *episodes, self.step, config.run.seed)
         metrics |= await fit_signals(context, self.signals, first=False)
@@ -125,7 +125,16 @@ class Trainer:
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:
         """All epochs and mini-batches of the step."""
         stop = self.guards.after_batch
-        return self.learner.train_step(batch, rows, credit, self.config, self.step, folder=self.folder, stop=stop)
+        return self.learner.train_step(
+            batch, rows, credit, self.config, self.step, folder=self.folder, stop=stop, warmup=self.in_warmup
+        )
+
+    @property
+    def in_warmup(self) -> bool:
+        """The policy waits: the critic or a signal still learns alone."""
+        value = self.config.value
+        waits = value is not None and self.step < value.warmup
+        return waits or any(self.step < signal.warmup for signal in self.signals.values())
 
     async def publish(self) -> None:
         """Let the engine sample from the learner's weights, whose version is the step."""
@@ -153,6 +162,7 @@ class Trainer:
             self.buffer.remember(played)
         if selection is None:
             return played, kept[:wanted], {}
+        self.guards.after_filter(self.step, played, kept, options)
         counted, left = (sum(len(g.without_failures().trajectories) for g in some) for some in (played, kept[:wanted]))
         return played, kept[:wanted], {"select/discarded": 1 - left / counted, "select/tries": float(tries)}
 

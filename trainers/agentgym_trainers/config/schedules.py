@@ -64,8 +64,8 @@ class Cosine(_Schedule):
 class EpoPhases(_Schedule):
     """`scale` times EPO's weight of the entropy penalty, as released (2509.22576).
 
-    1 − .2 (1 − e^{−2p}) in the first half of the run, .8 e^{−3p} in the second, p the part of that half which is done.
-    It falls from .827 to .8 at the middle and ends at .04, not 0.
+    1 − .2 (1 − e^{−2p}) up to the middle of the run, the middle step included, .8 e^{−3p} after it, p the part of that
+    half which is done. It is .827 at the middle, goes on from .8 and ends at .04, not 0.
     """
 
     kind: Literal["epo"] = "epo"
@@ -74,10 +74,10 @@ class EpoPhases(_Schedule):
     scale: float = 1.0
 
     def at(self, step: int) -> float:
-        half = self.steps / 2
-        if step < half:
+        half = self.steps // 2
+        if step <= half:
             return self.scale * (1 - 0.2 * (1 - math.exp(-2 * step / half)))
-        return self.scale * 0.8 * math.exp(-3 * _share(step - half, half))
+        return self.scale * 0.8 * math.exp(-3 * _share(step - half, self.steps - half))
 
 
 ScheduleOptions = Annotated[Stages | Linear | Cosine | EpoPhases, Field(discriminator="kind")]

@@ -10,7 +10,7 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.segments import named, position, reverse_scan, standardize
 
 EPS = 1e-9
-"""Share of the largest return: an advantage below it is rounding, and its level says nothing."""
+"""Share of the largest return: a difference below it is rounding, and its level says nothing."""
 
 
 def hgpo(
@@ -41,7 +41,8 @@ def hgpo(
         if level:
             before_N = np.where(position_N >= level, np.roll(batch.anchor_N, level), -1)
             visit_N = named(visit_N, before_N)
+        known_N = np.abs(standardize(to_go_N, visit_N, scale=False)) > least  # before a division by their own size
         level_N = standardize(to_go_N, visit_N, scale=scale, ddof=0)
-        share_N = np.where(np.abs(level_N) > (EPS if scale else least), (level + 1.0) ** alpha, 0.0)
+        share_N = np.where(known_N, (level + 1.0) ** alpha, 0.0)
         total_N, weight_N = total_N + share_N * level_N, weight_N + share_N
     return Credit((total_N / np.where(weight_N > 0, weight_N, 1.0))[batch.turn_A])

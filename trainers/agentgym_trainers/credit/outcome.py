@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_trainers.data.batch import Batch, Credit
+from agentgym_trainers.data.segments import at_least
 
 
 def outcome(batch: Batch) -> Credit:
@@ -27,7 +28,7 @@ def filtered(
 ) -> Credit:
     """Imitate what went well: 1 for every token of a good trajectory, else 0. Filtered behavior cloning.
 
-    A_i = 1[success_i], 1[R_i ≥ threshold], or 1[R_i ≥ the batch's quantile of R].
+    A_i = 1[success_i], 1[R_i ≥ threshold], or 1[R_i ≥ the batch's quantile of R], both up to rounding.
     RFT, ReST^EM (2312.06585); ArCHer's baseline keeps the best tenth. With the objective policy_gradient the loss is
     cross-entropy on the trajectories that are kept. With rewards of 0 and 1 one on-policy step is REINFORCE without a
     baseline; from the second epoch on it is imitation.
@@ -37,9 +38,9 @@ def filtered(
     if keep == "success":
         good_M = batch.x["success_M"] > 0
     elif keep == "threshold" or not len(batch.group_M):
-        good_M = batch.return_M >= threshold
+        good_M = at_least(batch.return_M, threshold)
     else:
-        good_M = batch.return_M >= np.quantile(batch.return_M, quantile)
+        good_M = at_least(batch.return_M, np.quantile(batch.return_M, quantile))
     return Credit(good_M.astype(np.float64)[batch.traj_A])
 
 

@@ -16,22 +16,22 @@ ITERATIONS = 500
 def rewardflow(
     batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Literal["mean", "std"] = "mean"
 ) -> Credit:
-    """The trajectory's advantage in its group plus how good the state is that the turn led to, among visits of its own.
+    """The trajectory's advantage in its group plus the turn's value in the graph, among visits of the same state.
 
     V(s) = max(own(s), γ max over edges s → s' of V(s')), iterated until it stands;  own(s) = the largest reward of a
-    turn at s;  F_t = V(s_{t+1}), or r_t at the last turn;  A_{i,t} = A_E(R_i) + ω A_S(F_t), both x − mean, or over
-    (std + 1e-6) with norm="std".
+    turn at s;  F_t = max(r_t, γ V(s_{t+1})), or r_t at the last turn;  A_{i,t} = A_E(R_i) + ω A_S(F_t), both x − mean,
+    or over (std + 1e-6) with norm="std".
     Feng et al. 2026 (RewardFlow, 2603.18859) as released ("decay"), which takes the reward of a state's first visit for
-    its own, and V(s_{t+1}) − V(s_t) for F_t: the same once the mean of the visits of s_t is subtracted. V is the best
-    that any member found, not the mean: where the environment is random, luck counts as a way, and A_S is biased. Meant
-    for rewards ≥ 0: an own reward of 0 hides a negative one.
+    its own. V is the best that any member found, not the mean: where the environment is random, luck counts as a way,
+    and A_S is biased. Meant for rewards ≥ 0: an own reward of 0 hides a negative one.
     Population: of A_E the group's trajectories, each once; of A_S all turns of the group at the same state. K = 1: A_E
     is 0, repeated visits are compared. A lone visit or an unnamed state (−1): A_S is 0. Truncated: what was collected
     counts. All-equal rewards ≥ 0, given at the end: exactly 0 if γ = 1.
     """
     scale = norm == "std"
     node_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
-    flow_N = np.where(batch.last_N, batch.reward_N, np.roll(_flow(batch, node_N, gamma)[node_N], -1))
+    after_N = gamma * np.roll(_flow(batch, node_N, gamma)[node_N], -1)
+    flow_N = np.where(batch.last_N, batch.reward_N, np.maximum(batch.reward_N, after_N))
     episode_M = standardize(batch.return_M, batch.group_M, scale=scale)
     step_N = standardize(flow_N, node_N, scale=scale)
     return Credit((episode_M[batch.traj_N] + omega * step_N)[batch.turn_A])

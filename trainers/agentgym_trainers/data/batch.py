@@ -35,15 +35,19 @@ class Batch:
     logprob_A: np.ndarray
     """float32[A]: log-probability of each token under the distribution that it was sampled from."""
     x: dict[str, np.ndarray] = field(default_factory=dict)
-    """Further columns; a name's last two characters are its level. What the trajectories tell (`rows.collate`):
+    """Further columns; a name's last two characters are its level. Those of every batch (`sequences.collate`):
 
-        success_M   1 where the environment called it a success       valid_N     1 where the environment executed the
-        reply task_M      the task                                    role_N      whose turn, in environments of several
-        players solver_M    1 where it is a demonstration               branched_N  1 on the turn at which a pair
-        diverges version_A   of the weights that sampled the token       progress_N  the environment's, after the turn;
-        NaN: none
+        success_M   1 where the environment called it a success
+        task_M      the task
+        solver_M    1 where it is a demonstration
+        valid_N     1 where the environment executed the action
+        penalty_N   the prompt format's, which is in reward_N already
+        role_N      whose turn it was, in environments of several players
+        branched_N  1 on the turn at which a pair diverges
+        progress_N  the environment's, after the turn; NaN: none
+        version_A   of the weights that sampled the token
 
-    and what models say (`Learner.annotate`, signals/):
+    and those of models (`Learner.annotate`, signals/):
 
         value_N     V before the first token of a turn          value_A     V before each token
         bootstrap_M V of the final observation (read only where truncated)

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.data.batch import Batch
-from agentgym_trainers.data.segments import segment_mean, segment_std
+from agentgym_trainers.data.segments import at_least, segment_mean, segment_std
 from agentgym_trainers.data.sequences import trajectory_columns
 
 
@@ -35,7 +35,7 @@ def accuracy_band(batch: Batch, *, low: float = 0.2, high: float = 0.8) -> np.nd
     only with low = 0 or high = 1. Truncated: as the environment calls it. All-equal rewards: as K = 1.
     """
     success_G = segment_mean(batch.x["success_M"], batch.group_M)
-    return ((success_G >= low) & (success_G <= high))[batch.group_M]
+    return (at_least(success_G, low) & at_least(-success_G, -high))[batch.group_M]
 
 
 def top_std(batch: Batch, *, fraction: float = 0.25) -> np.ndarray:
@@ -48,7 +48,7 @@ def top_std(batch: Batch, *, fraction: float = 0.25) -> np.ndarray:
     """
     std_G = segment_std(batch.return_M, batch.group_M, 1)
     present_G = np.unique(batch.group_M)  # a group of failures alone has no trajectory
-    return (std_G >= _edge(std_G[present_G], fraction))[batch.group_M]
+    return at_least(std_G, _edge(std_G[present_G], fraction))[batch.group_M]
 
 
 def top_return(batch: Batch, past: np.ndarray, *, quantile: float = 0.9, distinct: bool = False) -> np.ndarray:
@@ -61,7 +61,7 @@ def top_return(batch: Batch, past: np.ndarray, *, quantile: float = 0.9, distinc
     trajectories. K = 1: the same. Truncated: what was collected counts. All-equal returns so far: nothing is kept.
     """
     floor, edge = (past.min(), np.quantile(past, quantile)) if len(past) else (np.inf, np.inf)
-    keep_M = (batch.return_M >= edge) & (batch.return_M > floor)
+    keep_M = at_least(batch.return_M, edge) & ~at_least(-batch.return_M, -floor)
     if distinct:
         kept = np.flatnonzero(keep_M)
         pairs = np.stack([batch.group_M[kept], batch.x["reply_M"][kept]])
@@ -79,15 +79,15 @@ def instruction(batch: Batch, *, fraction: float = 0.1) -> np.ndarray:
     counts. All-equal rewards: the tasks of which most was expected are dropped.
     """
     score_M = batch.return_M - batch.x["inst_value_M"]
-    return score_M >= _edge(score_M, fraction)
+    return at_least(score_M, _edge(score_M, fraction))
 
 
 def _edge(score: np.ndarray, fraction: float) -> float:
-    """The least score that is among the top `fraction`, less what rounding may take from its equals."""
+    """The least score that is among the top `fraction`."""
     if not len(score):
         return np.inf
     count = max(1, int(np.ceil(fraction * len(score) - 1e-9)))
-    return float(np.sort(score)[-min(count, len(score))]) - 1e-9 * float(np.abs(score).max())
+    return float(np.sort(score)[-min(count, len(score))])
 
 
 class Selector(FunctionPart):

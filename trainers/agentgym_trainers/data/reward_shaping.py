@@ -30,12 +30,27 @@ def shaped_rewards(trajectory: Trajectory) -> list[float]:
 def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
     """A learned head's progress plus grounding, in place of the environment's reward.
 
-    r_t = alpha c_t + beta g_t, g_t = 1 where the environment executed the action.
+    r_t = alpha c_t + beta g_t − p_t; g_t = 1 where the environment executed the action, p_t the prompt format's
+    penalty.
     Wang et al. 2025 (SPA-RL, 2505.20732). The head was fitted to Σ_t c_t = R, so adding R again would count it twice;
     only the sum of c over a trajectory is fitted, how it is spread comes from the head's generalization. The last turn
-    is a turn like any other (the released code weighs turn t of T by T − t − 1).
+    is a turn like any other, grounding included (the released code weighs turn t of T by T − t − 1). A policy can earn
+    what the head overrates: `redistribute` cannot be gamed.
     """
-    return alpha * batch.x["progress_c_N"] + beta * batch.x["valid_N"]
+    return alpha * batch.x["progress_c_N"] + beta * batch.x["valid_N"] - batch.x["penalty_N"]
+
+
+def redistribute(batch: Batch, *, alpha: float = 1.0) -> np.ndarray:
+    """The environment's return, paid earlier: each turn is advanced what a learned head says that it contributed.
+
+    r_t + alpha c_t, and the last turn pays Σ_k alpha c_k back, so that every trajectory's return stays as it was.
+    The residual form of SPA-RL's progress (2505.20732), after return redistribution (Arjona-Medina et al. 2019, RUDDER,
+    1806.07857). With γ = 1 what was paid before turn t is a baseline of its return: it changes the variance, not which
+    policy is best. Truncated: paid back at the cut.
+    """
+    advance_N = alpha * batch.x["progress_c_N"]
+    total_M = np.bincount(batch.traj_N, advance_N, minlength=len(batch.group_M))
+    return batch.reward_N + advance_N - np.where(batch.last_N, total_M[batch.traj_N], 0.0)
 
 
 def potential(batch: Batch, *, weight: float = 1.0, gamma: float = 1.0) -> np.ndarray:
@@ -123,7 +138,8 @@ SHAPERS = Registry(
     "shaper",
     Shaper,
     {
-        "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N"})),
+        "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N", "penalty_N"})),
+        "redistribute": Shaper(redistribute, frozenset({"progress_c_N"})),
         "potential": Shaper(potential, frozenset({"progress_N"})),
         "judge": Shaper(judge, frozenset({"judge_N"})),
         "clip": Shaper(clip, frozenset({"judge_N"})),

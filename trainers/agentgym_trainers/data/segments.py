@@ -39,6 +39,11 @@ def reverse_scan(x: np.ndarray, index: np.ndarray, decay: float) -> np.ndarray:
     return y
 
 
+def at_least(x: np.ndarray, edge: float) -> np.ndarray:
+    """x ≥ edge, up to rounding: sums of the same rewards in another order count as equal."""
+    return x >= edge - 1e-9 * np.abs(x).max(initial=0.0)
+
+
 def position(index: np.ndarray) -> np.ndarray:
     """0, 1, 2, … within each segment of a sorted `index`."""
     return np.arange(len(index)) - np.searchsorted(index, index)

@@ -88,6 +88,7 @@ def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarr
         "task_M": np.array([t.task for t in trajectories], np.int64),
         "solver_M": np.array([is_demonstration(t) for t in trajectories], np.float64),
         "valid_N": np.array(executed, np.float64),
+        "penalty_N": np.array([turn.penalty for turn in turns], np.float64),
         "role_N": np.array([turn.role for turn in turns], np.int64),
         "branched_N": np.array([turn.info.get("branched", False) for turn in turns], np.float64),
         "progress_N": np.array([np.nan if p is None else p for p in progress], np.float64),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -44,17 +43,20 @@ class TrainStep:
         *,
         folder: Path,
         stop: Callable[[Mapping[str, float], Batch], bool],
+        warmup: bool = False,
     ) -> dict[str, float]:
         """All epochs and mini-batches of step `step`; metrics are means, "max" metrics maxima.
 
+        With `warmup` the critic alone learns: no optimizer step of the policy is taken at all. A policy loss that is 0
+        but for rounding, as a KL to itself is, would make Adam's first step one of full size.
         `stop` is asked after each mini-batch whether the policy has moved far enough. What was skipped because its loss
         or gradient was not finite is kept in `folder`.
         """
         if not len(batch.group_M):
             return {}
-        if config.value is not None and step < config.value.warmup:
-            credit = replace(credit, advantage_A=np.zeros_like(credit.advantage_A))
         rng = np.random.default_rng([config.run.seed, step, 1])
+        if warmup:
+            return self.fit_critic(batch, rows, credit, config, rng, config.optim.epochs)
         values: dict[str, list[float]] = {}
         epochs = (mini_batches(batch, config, rng) for _ in range(config.optim.epochs))
         for keep_M in chain.from_iterable(epochs):
@@ -67,15 +69,32 @@ class TrainStep:
                 values.setdefault(name, []).append(value)
             if stop(metrics, part[0]):
                 break
-        for _ in range(config.value.extra_epochs if config.value is not None else 0):
-            for keep_M in mini_batches(batch, config, rng):
-                self.fit_value(*select(batch, rows, credit, keep_M))
+        self.fit_critic(batch, rows, credit, config, rng)
         result = {name: max(v) if name.endswith("max") else sum(v) / len(v) for name, v in values.items()}
         # Before the first step nothing has moved: what the learner says of sampled tokens must be what the engine said.
         result["policy/engine_gap"] = values["policy/logprob_gap"][0]
         result |= {name: values[name][0] for name in ("policy/prob_error", "policy/mismatch_kl") if name in values}
         self.end_step(config.loss, result)
         return result
+
+    def fit_critic(
+        self,
+        batch: Batch,
+        rows: Sequence[Row],
+        credit: Credit,
+        config: Config,
+        rng: np.random.Generator,
+        epochs: int = 0,
+    ) -> dict[str, float]:
+        """Train the critic alone, for its extra epochs and `epochs` more; metrics are means."""
+        if config.value is None:
+            return {}
+        values: dict[str, list[float]] = {}
+        for _ in range(config.value.extra_epochs + epochs):
+            for keep_M in mini_batches(batch, config, rng):
+                for name, value in self.fit_value(*select(batch, rows, credit, keep_M)).items():
+                    values.setdefault(name, []).append(value)
+        return {name: sum(v) / len(v) for name, v in values.items()}
 
 
 def mini_batches(batch: Batch, config: Config, rng: np.random.Generator) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """Guards: what watches a run and stops it with a sentence when its numbers can no longer be trusted.
 
     before_step    asks every judge about answers that say nothing, at the start and every PROBE_EVERY steps
+    after_filter   stops a run whose filter has kept nothing for EMPTY_STEPS steps
     after_batch    ends the epochs of a step once the policy is too far from the one that sampled
     after_step     refuses a signal whose loss reaches no parameter
 
@@ -43,6 +44,10 @@ PROBE_EVERY = 50
 """Steps between probings; the first is before the first step, and after every resume."""
 
 
+EMPTY_STEPS = 10
+"""Steps in a row in which a filter may leave nothing to learn from."""
+
+
 class GuardOptions(BaseModel):
     """Limits at which a run is stopped, or a step cut short."""
 
@@ -72,6 +77,7 @@ class Guards:
     options: GuardOptions
     signals: Mapping[str, Any] = field(default_factory=dict)
     _begun: bool = field(default=False, init=False)
+    _empty_steps: int = field(default=0, init=False)
 
     async def before_step(self, step: int) -> dict[str, float]:
         """Probe the judges if it is time. Metrics only where the step number alone says so, so that a resumed run
@@ -88,6 +94,20 @@ class Guards:
                     kind, verdicts, signal.max_false_positives, step
                 )
         return metrics if due else {}
+
+    def after_filter(self, step: int, played: Sequence[Group], kept: Sequence[Group], select: Any) -> None:
+        """Count the steps that a filter left nothing of. Nothing is learned in them, so what the filter sees does not
+        change by itself. Raises GuardTripped."""
+        self._empty_steps = 0 if kept else self._empty_steps + 1
+        if self._empty_steps < EMPTY_STEPS:
+            return
+        episodes = [t for group in played for t in group.trajectories if not t.stop.is_failure]
+        success = sum(t.success for t in episodes) / max(len(episodes), 1)
+        raise GuardTripped(
+            f"step {step + 1}: the filter select.kind = {select.kind!r} has kept no group for {EMPTY_STEPS} steps, so "
+            f"nothing is learned any more; {success:.0%} of this step's episodes succeeded. Warm up longer, choose "
+            "easier tasks, or train without [select]"
+        )
 
     def after_batch(self, metrics: Mapping[str, float], batch: Batch) -> bool:
         """True once the step's epochs should end. "policy/log_ratio" is the mean over the optimizer batch's action

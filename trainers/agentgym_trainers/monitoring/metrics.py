@@ -54,7 +54,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/success": sum(t.success for t in counted) / n,
         "rollout/score": sum(t.score for t in counted) / n,
         "rollout/turns": len(turns) / n,
-        "rollout/truncated": sum(t.stop.is_truncated for t in counted) / n,
+        "rollout/truncated": sum(t.stop.is_limit for t in counted) / n,
         "rollout/invalid": sum(turn.action is None or turn.info.get("valid_action") is False for turn in turns) / k,
         "rollout/cut_by_length": sum(turn.finish == "length" for turn in turns) / k,
         "rollout/failed": float(len(trajectories) - len(counted)),

@@ -63,6 +63,8 @@ class Signal:
 
     fit_first: bool = False
     """True where a step's batch is learned from before it is annotated."""
+    warmup: int = 0
+    """Steps at the start of RL in which it learns and the policy waits."""
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """Columns for `Batch.x`."""

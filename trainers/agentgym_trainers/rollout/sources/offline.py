@@ -143,7 +143,7 @@ def shortened(group: Group, rounds: int) -> Group:
 
 
 def cut(trajectory: Trajectory, turns: int) -> Trajectory:
-    """The episode's first turns, as if the turn limit had ended it there; its last tokens are the next prompt's."""
+    """The episode's first turns, as if the run's turn limit had cut it there; its last tokens are the next prompt's."""
     if len(trajectory.turns) <= turns:
         return trajectory
     kept, after = trajectory.turns[:turns], trajectory.turns[turns]

@@ -45,7 +45,7 @@ class CriticSignal(Signal):
         self, options: CriticOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int
     ) -> None:
         """`wave`: fresh actions sampled at once."""
-        self.options, self.critic = options, critic
+        self.options, self.critic, self.warmup = options, critic, options.warmup
         self.engine, self.sampling, self.wave = engine, sampling, wave
         self.replay = Replay(options.capacity)
 
@@ -61,16 +61,15 @@ class CriticSignal(Signal):
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """q_N and v_N of the turns as they were played; 0 during the warm-up, when they would say nothing."""
-        if context.step < self.options.warmup:
+        if context.step < self.warmup:
             return {"q_N": np.zeros(len(context.batch.traj_N)), "v_N": np.zeros(len(context.batch.traj_N))}
         q_N, v_N = self.judge(transitions_of(context.batch, context.rows, self.options.gamma))
         return {"q_N": q_N, "v_N": v_N}
 
-    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]]:
-        """The actions that the policy is trained on, every one a trajectory of one turn; in the warm-up the step's own,
-        without advantage."""
-        if context.step < self.options.warmup:
-            return context.batch.with_columns(**await self.annotate(context)), list(context.rows)
+    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]] | None:
+        """The actions that the policy is trained on, every one a trajectory of one turn; none in the warm-up."""
+        if context.step < self.warmup:
+            return None
         turns = await self.choose(self.replay.sample(self.options.actor_states, context.rng), context.rng)
         batch, rows = turns_batch(turns)
         q_N, v_N = self.judge(turns)
@@ -117,9 +116,9 @@ class TwinSignal(CriticSignal):
     def build(cls, options: TwinOptions, parts: SignalDependencies) -> TwinSignal:
         return cls(options, build_critic(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
 
-    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]]:
+    async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]] | None:
         if self.options.actor == "rollout":
-            return context.batch.with_columns(**await self.annotate(context)), list(context.rows)
+            return None
         return await super().training_batch(context)
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
