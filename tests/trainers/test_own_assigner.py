@@ -130,7 +130,7 @@ def test_a_run_uses_it_without_an_edit_of_the_package(elsewhere, chatty, tokeniz
     config = resolve("grpo", [*SMALL, "credit.gamma=0.5"])
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     assert resolve(tmp_path / "config.toml") == config  # so a run can be resumed
-    assert assign_credit(t4(), config.credit).advantage_A == pytest.approx(
+    assert assign_credit(t4(), config.credit)[0].advantage_A == pytest.approx(
         elsewhere.function(t4(), gamma=0.5).advantage_A
     )
 

@@ -91,9 +91,9 @@ def test_a_run_goes_on_after_a_batch_that_was_skipped(chatty, tokenizer, tmp_pat
     trainer = trainer_of(config(run={"steps": 2}, loss={"entropy": 0.1}), chatty(), tokenizer, tmp_path)
     assign = train.assign_credit
 
-    def spoiled(batch: Batch, chosen: Any) -> Credit:
-        credit = assign(batch, chosen)
-        return replace(credit, advantage_A=credit.advantage_A + (np.nan if trainer.step == 0 else 0.0))
+    def spoiled(batch: Batch, chosen: Any) -> tuple[Credit, dict[str, float]]:
+        credit, metrics = assign(batch, chosen)
+        return replace(credit, advantage_A=credit.advantage_A + (np.nan if trainer.step == 0 else 0.0)), metrics
 
     monkeypatch.setattr(train, "assign_credit", spoiled)
     log = MetricsLog(tmp_path)

@@ -117,7 +117,7 @@ def test_failures_are_not_trained_on(kit, chatty, tokenizer, tmp_path) -> None:
     assert counted == [t for t in everyone if not t.stop.is_failure]
     assert {row.trajectory for row in rows} == set(range(len(counted)))
     assert success_rate(everyone) == success_rate(counted)
-    metrics = trainer.update(batch, rows, assign_credit(batch, chosen.credit))
+    metrics = trainer.update(batch, rows, assign_credit(batch, chosen.credit)[0])
     assert metrics["policy/engine_gap"] < 1e-4
     trainer.engine.shutdown()
 

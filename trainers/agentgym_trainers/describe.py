@@ -69,13 +69,17 @@ def _before_credit(config: Config) -> Iterator[RecipeComponent]:
 
 
 def _from_credit(config: Config) -> Iterator[RecipeComponent]:
-    credit, loss = config.credit, config.loss
-    yield RecipeComponent("credit", credit.assigner, ASSIGNERS[credit.assigner].description, credit.options)
-    if credit.normalize != "none":
-        rows = "trajectories" if credit.normalize == "trajectory" else f"{credit.normalize}s"
+    loss = config.loss
+    for term in config.credit.parts.values():
+        weighed = {"weight": term.weight, "gate": term.gate} if config.credit.terms else {}
         yield RecipeComponent(
-            "credit", f"normalize {credit.normalize}", f"Advantages centered and scaled over the batch's {rows}."
+            "credit", term.assigner, ASSIGNERS[term.assigner].description, {**weighed, **term.options}
         )
+        if term.normalize != "none":
+            rows = "trajectories" if term.normalize == "trajectory" else f"{term.normalize}s"
+            yield RecipeComponent(
+                "credit", f"normalize {term.normalize}", f"Advantages centered and scaled over the batch's {rows}."
+            )
     if (correct := config.correct) is not None:
         yield RecipeComponent("correct", correct.kind, _first_line(correct), _own(correct, "kind"))
     yield RecipeComponent("objective", loss.objective, OBJECTIVES[loss.objective].description, loss.options)

@@ -104,7 +104,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "select": "data/filters.py",
         "signals": "signals/",
         "shaping": "data/reward_shaping.py",
-        "credit": f"credit/ ({config.credit.assigner})",
+        "credit": f"credit/ ({', '.join(term.assigner for term in config.credit.parts.values())})",
         "value": "learner/critic.py",
         "correct": "losses/importance.py",
         "loss": f"losses/ ({config.loss.objective})",

@@ -109,9 +109,9 @@ class Trainer:
         chosen = self.selection.apply(context, config) if self.selection is not None else context
         trained = await resample_actions(chosen, self.learner, self.signals, prox=prox)
         batch = shape_rewards(trained.batch, config.shaping)
-        credit = assign_credit(batch, config.credit)
+        credit, skills = assign_credit(batch, config.credit)
         credit, more = apply_stages(batch, credit, config, self.step)
-        metrics |= more | credit_metrics(batch, credit)
+        metrics |= skills | more | credit_metrics(batch, credit)
         metrics |= self.update(batch, trained.rows, credit)
         if config.replay is not None and self.buffer is not None and trained.trajectories and not self.in_warmup:
             episodes = trained.batch, credit, trained.trajectories
@@ -119,7 +119,7 @@ class Trainer:
         metrics |= await fit_signals(context, self.signals, first=False)
         if not trained.trajectories:  # nobody played what the policy learned from: shown is what was played
             batch = shape_rewards(chosen.batch, config.shaping)
-            return TrainStepResult(batch, assign_credit(batch, config.credit), chosen.trajectories, metrics)
+            return TrainStepResult(batch, assign_credit(batch, config.credit)[0], chosen.trajectories, metrics)
         return TrainStepResult(batch, credit, trained.trajectories, metrics)
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit) -> dict[str, float]:

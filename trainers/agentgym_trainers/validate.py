@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.schedules import steps_to_validate
 from agentgym_trainers.config.sections import Config
+from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.data.filters import needs_model_columns
 from agentgym_trainers.data.sequences import trajectory_columns
 from agentgym_trainers.engines import ENGINES
@@ -32,9 +33,10 @@ def _validate_step(config: Config) -> None:
             _check_provided(who, need, config)
     if config.value is not None and not config.all_needs & VALUES:
         raise ValueError(
-            f"credit.assigner = {config.credit.assigner!r} reads no values, so nothing would use [value]: remove it "
+            f"{', '.join(_assigners(config))} reads no values, so nothing would use [value]: remove it "
             "(value= removes it)"
         )
+    _check_terms(config)
     source, engine = SOURCES[config.source.kind], ENGINES[config.engine.kind]
     if config.rollout.groups % source.players:
         raise ValueError(
@@ -71,6 +73,26 @@ def _validate_step(config: Config) -> None:
             f"select.kind = {config.select.kind!r} reads what models say of a step, so there is no asking for more: "
             "select.tries must be 1"
         )
+
+
+def _assigners(config: Config) -> list[str]:
+    return [f"{name}.assigner = {term.assigner!r}" for name, term in config.credit.parts.items()]
+
+
+def _check_terms(config: Config) -> None:
+    """Raises ValueError where terms of the credit disturb each other, or are measured by what they have seen."""
+    training = [name for name, term in config.credit.parts.items() if ASSIGNERS[term.assigner].needs & VALUES]
+    if len(training) > 1:
+        raise ValueError(f"{' and '.join(training)} both set the critic's targets: only one term can read values")
+    for name, term in config.credit.parts.items():
+        needs = ASSIGNERS[term.assigner].needs
+        early = [kind for kind, options in config.signals.items()
+                 if SIGNALS[kind].provides & needs and getattr(options, "fit_first", False)]  # fmt: skip
+        if term.gate and early:
+            raise ValueError(
+                f"{name}.gate measures a signal on episodes that it has not learned from, and "
+                f"signals.{early[0]}.fit_first lets it learn from them first: set one of them to false"
+            )
 
 
 def _check_lockstep(config: Config) -> None:

@@ -124,18 +124,54 @@ class ComponentOptions(Section):
         return dict(self.model_extra or {})
 
 
-class CreditOptions(ComponentOptions):
-    """The credit assigner. Further keys are the assigner's own options."""
+class CreditTerm(ComponentOptions):
+    """One of several assigners whose credit is added up. Further keys are the assigner's own options."""
 
     assigner: str
     """A name of ours, or "package.module:function"."""
     normalize: Literal["none", "token", "turn", "trajectory"] = "none"
     """Center and scale the finished advantages over these rows of the batch."""
+    weight: float = 1.0
+    gate: bool = False
+    """Multiply the weight by the skill of what the assigner reads: the share of the step's outcomes that the critic or
+    signal explains before it learns from them. What knows nothing weighs nothing."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> CreditTerm:
+        self._choose(self.assigner, ASSIGNERS)
+        if self.gate and ASSIGNERS[self.assigner].skill is None:
+            able = ", ".join(sorted(name for name, part in ASSIGNERS.items() if part.skill is not None))
+            raise ValueError(f"gate: there is no measure of what {self.assigner!r} reads; there is one for {able}")
+        return self
+
+
+class CreditOptions(ComponentOptions):
+    """The credit assigner, or `terms`: several, added up. Further keys are the assigner's own options."""
+
+    assigner: str | None = None
+    """A name of ours, or "package.module:function"."""
+    normalize: Literal["none", "token", "turn", "trajectory"] = "none"
+    """Center and scale the finished advantages over these rows of the batch."""
+    terms: dict[str, SerializeAsAny[CreditTerm]] = {}
+    """A = Σ_k weight_k · normalize_k(assigner_k), by a name of each."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> CreditOptions:
-        self._choose(self.assigner, ASSIGNERS)
+        if (self.assigner is None) == (not self.terms):
+            raise ValueError("either assigner is set, or [credit.terms.NAME] tables with one each")
+        if self.assigner is not None:
+            self._choose(self.assigner, ASSIGNERS)
+        elif self.normalize != "none" or self.model_extra:
+            wrong = ", ".join(self.model_extra or ["normalize"])
+            raise ValueError(f"with terms, options go to the terms: credit.terms.NAME.{wrong}")
         return self
+
+    @property
+    def parts(self) -> dict[str, CreditTerm]:
+        """The terms by their dotted names in a recipe; one for the single assigner."""
+        if self.assigner is None:
+            return {f"credit.terms.{name}": term for name, term in self.terms.items()}
+        return {"credit": CreditTerm(assigner=self.assigner, normalize=self.normalize, **self.options)}
 
 
 class SelectOptions(ComponentOptions):
@@ -287,7 +323,8 @@ class Config(Section):
     @property
     def needs(self) -> dict[str, frozenset[str]]:
         """Requirements of each chosen part, by the recipe's name for it."""
-        found = {f"credit.assigner = {self.credit.assigner!r}": ASSIGNERS[self.credit.assigner].needs}
+        terms = self.credit.parts.items()
+        found = {f"{name}.assigner = {term.assigner!r}": ASSIGNERS[term.assigner].needs for name, term in terms}
         loss = self.loss
         found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
         if self.correct is not None:

@@ -5,14 +5,19 @@ An assigner's options are the keyword-only parameters of its function. To add on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from agentgym_trainers.config.registry import FunctionPart, Registry, needs
+from agentgym_trainers.credit import skill
 from agentgym_trainers.credit.action_value import digiq, q_minus_v
 from agentgym_trainers.credit.digirl import digirl
 from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
 from agentgym_trainers.credit.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_trainers.credit.hgpo import hgpo
-from agentgym_trainers.credit.implicit import istar, prime
+from agentgym_trainers.credit.implicit import istar, prime, prm_tokens, prm_turns
 from agentgym_trainers.credit.monte_carlo import mc_branch
 from agentgym_trainers.credit.normalize import normalize
 from agentgym_trainers.credit.oreo import oreo
@@ -20,12 +25,18 @@ from agentgym_trainers.credit.outcome import a_lol, filtered, outcome
 from agentgym_trainers.credit.reward_to_go import mt_grpo, rtg_loo
 from agentgym_trainers.credit.rewardflow import rewardflow
 from agentgym_trainers.credit.self_play import rae
+from agentgym_trainers.data.batch import Batch
 
 __all__ = ["ASSIGNERS", "Assigner", "needs", "normalize"]
 
 
+@dataclass(frozen=True)
 class Assigner(FunctionPart):
     """function: (batch, *, options) -> Credit."""
+
+    skill: Callable[[Batch, Mapping[str, Any]], float] | None = None
+    """(batch, options) -> how much of the batch's outcomes the columns that it reads explain, 0 to 1; None where it
+    reads nothing that learns, or nothing whose outcome is known."""
 
 
 ASSIGNERS = Registry(
@@ -37,9 +48,9 @@ ASSIGNERS = Registry(
         "grpo": Assigner(grpo, frozenset({"groups"})),
         "dr_grpo": Assigner(dr_grpo, frozenset({"groups"})),
         "gigpo": Assigner(gigpo, frozenset({"groups", "anchors"})),
-        "token_gae": Assigner(token_gae, frozenset({"value_A", "bootstrap_M"})),
-        "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"})),
-        "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"})),
+        "token_gae": Assigner(token_gae, frozenset({"value_A", "bootstrap_M"}), skill.of_token_values),
+        "turn_gae": Assigner(turn_gae, frozenset({"value_N", "bootstrap_M"}), skill.of_turn_values),
+        "bilevel_gae": Assigner(bilevel_gae, frozenset({"value_A", "bootstrap_M"}), skill.of_token_values),
         "loop": Assigner(loop, frozenset({"groups"})),
         "hgpo": Assigner(hgpo, frozenset({"groups", "anchors"})),
         "rewardflow": Assigner(rewardflow, frozenset({"groups", "anchors"})),
@@ -47,6 +58,8 @@ ASSIGNERS = Registry(
         "mt_grpo": Assigner(mt_grpo, frozenset({"groups"})),
         "prime": Assigner(prime, frozenset({"groups", "prm_A"})),
         "istar": Assigner(istar, frozenset({"groups", "prm_A"})),
+        "prm_tokens": Assigner(prm_tokens, frozenset({"groups", "prm_A", "prm_logit_M"}), skill.of_reward_model),
+        "prm_turns": Assigner(prm_turns, frozenset({"groups", "prm_A", "prm_logit_M"}), skill.of_reward_model),
         "rae": Assigner(rae, frozenset({"role_N", "role_baseline_N"})),
         "digirl": Assigner(digirl, frozenset({"value_N", "bootstrap_M"})),
         "q_minus_v": Assigner(q_minus_v, frozenset({"q_N", "v_N"})),

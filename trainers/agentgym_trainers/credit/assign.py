@@ -12,12 +12,24 @@ from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.losses import importance
 
 
-def assign_credit(batch: Batch, options: CreditOptions) -> Credit:
-    """The assigner's credit, normalized if the options say so."""
-    credit = ASSIGNERS[options.assigner].function(batch, **options.options)
-    if options.normalize != "none":
-        credit = normalize(credit, batch, population=options.normalize)
-    return credit
+def assign_credit(batch: Batch, options: CreditOptions) -> tuple[Credit, dict[str, float]]:
+    """A = Σ_k w_k · normalize_k(assigner_k(batch)), the critic's targets of whichever term has some; and metrics.
+
+    w_k is the term's weight, times its skill where it is gated.
+    """
+    total, metrics = Credit(np.zeros(len(batch.turn_A))), {}
+    for path, term in options.parts.items():
+        assigner, weight, name = ASSIGNERS[term.assigner], term.weight, path.rpartition(".")[2]
+        credit = assigner.function(batch, **term.options)
+        if term.normalize != "none":
+            credit = normalize(credit, batch, population=term.normalize)
+        if term.gate and assigner.skill is not None:
+            metrics[f"credit/{name}_skill"] = assigner.skill(batch, term.options)
+            weight *= metrics[f"credit/{name}_skill"]
+        if options.terms:
+            metrics[f"credit/{name}_std"] = weight * float(credit.advantage_A.std()) if len(batch.turn_A) else 0.0
+        total = Credit(total.advantage_A + weight * credit.advantage_A, {**total.targets, **credit.targets})
+    return total, metrics
 
 
 def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tuple[Credit, dict[str, float]]:

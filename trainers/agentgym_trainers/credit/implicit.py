@@ -49,6 +49,33 @@ def prime(
     return Credit(process_A + leave_one_out(batch.return_M, group_M)[traj_A])
 
 
+def prm_tokens(batch: Batch, *, gamma: float = 1.0) -> Credit:
+    """Every token's implicit reward-to-go against the group's others: PRIME's process part alone, as a credit term.
+
+    A_{i,j} = Σ_{s≥j} γ^{s−j} (q_{i,s} − 1/(K−1) Σ_{k≠i} q̄_k), q̄_k the mean over k's tokens. Its scale is the
+    log-ratio's: normalize it. PRIME (2502.01456), variant "paper". Population: the group's trajectories but this one,
+    each once. K = 1: 0. Truncated: what was collected counts. All-equal rewards: not 0, the model may tell trajectories
+    apart.
+    """
+    prm_A, traj_A, group_M = batch.x["prm_A"], batch.traj_A, batch.group_M
+    size_M, mean_M = np.bincount(group_M)[group_M], segment_mean(prm_A, traj_A)
+    others_M = (np.bincount(group_M, mean_M)[group_M] - mean_M) / np.maximum(size_M - 1, 1)
+    to_go_A = reverse_scan(prm_A - others_M[traj_A], traj_A, gamma)
+    return Credit(np.where(size_M[traj_A] > 1, to_go_A, 0.0))
+
+
+def prm_turns(batch: Batch) -> Credit:
+    """Every turn's implicit reward against all turns of the group: iStar's process part alone, as a credit term.
+
+    s_{i,t} = Σ of q over the turn's tokens;  A_{i,t} = s − mean. iStar (2509.19199); its division by the standard
+    deviation is `normalize = "turn"`. Population: all turns of the group, so a long trajectory counts more often.
+    K = 1: the trajectory's turns are compared. Truncated: what was collected counts. All-equal rewards: not 0, the
+    model may tell turns apart.
+    """
+    step_N = np.bincount(batch.turn_A, batch.x["prm_A"])
+    return Credit(standardize(step_N, batch.group_M[batch.traj_N], scale=False)[batch.turn_A])
+
+
 def istar(batch: Batch, *, alpha: float = 1.0, beta: float = 0.05, eps: float = 1e-6, released: bool = False) -> Credit:
     """The trajectory's advantage in its group plus the turn's among all turns of the group, by an implicit reward.
 

@@ -1,5 +1,5 @@
-"""Contestants of the bench: every assigner with its own defaults, and every shipped recipe that shapes rewards by a
-signal.
+"""Contestants of the bench: every assigner with its own defaults, and every shipped recipe that adds up terms or shapes
+rewards by a signal.
 
 An assigner takes the signals of the shipped recipe that uses it, else the first kind of signal that gives what it
 needs. One that reads a critic's values is measured a second time on measured values.
@@ -15,8 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from agentgym.errors import ConfigError
 from agentgym_trainers.config.option_errors import sentence
-from agentgym_trainers.config.sections import Config
-from agentgym_trainers.credit import ASSIGNERS, normalize
+from agentgym_trainers.config.sections import Config, CreditOptions
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit.assign import assign_credit
 from agentgym_trainers.data.batch import Batch, Credit
 from agentgym_trainers.data.reward_shaping import SHAPERS
 from agentgym_trainers.recipe import recipe_names, resolve
@@ -34,9 +35,7 @@ class Contestant:
     """An assigner, and what it is given."""
 
     name: str
-    assigner: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    normalize: str = "none"
+    credit_options: CreditOptions
     signals: Mapping[str, BaseModel] = field(default_factory=dict)
     """Options by kind."""
     shaping: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -47,7 +46,12 @@ class Contestant:
 
     @property
     def needs(self) -> frozenset[str]:
-        return ASSIGNERS[self.assigner].needs.union(*(SHAPERS[name].needs for name in self.shaping))
+        terms = (ASSIGNERS[term.assigner].needs for term in self.credit_options.parts.values())
+        return frozenset().union(*terms, *(SHAPERS[name].needs for name in self.shaping))
+
+    @property
+    def assigner(self) -> str:
+        return " + ".join(term.assigner for term in self.credit_options.parts.values())
 
     @property
     def reads_values(self) -> bool:
@@ -61,11 +65,7 @@ class Contestant:
 
     def credit(self, batch: Batch) -> Credit:
         """Its credit on a batch that has every column it needs."""
-        batch = self.shaped(batch)
-        credit = ASSIGNERS[self.assigner].function(batch, **self.options)
-        if self.normalize != "none":
-            credit = normalize(credit, batch, population=self.normalize)  # type: ignore[arg-type]
-        return credit
+        return assign_credit(self.shaped(batch), self.credit_options)[0]
 
 
 def contestants(only: Sequence[str] = ()) -> list[Contestant]:
@@ -79,26 +79,23 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
         try:
             _ = name in shaped or ASSIGNERS[name]
         except ValueError as error:
-            known = f"Recipes that shape rewards by a signal are measured too: {', '.join(shaped)}"
+            known = f"Recipes that add up terms or shape rewards by a signal are measured too: {', '.join(shaped)}"
             raise ConfigError(f"{error}. {known}") from error
     found = []
     for name in dict.fromkeys([*ASSIGNERS, *(name for name in only if ":" in name)]):
         given, missing = _signals_of(name, shipped)
-        plain = Contestant(name, name, signals=given, missing=missing)
+        plain = Contestant(name, CreditOptions(assigner=name), signals=given, missing=missing)
         found.append(plain)
         if plain.reads_values and not missing:
-            found.append(Contestant(f"{name}, measured V", name, signals=given, measured=True))
+            found.append(replace(plain, name=f"{name}, measured V", measured=True))
     for name, config in shaped.items():
-        credit = config.credit
-        found.append(
-            Contestant(name, credit.assigner, credit.options, credit.normalize, config.signals, config.shaping)
-        )
+        found.append(Contestant(name, config.credit, config.signals, config.shaping))
     return [c for c in found if not only or c.name.removesuffix(", measured V") in only]
 
 
 def _learned(config: Config) -> bool:
-    """True where a signal shapes the recipe's rewards."""
-    return any(SHAPERS[name].needs - ALWAYS for name in config.shaping)
+    """True where no assigner alone says what the recipe's credit is."""
+    return bool(config.credit.terms) or any(SHAPERS[name].needs - ALWAYS for name in config.shaping)
 
 
 def unfit(contestant: Contestant, batch: Batch) -> str:

@@ -99,7 +99,7 @@ def to_json(result: Result) -> dict[str, Any]:
             {
                 "name": scored.contestant.name,
                 "assigner": scored.contestant.assigner,
-                "options": dict(scored.contestant.options),
+                "options": scored.contestant.credit_options.model_dump(exclude_defaults=True),
                 "signals": {kind: options.model_dump() for kind, options in scored.contestant.signals.items()},
                 "shaping": {name: dict(options) for name, options in scored.contestant.shaping.items()},
                 "measured": scored.contestant.measured,

@@ -64,6 +64,13 @@ def named(index: np.ndarray, names: np.ndarray) -> np.ndarray:
     return joined(index, np.where(names < 0, -1 - np.arange(len(names)), names))
 
 
+def success_pairs(group_M: np.ndarray, success_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(trajectories that succeeded, those of their group that did not): every pair."""
+    won = success_M > 0.5
+    better, worse = np.nonzero((group_M[:, None] == group_M) & won[:, None] & ~won)
+    return better, worse
+
+
 def leave_one_out(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """x − the mean of the others of its segment; 0 where there are no others, and where all are equal."""
     size = np.bincount(index)[index]

@@ -32,7 +32,7 @@ SIGNALS = Registry(
             JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"}), plays=True, reads_policy=False
         ),
         "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
-        "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A"})),
+        "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A", "prm_logit_M"})),
         "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
         "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"}), reads_policy=False),
         "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"}), plays=True),

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import success_pairs
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
 from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
@@ -70,9 +71,18 @@ class ImplicitPRM(Signal):
         self.optimizer = SignalOptimizer(self.model.parameters(), options, parts.processes)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
-        """prm_A, and prm_ref_A, which `fit` then need not compute."""
+        """prm_A; prm_logit_M, the log-odds of success by φ; and prm_ref_A, which `fit` then need not compute."""
         reference_A = self._reference_A(context)
-        return {"prm_A": self._logprob_A(self.model, context) - reference_A, "prm_ref_A": reference_A}
+        q_A = self._logprob_A(self.model, context) - reference_A
+        return {"prm_A": q_A, "prm_logit_M": self._logit_M(q_A, context.batch), "prm_ref_A": reference_A}
+
+    def _logit_M(self, q_A: np.ndarray, batch: Batch) -> np.ndarray:
+        size = len(batch.group_M)
+        logit_M = self.options.beta * np.bincount(batch.traj_A, q_A, minlength=size)
+        if self.options.aggregate == "sum":
+            return logit_M
+        counted = batch.traj_A if self.options.loss == "outcome" else batch.traj_N
+        return logit_M / np.maximum(np.bincount(counted, minlength=size), 1)
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
         """Loss and accuracy are those before the first step on this batch. A group without both outcomes makes no pair;
@@ -169,10 +179,3 @@ def pair_loss(
     return softplus(-gap).mean(), {
         "pairs": float(len(won)), "accuracy": right.mean().item(), "gap": margin.mean().item(),
     }  # fmt: skip
-
-
-def success_pairs(group_M: np.ndarray, success_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(trajectories that succeeded, those of their group that did not): every pair."""
-    won = success_M > 0.5
-    better, worse = np.nonzero((group_M[:, None] == group_M) & won[:, None] & ~won)
-    return better, worse

@@ -1,0 +1,178 @@
+"""Credit as a sum of terms, each normalized by itself and weighted, perhaps by what its signal knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentgym.errors import ConfigError
+from agentgym_trainers.config.sections import CreditOptions
+from agentgym_trainers.credit import ASSIGNERS
+from agentgym_trainers.credit.assign import assign_credit
+from agentgym_trainers.credit.gigpo import gigpo
+from agentgym_trainers.credit.group_baselines import rloo
+from agentgym_trainers.credit.implicit import istar, prime, prm_turns
+from agentgym_trainers.credit.normalize import normalize
+from agentgym_trainers.credit.skill import of_reward_model, of_token_values, of_turn_values
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import reverse_scan
+from agentgym_trainers.recipe import resolve, to_toml
+from agentgym_trainers.testing import random_batch, t4, toy_batch
+
+many = settings(deadline=None, derandomize=True, database=None, max_examples=25)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def terms(**tables: dict) -> CreditOptions:
+    return CreditOptions.model_validate({"terms": tables})
+
+
+def batch_of(seed: int) -> Batch:
+    return random_batch(np.random.default_rng(seed), group_size=4)
+
+
+def test_terms_are_normalized_weighted_and_added() -> None:
+    options = terms(
+        outcome={"assigner": "rloo"}, states={"assigner": "gigpo", "gamma": 0.5, "normalize": "turn", "weight": 0.3}
+    )
+    credit, metrics = assign_credit(t4(), options)
+    second = normalize(gigpo(t4(), gamma=0.5), t4(), population="turn").advantage_A
+    assert credit.advantage_A == pytest.approx(rloo(t4()).advantage_A + 0.3 * second)
+    assert metrics == {
+        "credit/outcome_std": pytest.approx(rloo(t4()).advantage_A.std()),
+        "credit/states_std": pytest.approx(0.3 * second.std()),
+    }
+
+
+def test_one_term_of_weight_one_is_the_assigner_alone() -> None:
+    alone, _ = assign_credit(t4(), CreditOptions(assigner="gigpo", normalize="token"))
+    one, _ = assign_credit(t4(), terms(it={"assigner": "gigpo", "normalize": "token"}))
+    np.testing.assert_array_equal(one.advantage_A, alone.advantage_A)
+
+
+@many
+@given(seed=seeds)
+def test_published_sums_are_sums_of_terms(seed: int) -> None:
+    """PRIME's paper form and iStar are an outcome term and a process term."""
+    batch = batch_of(seed)
+    outcome, _ = assign_credit(batch, terms(a={"assigner": "rloo"}, b={"assigner": "prm_tokens", "weight": 0.05}))
+    assert outcome.advantage_A == pytest.approx(prime(batch, variant="paper", beta=0.05).advantage_A)
+    process_A = istar(batch, alpha=1.0, beta=1.0).advantage_A - istar(batch, alpha=0.0, beta=1.0).advantage_A
+    sum_N, group_N = np.bincount(batch.turn_A, batch.x["prm_A"]), batch.group_M[batch.traj_N]
+    for group in np.unique(group_N):
+        own_A = (group_N == group)[batch.turn_A]
+        spread = np.std(sum_N[group_N == group], ddof=1)
+        assert prm_turns(batch).advantage_A[own_A] == pytest.approx(process_A[own_A] * (spread + 1e-6), abs=1e-9)
+
+
+def test_the_skill_of_exact_values_is_one() -> None:
+    batch = toy_batch([[0, 0, 1], [0, 0, 0]])
+    exact_N = reverse_scan(batch.reward_N, batch.traj_N, 0.5)
+    batch = batch.with_columns(value_N=exact_N, value_A=reverse_scan(batch.reward_N, batch.traj_N, 1.0))
+    assert of_turn_values(batch, {"gamma": 0.5}) == pytest.approx(1.0)
+    assert of_token_values(batch, {"gamma": 1.0}) == pytest.approx(1.0)
+
+
+def test_skill_numbers() -> None:
+    """Returns 1, 1, 0, 0 about their mean: 1. V is wrong by 1/4 everywhere, which the variance of G - V would miss."""
+    batch = toy_batch([[0, 1], [0, 0]], value_N=(1.25, 1.25, 0.25, 0.25))
+    assert of_turn_values(batch, {"gamma": 1.0}) == pytest.approx(1 - 4 / 16)
+    constant = batch.with_columns(value_N=np.full(4, 0.5))
+    assert of_turn_values(constant, {"gamma": 1.0}) == pytest.approx(0.0)
+    wrong = batch.with_columns(value_N=np.array([0.0, 0.0, 1.0, 1.0]))
+    assert of_turn_values(wrong, {"gamma": 1.0}) == 0.0
+
+
+def test_a_cut_counts_as_what_the_critic_says_of_it() -> None:
+    batch = toy_batch([[0], [0]], truncated=[True, False], value_N=(2.0, 0.0), bootstrap_M=(4.0, 9.0))
+    assert of_turn_values(batch, {"gamma": 0.5}) == pytest.approx(1.0)
+
+
+def test_skill_of_a_reward_model_numbers() -> None:
+    """Odds of 3 to 1 for the right order: a brier score of 1/16, a quarter of a coin's."""
+    batch = toy_batch([[1], [0], [1]], groups=[0, 0, 1], success_M=(1, 0, 1), prm_logit_M=(np.log(3), 0, -50))
+    assert of_reward_model(batch, {}) == pytest.approx(0.75)
+    assert of_reward_model(batch.with_columns(prm_logit_M=np.zeros(3)), {}) == pytest.approx(0.0)
+    assert of_reward_model(batch.with_columns(prm_logit_M=np.array([0, 3.0, 0])), {}) == 0.0
+    assert of_reward_model(batch.with_columns(success_M=np.ones(3)), {}) == 0.0  # nothing to be right about
+
+
+@many
+@given(seed=seeds)
+def test_a_signal_of_noise_weighs_nothing(seed: int) -> None:
+    """Gated credit of a critic that is far off equals the other term's, to the bit."""
+    batch = batch_of(seed)
+    batch = batch.with_columns(value_N=batch.x["value_N"] + 100.0)
+    both = terms(outcome={"assigner": "rloo"}, values={"assigner": "turn_gae", "gate": True})
+    credit, metrics = assign_credit(batch, both)
+    np.testing.assert_array_equal(credit.advantage_A, rloo(batch).advantage_A)
+    assert metrics["credit/values_skill"] == 0.0
+    assert "value_N" in credit.targets  # the critic goes on learning
+
+
+def test_the_gate_is_the_skill() -> None:
+    batch = toy_batch([[0, 1], [0, 0]], value_N=(1.25, 1.25, 0.25, 0.25))
+    plain, _ = assign_credit(batch, terms(values={"assigner": "turn_gae", "gamma": 1.0}))
+    gated, metrics = assign_credit(batch, terms(values={"assigner": "turn_gae", "gamma": 1.0, "gate": True}))
+    assert metrics["credit/values_skill"] == pytest.approx(0.75)
+    assert gated.advantage_A == pytest.approx(0.75 * plain.advantage_A)
+
+
+VALUE = "value.lr=1e-3"
+BOTH = ("credit.assigner=", "credit.terms.outcome.assigner=rloo", "credit.terms.values.assigner=turn_gae", VALUE)
+
+
+def test_a_recipe_of_terms_resolves_and_is_written(tmp_path) -> None:
+    config = resolve("grpo", [*BOTH, "credit.terms.values.gate=true", "credit.terms.values.gamma=0.9"])
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    assert resolve(tmp_path / "config.toml") == config
+    assert config.credit.terms["values"].options == {"gamma": 0.9, "lam": 0.9}
+
+
+def test_weights_of_terms_can_be_scheduled(tmp_path) -> None:
+    path = tmp_path / "faded.toml"
+    rise = '"credit.terms.values.weight" = { kind = "linear", start = 0.0, end = 1.0, steps = 10 }'
+    text = to_toml(resolve("grpo", BOTH)).replace("[schedules]", f"[schedules]\n{rise}")
+    path.write_text(text, encoding="utf-8")
+    assert resolve(path).at(5).credit.terms["values"].weight == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["credit.assigner="], "either assigner is set, or"),
+        (["credit.terms.a.assigner=rloo"], "either assigner is set, or"),
+        ([*BOTH, "credit.gamma=0.5"], "options go to the terms: credit.terms.NAME.gamma"),
+        ([*BOTH, "credit.normalize=turn"], "options go to the terms: credit.terms.NAME.normalize"),
+        ([*BOTH, "credit.terms.values.gama=0.5"], "did you mean 'gamma'"),
+        (
+            [*BOTH, "credit.terms.outcome.gate=true"],
+            "there is no measure of what 'rloo' reads; there is one for bilevel_gae",
+        ),
+        ([*BOTH, "credit.terms.more.assigner=token_gae"], "both set the critic's targets: only one term"),
+        (BOTH[:3], "credit.terms.values.assigner = 'turn_gae' reads"),
+        (
+            [
+                "credit.assigner=",
+                "credit.terms.p.assigner=prm_turns",
+                "credit.terms.p.gate=true",
+                "signals.prm.fit_first=true",
+            ],
+            "signals.prm.fit_first lets it learn from them first",
+        ),
+    ],
+)
+def test_terms_that_do_not_fit_are_refused(overrides, message) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("grpo", list(overrides))
+    assert message in str(caught.value)
+
+
+def test_skills_are_declared_where_something_learns() -> None:
+    measured = {name for name, part in ASSIGNERS.items() if part.skill is not None}
+    assert measured == {"turn_gae", "token_gae", "bilevel_gae", "prm_tokens", "prm_turns"}
+    assert replace(ASSIGNERS["rloo"], skill=of_reward_model).skill is of_reward_model

@@ -1,0 +1,53 @@
+"""Skill of what an assigner reads: how much of a batch's outcomes it explains, before it learns from them.
+
+1 explains all, 0 nothing; less than nothing counts as 0. A term of the credit with `gate` is weighted by it, so that a
+signal that knows nothing weighs nothing. Functions of (batch, the assigner's options).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from agentgym_trainers.credit.gae import final_value_M
+from agentgym_trainers.data.batch import Batch
+from agentgym_trainers.data.segments import reverse_scan, success_pairs
+
+
+def of_turn_values(batch: Batch, options: Mapping[str, Any]) -> float:
+    """Explained variance of V before each turn: 1 − Σ (G_t − V_t)² / Σ (G_t − mean G)².
+
+    G_t = Σ_k γ^k r_{t+k}, and V after a cut. Unlike the variance of G − V, this counts a constant error of V, too.
+    """
+    return _explained(_returns(batch, options["gamma"]), batch.x["value_N"])
+
+
+def of_token_values(batch: Batch, options: Mapping[str, Any]) -> float:
+    """The same of V before each turn's first token, discounted by turns (`gamma_turn`, or 1 where γ is of tokens)."""
+    return _explained(_returns(batch, options.get("gamma_turn", 1.0)), batch.x["value_A"][batch.first_A])
+
+
+def of_reward_model(batch: Batch, options: Mapping[str, Any]) -> float:
+    """1 − brier / ¼ of the order of every success and failure of a group: σ(s⁺ − s⁻) should be 1.
+
+    s is the model's logit of success, so that the difference is the log-odds that it is this one of the two that
+    succeeded, whichever loss the model learned by. A coin has a brier score of ¼. No pair: 0.
+    """
+    won, lost = success_pairs(batch.group_M, batch.x["success_M"])
+    if not len(won):
+        return 0.0
+    margin = batch.x["prm_logit_M"][won] - batch.x["prm_logit_M"][lost]
+    wrong = 1 / (1 + np.exp(np.clip(margin, -50, 50)))
+    return max(0.0, 1 - float((wrong**2).mean()) / 0.25)
+
+
+def _returns(batch: Batch, gamma: float) -> np.ndarray:
+    after_N = np.where(batch.last_N, gamma * final_value_M(batch)[batch.traj_N], 0.0)
+    return reverse_scan(batch.reward_N + after_N, batch.traj_N, gamma)
+
+
+def _explained(came: np.ndarray, said: np.ndarray) -> float:
+    spread = float(((came - came.mean()) ** 2).sum()) if len(came) else 0.0
+    return max(0.0, 1 - float(((came - said) ** 2).sum()) / spread) if spread > 0 else 0.0
