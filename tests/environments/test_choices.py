@@ -1,0 +1,57 @@
+"""Choices: what each decision earns, when, and that nothing else matters."""
+
+from __future__ import annotations
+
+import pytest
+
+import agentgym
+from agentgym.errors import ConfigError
+from agentgym_environments.diagnostics.choices.env import GOODS, RIGHT, goods_of
+
+
+def rewards_of(name: str, right: set[int], **arguments) -> tuple[list[float], dict]:
+    """Rewards of an episode that is right at these places and wrong at all others."""
+    env = agentgym.make(name, **arguments)
+    env.reset(seed=0, options={"split": "test", "task": 3})
+    rewards, over = [], False
+    while not over:
+        best = env.solver()
+        other = next(action for action in env.env_spec.actions if action != best)
+        _, reward, terminated, truncated, info = env.step(best if len(rewards) in right else other)
+        rewards, over = [*rewards, reward], terminated or truncated
+    return rewards, info
+
+
+def test_a_right_color_is_paid_at_once_or_at_the_end() -> None:
+    rewards, info = rewards_of("choices", {0, 3}, length=4)
+    assert (rewards, info["success"]) == ([0.25, 0.0, 0.0, 0.25], False)
+    rewards, info = rewards_of("choices-late", {0, 3}, length=4)
+    assert (rewards, info["success"]) == ([0.0, 0.0, 0.0, 0.5], False)
+    rewards, info = rewards_of("choices-late", set(range(48)), length=48)
+    assert (rewards[-1], info["success"]) == (1.0, True)
+
+
+def test_nonsense_costs_a_turn_and_no_place() -> None:
+    env = agentgym.make("choices", length=4)
+    shown, _ = env.reset(seed=0)
+    assert env.env_spec.max_turns == 10
+    for _ in range(10):
+        observation, reward, _, truncated, info = env.step("perhaps red")
+        assert (observation.splitlines()[-1], reward, info["valid_action"]) == (shown, 0.0, False)
+    assert truncated
+
+
+def test_every_color_is_right_for_some_good() -> None:
+    assert set(RIGHT) == set(GOODS)
+    assert set(RIGHT.values()) == {"red", "green", "blue"}
+
+
+def test_splits_share_no_task() -> None:
+    tasks = {split: {tuple(goods_of(12, split, i)) for i in range(300)} for split in ("train", "validation", "test")}
+    assert not tasks["train"] & tasks["test"]
+    assert not tasks["train"] & tasks["validation"]
+
+
+def test_too_short_a_length_is_refused() -> None:
+    with pytest.raises(ConfigError, match="length is at least 4"):
+        agentgym.make("choices", length=3)
