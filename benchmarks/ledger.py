@@ -1,0 +1,294 @@
+"""The evidence ledger: what each method of credit gains over its baseline, and where.
+
+    python benchmarks/ledger.py --regimes oracle keydoor-meadow --workers 2
+
+In each regime (benchmarks/regimes.py) every method, the baseline included, is tuned by the same budget: its six
+settings by successive halving on seeds outside the race (all six for a third of the budget, the best three for half of
+it on two seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in which a critic alone
+learns are counted, those of evaluations are not. Printed: the interquartile mean at the end, episodes and seconds of
+processor time until the target (a run that does not reach it counts as its whole budget, and is counted as censored),
+the ratio of the baseline's episodes over the method's, all with 95 % stratified bootstrap intervals over seeds.
+
+Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on. `--save` writes what the report is made of,
+with machine, versions, commit and date, to benchmarks/results/ledger/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from regimes import BASELINE, METHODS, REGIMES, Regime, Setting, overrides_of
+
+TUNING_SEEDS = (100, 101)
+RESULTS = Path(__file__).resolve().parent / "results" / "ledger"
+Job = dict[str, Any]
+"""regime, method, setting, seed, budget; and of a finished one curve and seconds."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/ledger"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=["oracle", "keydoor-meadow"])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--hours", type=float, default=24.0, help="begin no job after this many hours")
+    parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/ledger/")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(options.out, options.workers, time.monotonic() + 3600 * options.hours)
+    for name in options.regimes:
+        best = tune(ledger, name, options.methods)
+        ledger.run([job(name, m, best[m], s, 1.0) for s in REGIMES[name].seeds for m in best])
+        raced = {m: [ledger.result(job(name, m, best[m], s, 1.0)) for s in REGIMES[name].seeds] for m in best}
+        report(name, raced, best)
+        if options.save:
+            save(name, raced, best, ledger)
+
+
+def job(regime: str, method: str, setting: Setting, seed: int, share: float) -> Job:
+    """A job that plays `share` of the regime's budget."""
+    budget = int(REGIMES[regime].budget * share)
+    return {"regime": regime, "method": method, "setting": setting.name, "seed": seed, "budget": budget}
+
+
+def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setting]:
+    """The best setting of each method, by successive halving over the regime's six."""
+    left = {m: list(REGIMES[regime].settings) for m in methods}
+    for keep, share, seeds in ((3, 1 / 3, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS)):
+        jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in methods}
+        ledger.run([j for of_method in jobs.values() for some in of_method.values() for j in some])
+        for m, of_method in jobs.items():
+            scores = {s: float(np.mean([area(ledger.result(j)) for j in some])) for s, some in of_method.items()}
+            left[m] = sorted(scores, key=lambda s: -scores[s])[:keep]
+            print(f"{regime} {m}: " + ", ".join(f"{s.name} {100 * a:.1f}" for s, a in scores.items()), flush=True)
+    return {m: settings[0] for m, settings in left.items()}
+
+
+def area(result: Job) -> float:
+    """Mean of the measure over the budget."""
+    episodes, measured = np.array(result["curve"]).T
+    return float(np.trapezoid(measured, episodes) / max(episodes[-1], 1))
+
+
+class Ledger:
+    """Finished jobs, and the processes that carry out others."""
+
+    def __init__(self, out: Path, workers: int, deadline: float) -> None:
+        self.out, self.workers, self.deadline = out, workers, deadline
+        self.path = out / "jobs.jsonl"
+        lines = self.path.read_text().splitlines() if self.path.is_file() else []
+        self.done = {key(result): result for result in map(json.loads, lines)}
+
+    def result(self, job: Job) -> Job:
+        return self.done[key(job)]
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Carry out the jobs that are not done. Raises SystemExit where the hours are over before the jobs are."""
+        warm = {(j["regime"], j["seed"]) for j in jobs if key(j) not in self.done}
+        first = [{"regime": r, "method": "warm-up", "setting": "", "seed": s, "budget": 0} for r, s in sorted(warm)]
+        for some in (first, jobs):
+            self._run([j for j in some if key(j) not in self.done])
+
+    def _run(self, jobs: Sequence[Job]) -> None:
+        os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            futures = {pool.submit(carry_out, self.out, j, self.deadline): j for j in jobs}
+            for future in as_completed(futures):
+                played = future.result()
+                if played is None:
+                    continue
+                result = futures[future] | played
+                with self.path.open("a") as file:
+                    file.write(json.dumps(result) + "\n")
+                self.done[key(result)] = result
+                shown = " ".join(f"{100 * measured:.0f}" for _, measured in result["curve"])
+                print("{regime} {method} {setting} seed {seed}: ".format(**result) + shown, flush=True)
+        if any(key(j) not in self.done for j in jobs):
+            raise SystemExit("the hours are over; run the same command again to go on")
+
+
+def key(job: Job) -> tuple[Any, ...]:
+    return tuple(job[name] for name in ("regime", "method", "setting", "seed", "budget"))
+
+
+# --- one job ------------------------------------------------------------------------------------------------------
+
+
+def carry_out(out: Path, job: Job, deadline: float) -> Job | None:
+    return asyncio.run(play(out, job)) if time.monotonic() < deadline else None
+
+
+async def play(out: Path, job: Job) -> Job:
+    """One job: {"curve": [[episodes, held-out measure], ...], "seconds": of processor time}."""
+    import torch
+
+    from agentgym.errors import GuardTripped
+    from agentgym_trainers import run
+    from agentgym_trainers.monitoring.metrics import MetricsLog
+    from agentgym_trainers.recipe import resolve
+    from agentgym_trainers.rollout.environment import open_env
+
+    torch.set_num_threads(1)
+    regime, warm, started = REGIMES[job["regime"]], job["method"] == "warm-up", time.process_time()
+    method = METHODS[BASELINE if warm else job["method"]]
+    setting = next((s for s in regime.settings if s.name == job["setting"]), regime.settings[0])
+    config = resolve(method.recipe, [*overrides_of(method, regime, setting), f"run.seed={job['seed']}"])
+    with run.bars() as progress:
+        progress.disable = True
+        async with open_env(config, progress) as (connection, _):
+            first = out / "warm-up" / f"{job['regime']}-{job['seed']}"
+            first.mkdir(parents=True, exist_ok=True)
+            start = await run.warm_start(config, first, connection, progress)
+            folder = out / "-".join(str(part).replace(" ", "_") for part in key(job))
+            shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
+            folder.mkdir()
+            trainer, _ = await run.start_training(config, folder, connection, start)
+            log, played = MetricsLog(folder), counted(trainer)
+            curve = [(0, await measured(trainer, connection.spec, regime, job["seed"]))]
+            every = max(1, round(regime.budget / regime.evaluations / setting.episodes))
+            trainer.save = lambda log: folder  # type: ignore[method-assign]  # checkpoints are only for resuming
+            stopped = ""
+            while not warm and played[0] < job["budget"] and not stopped:
+                steps = trainer.config.run.model_copy(update={"steps": trainer.step + every})
+                trainer.config = trainer.config.model_copy(update={"run": steps})
+                try:
+                    await trainer.run(log)
+                except GuardTripped as error:  # nothing is learned any more: what it can do now is what it ends with
+                    stopped, played[0] = str(error), job["budget"]
+                curve.append((played[0], await measured(trainer, connection.spec, regime, job["seed"])))
+            await trainer.engine.aclose()
+            log.close()
+    shutil.rmtree(folder)
+    return {"curve": curve, "seconds": time.process_time() - started, **({"stopped": stopped} if stopped else {})}
+
+
+def counted(trainer: Any) -> list[int]:
+    """A counter of the episodes that the trainer's source has played."""
+    collect, played = trainer.collect, [0]
+
+    async def counting() -> Any:
+        groups = await collect()
+        played[0] += sum(len(group.trajectories) for group in groups)
+        return groups
+
+    trainer.collect = counting
+    return played
+
+
+async def measured(trainer: Any, spec: Any, regime: Regime, seed: int) -> float:
+    """Mean success or score of one attempt at each held-out task."""
+    from agentgym.rollouts.policy import EpisodeSpec
+
+    tasks = spec.splits[regime.split]
+    episodes = [EpisodeSpec(spec.id, regime.split, i % tasks, 10**6 + i) for i in range(regime.held_out)]
+    trajectories = await trainer.runner.run(trainer.policy(seed, 10**9), episodes)
+    return float(np.mean([t.success if regime.measure == "success" else t.score for t in trajectories]))
+
+
+# --- what came of it ----------------------------------------------------------------------------------------------
+
+
+def until(target: float, result: Job, budget: int) -> tuple[float, bool]:
+    """(episodes until the curve, linear between evaluations, first meets the target, whether it does)."""
+    curve = result["curve"]
+    if curve[0][1] >= target:
+        return 1.0, True
+    for (before, low), (after, high) in pairwise(curve):
+        if high >= target:
+            return min(before + (after - before) * (target - low) / (high - low), budget), True
+    return float(budget), False
+
+
+def figures(name: str, raced: dict[str, list[Job]]) -> dict[str, dict[str, Any]]:
+    """Of every method: final, episodes, seconds, each (IQM, low, high); ratio to the baseline; censored runs."""
+    from agentgym.evaluation.stats import iqm, stratified_bootstrap
+
+    regime, found = REGIMES[name], {}
+    reached = {m: [until(regime.target, r, regime.budget) for r in results] for m, results in raced.items()}
+    base = np.array([episodes for episodes, _ in reached.get(BASELINE, [])])
+    rng = np.random.default_rng(0)
+    for m, results in raced.items():
+        final = np.array([[100 * r["curve"][-1][1]] for r in results])
+        episodes = np.array([e for e, _ in reached[m]])
+        seconds = np.array(
+            [[r["seconds"] * min(1.0, e / r["curve"][-1][0])] for r, e in zip(results, episodes, strict=True)]
+        )
+        ratio = None
+        if len(base):
+            draws = [
+                iqm(rng.choice(base, len(base))[:, None]) / iqm(rng.choice(episodes, len(episodes))[:, None])
+                for _ in range(2000)
+            ]
+            ratio = (iqm(base[:, None]) / iqm(episodes[:, None]), *np.percentile(draws, (2.5, 97.5)))
+        found[m] = {
+            "final": (iqm(final), *_interval(stratified_bootstrap(final, seed=0))),
+            "episodes": (iqm(episodes[:, None]), *_interval(stratified_bootstrap(episodes[:, None], seed=0))),
+            "seconds": (iqm(seconds), *_interval(stratified_bootstrap(seconds, seed=0))),
+            "ratio": ratio,
+            "censored": sum(not met for _, met in reached[m]),
+            "gain": float(np.mean([100 * (r["curve"][-1][1] - r["curve"][0][1]) for r in results])),
+        }
+    return found
+
+
+def _interval(estimate: Any) -> tuple[float, float]:
+    return estimate.low, estimate.high
+
+
+def report(name: str, raced: dict[str, list[Job]], best: dict[str, Setting]) -> None:
+    regime = REGIMES[name]
+    print(f"\n{name}: {regime.question}; {len(regime.seeds)} seeds, {regime.budget} episodes, {regime.measure} in %")
+    head = f"{'':17} {'setting':>11} {'at the end':>18} {'gain':>6} {f'episodes to {100 * regime.target:.0f}':>20}"
+    print(f"{head} {'CPU s':>16} {f'{BASELINE} / this':>18} {'censored':>8}")
+    for m, of_method in figures(name, raced).items():
+        final, episodes, seconds = (shown(of_method[part]) for part in ("final", "episodes", "seconds"))
+        ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*of_method["ratio"]) if of_method["ratio"] else ""
+        print(
+            f"{m:17} {best[m].name:>11} {final:>18} {of_method['gain']:6.1f} {episodes:>20} {seconds:>16} {ratio:>18} "
+            f"{of_method['censored']:8}"
+        )
+
+
+def shown(figure: tuple[float, float, float]) -> str:
+    return "{:.0f} [{:.0f}, {:.0f}]".format(*figure)
+
+
+def save(name: str, raced: dict[str, list[Job]], best: dict[str, Setting], ledger: Ledger) -> None:
+    """results/ledger/REGIME.json: figures, curves, tuning, and what they were measured on."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    tuning = [r for r in ledger.done.values() if r["regime"] == name and r["seed"] in TUNING_SEEDS]
+    packages = ("torch", "transformers", "numpy")
+    regime = REGIMES[name]
+    kept = {
+        **{part: getattr(regime, part) for part in ("env", "question", "seeds", "budget", "target", "measure")},
+        "date": f"{datetime.date.today()}",
+        "commit": commit,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": {package: version(package) for package in packages},
+        "settings": {m: setting.name for m, setting in best.items()},
+        "figures": figures(name, raced),
+        "raced": raced,
+        "tuning": tuning,
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What the ledger measures: environments, each with a budget of episodes and a target, and the methods that play them.
+
+A regime is a question about credit assignment, put as an environment whose warm-up, lengths, budget and evaluation are
+the same for all methods. What a method may choose for itself is one of the regime's six settings (episodes a step,
+epochs, learning rate), tuned on seeds outside the race; nothing else is tuned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned."""
+
+    episodes: int
+    """A step."""
+    epochs: int
+    lr: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.episodes}x{self.epochs}@{self.lr:g}"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """One environment, and how long it is played."""
+
+    env: str
+    question: str
+    overrides: tuple[str, ...]
+    budget: int
+    """Episodes."""
+    target: float
+    """Of `measure`; the ledger counts the episodes until it is reached."""
+    settings: tuple[Setting, ...]
+    measure: Literal["success", "score"] = "success"
+    split: str = "test"
+    held_out: int = 128
+    """Episodes of an evaluation."""
+    evaluations: int = 16
+    """After the one before the first step, evenly over the budget."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe, and what of it is counted in episodes."""
+
+    recipe: str
+    group_size: int = 8
+    overrides: tuple[str, ...] = ()
+    episodes: tuple[tuple[str, int], ...] = ()
+    """(option that counts steps, episodes that these steps should have): a critic's warm-up is as long for small steps
+    as for large ones."""
+
+
+COMMON = (
+    "name=ledger",
+    "env.serve=false",
+    "rollout.concurrency=128",
+    "rollout.max_new_tokens=8",
+    "optim.tokens_per_micro_batch=8192",
+    "prompt_format.invalid_penalty=0.1",
+    "sft.max_steps=300",
+    "sft.demonstrations=1000",
+    "eval.split=train",
+    "eval.tasks=0",
+    "run.steps=0",
+    "run.threads=1",
+    "run.trajectories_every=100000",
+    "run.checkpoint_every=100000",
+)
+NOISY = ("sft.noise=0.9", "sft.check_every=5")
+LARGE = tuple(
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 2, 1e-3), (64, 4, 1e-3), (32, 1, 1e-3), (32, 3, 1e-3), (32, 3, 5e-4))
+)
+SMALL = tuple(
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 3, 1e-3), (16, 1, 1e-3), (16, 3, 1e-3), (16, 3, 5e-4), (8, 2, 1e-3))
+)
+TINY = tuple(
+    Setting(*s) for s in ((32, 1, 1e-3), (32, 3, 1e-3), (16, 1, 1e-3), (16, 3, 1e-3), (4, 2, 1e-3), (4, 2, 5e-4))
+)
+
+
+def choices(length: int, budget: int) -> Regime:
+    """Regime (a) of one length. The warm-up is right six times in ten: about .4 of the score is chance and habit."""
+    return Regime(
+        f"choices:length={length}",
+        "many decisive turns that the environment tells apart",
+        ("rollout.max_length=1024", "sft.noise=0.6", "sft.max_steps=110", "sft.check_every=1000"),
+        budget,
+        0.7,
+        TINY,
+        measure="score",
+        held_out=64,
+        evaluations=20,
+        seeds=tuple(range(8)),
+    )
+
+
+REGIMES = {
+    "oracle": Regime(
+        "oracle",
+        "three decisions whose values are known",
+        (*NOISY, "rollout.max_length=512", "sft.stop_at_success=0.15"),
+        2048,
+        0.7,
+        LARGE,
+        split="train",
+        seeds=tuple(range(10)),
+    ),
+    "keydoor-meadow": Regime(
+        "keydoor-meadow",
+        "one decisive turn among twelve",
+        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
+        1536,
+        0.7,
+        SMALL,
+    ),
+    **{f"choices-{length}": choices(length, 768 if length > 24 else 640) for length in (6, 12, 24, 48)},
+}
+
+METHODS = {
+    "GRPO": Method("grpo"),
+    "RLOO": Method("rloo"),
+    "REINFORCE": Method("reinforce", 1, ("credit.normalize=trajectory",)),
+    "GiGPO": Method("gigpo"),
+    "HGPO": Method("hgpo"),
+    "MT-GRPO": Method("grpo", 8, ("credit.assigner=mt_grpo",)),
+    "reward-to-go LOO": Method("grpo", 8, ("credit.assigner=rtg_loo",)),
+    "turn PPO": Method("ppo-turn", 1, (), (("value.warmup", 64),)),
+    "bi-level GAE": Method("bilevel-gae", 1, (), (("value.warmup", 64),)),
+    "SPA-RL": Method("spa-rl", 1, (), (("value.warmup", 128),)),
+    "PRIME": Method("prime"),
+    "iStar": Method("istar"),
+    "ArCHer": Method("archer", 8, (), (("signals.twin.warmup", 128),)),
+}
+BASELINE = "GRPO"
+
+
+def overrides_of(method: Method, regime: Regime, setting: Setting) -> list[str]:
+    """The recipe's overrides in this regime with this setting."""
+    size = min(method.group_size, setting.episodes)
+    return [
+        *COMMON,
+        f"env.name={regime.env}",
+        *regime.overrides,
+        f"rollout.groups={max(1, setting.episodes // size)}",
+        f"rollout.group_size={size}",
+        f"optim.epochs={setting.epochs}",
+        f"optim.lr={setting.lr}",
+        f"optim.minibatches={2 if setting.episodes >= 32 else 1}",
+        *(f"{option}={-(-count // setting.episodes)}" for option, count in method.episodes),
+        *method.overrides,
+    ]
