@@ -117,7 +117,11 @@ def unfit(contestant: Contestant, batch: Batch) -> str:
 def _signals_of(name: str, shipped: Mapping[str, Config]) -> tuple[dict[str, BaseModel], str]:
     """(options by kind of signal, why there are none) for what the assigner needs."""
     wanted = ASSIGNERS[name].needs - ALWAYS - VALUES - MEASURED - {"groups", "anchors", "snapshots"}
-    uses = [config for config in shipped.values() if config.credit.assigner == name and not config.shaping]
+    uses = [
+        config
+        for config in shipped.values()
+        if name in {term.assigner for term in config.credit.parts.values()} and not config.shaping
+    ]
     found: dict[str, BaseModel] = {}
     for need in sorted(wanted):
         givers = [kind for kind, signal in SIGNALS.items() if need in signal.provides]
