@@ -4,10 +4,10 @@
 
 In each regime (benchmarks/regimes.py) every method, the baseline included, is tuned by the same budget: its six
 settings by successive halving on seeds outside the race (all six for a third of the budget, the best three for half of
-it on two seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in which a critic alone
-learns are counted, those of evaluations are not. Printed: the interquartile mean at the end, episodes and seconds of
-processor time until the target (a run that does not reach it counts as its whole budget, and is counted as censored),
-the ratio of the baseline's episodes over the method's, all with 95 % stratified bootstrap intervals over seeds.
+it on two seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in which a critic
+alone learns are counted, those of evaluations are not. Printed: the interquartile mean at the end, episodes and seconds
+of processor time until the target (a run that does not reach it counts as its whole budget, and is counted as
+censored), the ratio of the baseline's episodes over the method's, all with 95 % bootstrap intervals over seeds.
 
 Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on. `--save` writes what the report is made of,
 with machine, versions, commit and date, to benchmarks/results/ledger/.

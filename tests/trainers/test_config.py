@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
         ("sft.nois=1", "unknown option 'sft.nois' (did you mean 'noise'?)"),
         ("value.heads=scalar", "unknown option 'value.heads' (did you mean 'head'?)"),
         ("credit.reward_togo=true", "credit: unknown option 'reward_togo' (did you mean 'reward_to_go'?)"),
-        ("credit.xyz=true", "credit: unknown option 'xyz'; known: assigner, normalize, reward_to_go"),
+        ("credit.xyz=true", "credit: unknown option 'xyz'; known: assigner, normalize, terms, reward_to_go"),
     ],
 )
 def test_unknown_options_are_refused_with_a_suggestion(mine, override, sentence):
