@@ -187,9 +187,10 @@ def test_until_the_critic_is_warm_nothing_is_imitated() -> None:
     signal, engine = signal_of([[FIRST]], warmup=6)
     context = oracle_context(step=5)
     remember(signal, context)
-    batch, _ = asyncio.run(signal.training_batch(context))
-    assert not DIGIQ(batch).advantage_A.any()
-    assert batch.turn_A is context.batch.turn_A
+    assert asyncio.run(signal.training_batch(context)) is None
+    columns = asyncio.run(signal.annotate(context))
+    assert not DIGIQ(context.batch.with_columns(**columns)).advantage_A.any()
+    assert signal.warmup == 6
     assert engine.calls == []
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from agentgym import registry
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.trajectory import StopReason
+from agentgym.rollouts.trajectory import Group, StopReason
 from agentgym.session import LocalSession
 from agentgym.testing import EchoEnv
 from agentgym_trainers.build import build
@@ -171,3 +172,25 @@ def test_shaped_rewards_and_standard_columns_reach_credit(chatty, tokenizer, tmp
     log.close()
     assert len(steps) == 1
     assert np.isfinite(steps[0]["loss/policy"])
+
+
+@pytest.mark.parametrize("loss", [{"kl": 0.5}, {"entropy": 0.5}])
+def test_a_warmup_step_moves_the_critic_alone(kit, chatty, tokenizer, tmp_path, loss) -> None:
+    """A KL to the policy itself has a gradient of rounding, of which Adam makes a step of full size."""
+    value = {"lr": 1e-2, "warmup": 1, "extra_epochs": 1}
+    chosen = config(credit={"assigner": "turn_gae"}, value=value, loss=loss, optim={"lr": 1e-2})
+    trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)
+    before = [p.detach().clone() for p in trainer.learner.model.parameters()]
+    critic = [p.detach().clone() for p in trainer.learner.value.parameters()]
+    played = [t for group in asyncio.run(trainer.collect()) for t in group.trajectories]
+    paid = [replace(t, turns=(*t.turns[:-1], replace(t.turns[-1], reward=float(i % 2)))) for i, t in enumerate(played)]
+    groups = [Group(tuple(paid[i : i + 2])) for i in range(0, len(paid), 2)]
+    metrics = asyncio.run(trainer.train_step(groups)).metrics
+    assert all(torch.equal(p, old) for p, old in zip(trainer.learner.model.parameters(), before, strict=True))
+    assert not [p for p in trainer.learner.model.parameters() if p in trainer.learner.optimizer.state]
+    assert not all(torch.equal(p, old) for p, old in zip(trainer.learner.value.parameters(), critic, strict=True))
+    assert "loss/value" in metrics
+    trainer.step = 1
+    asyncio.run(trainer.train_step(groups))
+    assert not all(torch.equal(p, old) for p, old in zip(trainer.learner.model.parameters(), before, strict=True))
+    trainer.engine.shutdown()
