@@ -192,8 +192,8 @@ def split(batch: Batch) -> Batch:
     return replace(batch, group_M=np.zeros(n, np.int64), traj_N=np.arange(n), truncated_M=np.zeros(n, bool), x=columns)
 
 
-READS_NO_REWARD = {"q_minus_v", "digiq", "oreo", "filtered"}
-"""A critic of actions has read them before; OREO's advantage is 0; a success is not a reward."""
+READS_NO_REWARD = {"q_minus_v", "digiq", "oreo", "filtered", "prm_tokens", "prm_turns"}
+"""A critic of actions or a reward model has read them before; OREO's advantage is 0; a success is not a reward."""
 OF_ITS_TURN = {"mc_branch"}
 """Continuations have told what comes later."""
 

@@ -29,7 +29,7 @@ from agentgym_trainers.testing import VALUE_COLUMNS, random_batch, random_column
 
 NAMES = list(ASSIGNERS)
 GROUPED = [name for name in NAMES if "groups" in ASSIGNERS[name].needs]
-TOKEN_LEVEL = {"token_gae", "bilevel_gae", "prime"}
+TOKEN_LEVEL = {"token_gae", "bilevel_gae", "prime", "prm_tokens"}
 """Credit may differ between the tokens of a turn."""
 OF_THE_BATCH = {
     "prime": {"variant": "paper"},  # the released one is scaled by the largest sum in the batch
@@ -66,6 +66,7 @@ IN_UNITS_OF_REWARD = {
 ALONE = {
     "grpo": "raw return, as released",
     "istar": "the turns of the one trajectory are compared",
+    "prm_turns": "the turns of the one trajectory are compared",
 }
 """What a group of one gets, where it is not 0."""
 

@@ -15,7 +15,7 @@ from agentgym_trainers.credit.gae import bilevel_gae, token_gae, turn_gae
 from agentgym_trainers.credit.gigpo import gigpo
 from agentgym_trainers.credit.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_trainers.credit.hgpo import hgpo
-from agentgym_trainers.credit.implicit import istar, prime
+from agentgym_trainers.credit.implicit import istar, prime, prm_tokens, prm_turns
 from agentgym_trainers.credit.monte_carlo import mc_branch
 from agentgym_trainers.credit.oreo import oreo
 from agentgym_trainers.credit.outcome import a_lol, filtered, outcome, replay_baseline
@@ -131,8 +131,11 @@ ROWS = {
         EXACT * (1 + 3**0.5) / STD_R,
         1.6482,
     ),
-    # The best way from sA and from sB leads to sC, worth 1: nothing to choose at s0, ½ to gain at sA, ¾ at sB by luck.
-    "rewardflow K→∞": (infinite(), rewardflow, EXACT + np.array([0, 0.125, 0.0625, 0.09375, 0]), 0.2139),
+    "prm_tokens K=10⁴, q = progress: as progress": (infinite(625), prm_tokens, 1 * EXACT, 0.0840),
+    "prm_turns K=10⁴, q = progress: as progress as advantage": (infinite(625), prm_turns, 1 * EXACT, 0.0234),
+    # The best way from sA and from sB leads to sC, worth 1 a turn later: nothing to choose at s0, γ/2 to gain at sA, and
+    # half of that at sB, where luck counts as a way.
+    "rewardflow K→∞": (infinite(), rewardflow, EXACT + np.array([0, 0.11875, 0.059375, 0.09375, 0]), 0.2087),
     "digirl λ=0: as λ=.5 but the last": (alone(), partial(digirl, lam=0), 1 * EXACT, 0.0469),
     "digirl λ=1": (alone(), partial(digirl, lam=1), 1 * EXACT, 0.1260),
     # Kept: all of L and an eighth of R; g from sA; g from sB if it led to sC; the win.
@@ -216,7 +219,7 @@ def test_potential_leaves_the_mean_of_any_potential_unchanged() -> None:
         (partial(hgpo, gamma=1), 0.589, 0.0),
         (digirl, 0.732, 0.0),
         (digiq, 0.698, 0.0),
-        (rewardflow, 0.770, 0.1875),
+        (rewardflow, 0.7706, 0.1875),
         (filtered, 0.547, 0.0),
         (rae, 0.547, 0.1875),
         (lambda b: reinforce(progress(b, released=True), reward_to_go=True), 0.359, 0.0),

@@ -68,19 +68,26 @@ def test_hgpo_of_states_that_are_not_named() -> None:
 
 def test_rewardflow_on_the_tree_of_four_episodes() -> None:
     """V: sB 1, sA .95 (it led to sB once), s0 .95, sC 0."""
-    win, lose = (0.4875, 1.166667, 0.5), (-0.5125, -0.833333, -0.5)
-    assert rewardflow(t4()).advantage_A == pytest.approx([*win, *lose, 0.5375, 0.5, *lose], abs=1e-6)
+    win, lose = (0.488125, 1.133333, 0.5), (-0.511875, -0.816667, -0.5)
+    assert rewardflow(t4()).advantage_A == pytest.approx([*win, *lose, 0.535625, 0.5, *lose], abs=1e-6)
     assert rewardflow(t4(), omega=0).advantage_A == pytest.approx(dr_grpo(t4()).advantage_A)
 
 
 def test_rewardflow_goes_round_cycles() -> None:
     """0 → 1 → 0 → 2 wins, 1 → 1 → 0 loses: V(0) = .95, V(1) = .9025, and standing still leads nowhere."""
     batch = toy_batch([[0, 0, 0, 1], [0, 0, 0]], anchors=[0, 1, 0, 2, 1, 1, 0])
-    flow = np.array([0.9025, 0.95, 1, 1, 0.9025, 0.95, 0])
+    flow = np.array([0.857375, 0.9025, 0.95, 1, 0.857375, 0.9025, 0])
     visits = np.array([0, 1, 0, 2, 1, 1, 0])
     step = flow - np.array([flow[visits == state].mean() for state in visits])
     result = rewardflow(batch).advantage_A - rewardflow(batch, omega=0).advantage_A
     assert result == pytest.approx(step)
+
+
+def test_rewardflow_counts_a_reward_on_the_way() -> None:
+    """What a turn earns at once counts, where no more is to be had later: 0 → 1 earns 1 or nothing."""
+    batch = toy_batch([[1, 0], [0, 0]], anchors=[0, 1, 0, 1])
+    result = rewardflow(batch).advantage_A - rewardflow(batch, omega=0).advantage_A
+    assert result.tolist() == [0.5, 0, -0.5, 0]
 
 
 def test_rewardflow_of_negative_rewards_in_a_cycle_ends() -> None:

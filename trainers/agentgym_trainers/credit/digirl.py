@@ -20,7 +20,8 @@ def digirl(
 
     A_h = λ^{H−h} R + (1 − λ^{H−h}) (V(s_{h+1}) + r_h − V(s_h));  filter: 1 where A_h > threshold, else 0, to imitate.
     Bai et al. 2024 (DigiRL, 2406.11896). The released code has a surrogate:
-    A_h = V(s_{h+1}) − V(s_h) + r_h + Σ_{k≥h} γ^{k−h} r_k − .05, γ = .5.
+    A_h = V(s_{h+1}) − V(s_h) + r_h + Σ_{k≥h} γ^{k−h} r_k − .05, γ = .5, with the critic's word for V after the end of
+    an episode too, which here is 0.
     Unbiased with an exact critic (without the filter), λ = 1 is R, and at the last turn A = R always: there
     is no baseline, so rewards that are all equal are not 0, and a shift matters. V's target is what is still to come.
     Population: none. K = 1: the same. Truncated: the final observation's value stands for the future, in R too (the

@@ -16,6 +16,7 @@ def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Litera
     length; of A_S all turns of the group with the same anchor, a trajectory's repeated visits included (std with
     n − 1). K = 1: A_E is 0, A_S compares repeated visits. A lone anchor or none (−1): A_S is 0. Truncated: what was
     collected counts. All-equal rewards: A_E exactly 0; A_S too if γ = 1 (else a later visit has a larger G).
+    The released code takes A_E's mean and std over step rows, so that a long trajectory counts more often.
     """
     visited_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     return_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
