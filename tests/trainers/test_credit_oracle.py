@@ -133,8 +133,8 @@ ROWS = {
     ),
     "prm_tokens K=10⁴, q = progress: as progress": (infinite(625), prm_tokens, 1 * EXACT, 0.0840),
     "prm_turns K=10⁴, q = progress: as progress as advantage": (infinite(625), prm_turns, 1 * EXACT, 0.0234),
-    # The best way from sA and from sB leads to sC, worth 1 a turn later: nothing to choose at s0, γ/2 to gain at sA, and
-    # half of that at sB, where luck counts as a way.
+    # The best way from sA and from sB leads to sC, worth 1 a turn later: nothing to choose at s0, γ/2 to gain at sA,
+    # and half of that at sB, where luck counts as a way.
     "rewardflow K→∞": (infinite(), rewardflow, EXACT + np.array([0, 0.11875, 0.059375, 0.09375, 0]), 0.2087),
     "digirl λ=0: as λ=.5 but the last": (alone(), partial(digirl, lam=0), 1 * EXACT, 0.0469),
     "digirl λ=1": (alone(), partial(digirl, lam=1), 1 * EXACT, 0.1260),

@@ -34,8 +34,9 @@ def loop(batch: Batch, *, drop_below: float = 0.01) -> Credit:
 
     A_i = R_i − 1/(K−1) Σ_{j≠i} R_j, and 0 where that is smaller than `drop_below`.
     Chen et al. 2025 (LOOP, 2502.01600); the threshold is the released code's, and is why a scale of rewards matters
-    here; it removes those attempts from the batch and from the loss's averages, where here they stay at 0. To go with a clip range of [1/(1+ε), 1+ε], ε = .1. Population: the group's trajectories but this one. K = 1:
-    0, as the paper drops it. Truncated: what was collected counts. All-equal rewards: exactly 0.
+    here. The released code removes those attempts, so that the loss's averages do not count them; here they stay, at 0.
+    To go with a clip range of [1/(1+ε), 1+ε], ε = .1. Population: the group's trajectories but this one. K = 1: 0, as
+    the paper drops it. Truncated: what was collected counts. All-equal rewards: exactly 0.
     """
     loo_M = leave_one_out(batch.return_M, batch.group_M)
     return Credit(np.where(np.abs(loo_M) < drop_below, 0.0, loo_M)[batch.traj_A])

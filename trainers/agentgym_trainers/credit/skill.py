@@ -48,6 +48,6 @@ def _returns(batch: Batch, gamma: float) -> np.ndarray:
     return reverse_scan(batch.reward_N + after_N, batch.traj_N, gamma)
 
 
-def _explained(came: np.ndarray, said: np.ndarray) -> float:
-    spread = float(((came - came.mean()) ** 2).sum()) if len(came) else 0.0
-    return max(0.0, 1 - float(((came - said) ** 2).sum()) / spread) if spread > 0 else 0.0
+def _explained(return_N: np.ndarray, value_N: np.ndarray) -> float:
+    spread = float(((return_N - return_N.mean()) ** 2).sum()) if len(return_N) else 0.0
+    return max(0.0, 1 - float(((return_N - value_N) ** 2).sum()) / spread) if spread > 0 else 0.0
