@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from regimes import BASELINE, METHODS, REGIMES, Regime, Setting, overrides_of
+from regimes import BASELINE, METHODS, REGIMES, VARIANTS, Regime, Setting, method_of, overrides_of, settings_of
 
 TUNING_SEEDS = (100, 101)
 RESULTS = Path(__file__).resolve().parent / "results" / "ledger"
@@ -46,14 +46,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ledger"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=["oracle", "keydoor-meadow"])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *VARIANTS], help="(default: the regime's)")
     parser.add_argument("--hours", type=float, default=24.0, help="begin no job after this many hours")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/ledger/")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(options.out, options.workers, time.monotonic() + 3600 * options.hours)
     for name in options.regimes:
-        best = tune(ledger, name, options.methods)
+        best = tune(ledger, name, options.methods or REGIMES[name].methods)
         ledger.run([job(name, m, best[m], s, 1.0) for s in REGIMES[name].seeds for m in best])
         raced = {m: [ledger.result(job(name, m, best[m], s, 1.0)) for s in REGIMES[name].seeds] for m in best}
         report(name, raced, best)
@@ -69,7 +69,7 @@ def job(regime: str, method: str, setting: Setting, seed: int, share: float) -> 
 
 def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setting]:
     """The best setting of each method, by successive halving over the regime's six."""
-    left = {m: list(REGIMES[regime].settings) for m in methods}
+    left = {m: list(settings_of(m, REGIMES[regime])) for m in methods}
     for keep, share, seeds in ((3, 1 / 3, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS)):
         jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in methods}
         ledger.run([j for of_method in jobs.values() for some in of_method.values() for j in some])
@@ -135,7 +135,7 @@ def carry_out(out: Path, job: Job, deadline: float) -> Job | None:
 
 
 async def play(out: Path, job: Job) -> Job:
-    """One job: {"curve": [[episodes, held-out measure], ...], "seconds": of processor time}."""
+    """One job: {"curve": [[episodes, held-out measure], ...], "seconds": of processor time, evaluations apart}."""
     import torch
 
     from agentgym.errors import GuardTripped
@@ -145,9 +145,10 @@ async def play(out: Path, job: Job) -> Job:
     from agentgym_trainers.rollout.environment import open_env
 
     torch.set_num_threads(1)
-    regime, warm, started = REGIMES[job["regime"]], job["method"] == "warm-up", time.process_time()
-    method = METHODS[BASELINE if warm else job["method"]]
-    setting = next((s for s in regime.settings if s.name == job["setting"]), regime.settings[0])
+    regime, warm, seconds = REGIMES[job["regime"]], job["method"] == "warm-up", 0.0
+    name = BASELINE if warm else job["method"]
+    method, settings = method_of(name), settings_of(name, regime)
+    setting = next((s for s in settings if s.name == job["setting"]), settings[0])
     config = resolve(method.recipe, [*overrides_of(method, regime, setting), f"run.seed={job['seed']}"])
     with run.bars() as progress:
         progress.disable = True
@@ -167,15 +168,17 @@ async def play(out: Path, job: Job) -> Job:
             while not warm and played[0] < job["budget"] and not stopped:
                 steps = trainer.config.run.model_copy(update={"steps": trainer.step + every})
                 trainer.config = trainer.config.model_copy(update={"run": steps})
+                seconds -= time.process_time()
                 try:
                     await trainer.run(log)
                 except GuardTripped as error:  # nothing is learned any more: what it can do now is what it ends with
                     stopped, played[0] = str(error), job["budget"]
+                seconds += time.process_time()
                 curve.append((played[0], await measured(trainer, connection.spec, regime, job["seed"])))
             await trainer.engine.aclose()
             log.close()
     shutil.rmtree(folder)
-    return {"curve": curve, "seconds": time.process_time() - started, **({"stopped": stopped} if stopped else {})}
+    return {"curve": curve, "seconds": seconds, **({"stopped": stopped} if stopped else {})}
 
 
 def counted(trainer: Any) -> list[int]:

@@ -239,14 +239,14 @@ async def play(out: Path, env: str, method: str, lr: float, seed: int) -> Job:
                 EpisodeSpec(connection.spec.id, place.split, i % tasks, 10**6 + i) for i in range(place.held_out)
             ]
             curve: list[tuple[int, float]] = []
-            played, collect = 0, trainer.play
+            played, collect = 0, trainer.rollout_groups
 
             async def counted(tasks: Any) -> Any:
                 nonlocal played
                 played += len(tasks) * config.rollout.group_size
                 return await collect(tasks)
 
-            trainer.play, trainer.save = counted, lambda log: folder  # checkpoints are only for resuming
+            trainer.rollout_groups, trainer.save = counted, lambda log: folder  # checkpoints are only for resuming
             while True:
                 success = success_rate(await trainer.runner.run(trainer.policy(seed, 10**9), held_out))
                 curve.append((played, success))

@@ -44,6 +44,12 @@ class Regime:
     evaluations: int = 16
     """After the one before the first step, evenly over the budget."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    more_methods: tuple[str, ...] = ()
+    """Rows that stand in this regime beside `METHODS`, of `VARIANTS`."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return (*METHODS, *self.more_methods)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,8 @@ class Method:
     episodes: tuple[tuple[str, int], ...] = ()
     """(option that counts steps, episodes that these steps should have): a critic's warm-up is as long for small steps
     as for large ones."""
+    settings: tuple[Setting, ...] = ()
+    """Six of its own, where the regime's would ask nothing of it."""
 
 
 COMMON = (
@@ -84,6 +92,10 @@ SMALL = tuple(
 TINY = tuple(
     Setting(*s) for s in ((32, 1, 1e-3), (32, 3, 1e-3), (16, 1, 1e-3), (16, 3, 1e-3), (4, 2, 1e-3), (4, 2, 5e-4))
 )
+TWIN = tuple(
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 1, 5e-4), (32, 1, 1e-3), (32, 1, 5e-4), (32, 2, 5e-4), (16, 1, 5e-4))
+)
+"""Of a critic that learns by 60 batches a step, whatever the step plays."""
 
 
 def choices(length: int, budget: int) -> Regime:
@@ -99,6 +111,7 @@ def choices(length: int, budget: int) -> Regime:
         held_out=64,
         evaluations=20,
         seeds=tuple(range(8)),
+        more_methods=("turn PPO, gamma .5", "HGPO, gamma 0"),
     )
 
 
@@ -124,6 +137,7 @@ REGIMES = {
     **{f"choices-{length}": choices(length, 768 if length > 24 else 640) for length in (6, 12, 24, 48)},
 }
 
+# A control is its method without what the method adds: no head, or a process term that weighs nothing.
 METHODS = {
     "GRPO": Method("grpo"),
     "RLOO": Method("rloo"),
@@ -135,11 +149,27 @@ METHODS = {
     "turn PPO": Method("ppo-turn", 1, (), (("value.warmup", 64),)),
     "bi-level GAE": Method("bilevel-gae", 1, (), (("value.warmup", 64),)),
     "SPA-RL": Method("spa-rl", 1, (), (("value.warmup", 128),)),
+    "SPA-RL's control": Method("ppo-turn", 1, ("credit.gamma=1.0",), (("value.warmup", 128),)),
     "PRIME": Method("prime"),
+    "PRIME's control": Method("prime", 8, ("credit.terms.process.weight=0",)),
     "iStar": Method("istar"),
-    "ArCHer": Method("archer", 8, (), (("signals.twin.warmup", 128),)),
+    "iStar's control": Method("istar", 8, ("credit.terms.process.weight=0",)),
+    "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 128),), TWIN),
+}
+VARIANTS = {
+    "turn PPO, gamma .5": Method("ppo-turn", 1, ("credit.gamma=0.5", "credit.lam=0.8"), (("value.warmup", 64),)),
+    "HGPO, gamma 0": Method("hgpo", 8, ("credit.gamma=0",)),
 }
 BASELINE = "GRPO"
+
+
+def method_of(name: str) -> Method:
+    return (METHODS | VARIANTS)[name]
+
+
+def settings_of(method: str, regime: Regime) -> tuple[Setting, ...]:
+    """The six of which one is chosen."""
+    return method_of(method).settings or regime.settings
 
 
 def overrides_of(method: Method, regime: Regime, setting: Setting) -> list[str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from agentgym import registry
 from agentgym.errors import AgentGymError, GuardTripped
+from agentgym.rollouts.trajectory import Group, StopReason
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.batch import Credit
 from agentgym_trainers.data.sequences import collate
-from agentgym_trainers.monitoring.guards import PROBE_EVERY, PROBES, GuardOptions, Guards
+from agentgym_trainers.monitoring.guards import EMPTY_STEPS, PROBE_EVERY, PROBES, GuardOptions, Guards
 from agentgym_trainers.testing import toy_batch
 
 
@@ -85,6 +87,26 @@ def test_epochs_end_once_a_trajectory_has_moved_too_far(log_ratio, stops) -> Non
 
 DETACHED = {"prm/grad_norm": 0.0, "prm/loss": 0.685675}
 """What iStar's released training logs: a loss, and no gradient."""
+
+
+def played(success: bool) -> list[Group]:
+    trajectory = SimpleNamespace(success=success, stop=StopReason.TERMINATED)
+    return [SimpleNamespace(trajectories=[trajectory])]  # type: ignore[list-item]
+
+
+def test_a_filter_that_keeps_nothing_stops_the_run() -> None:
+    guards, filtered = Guards(GuardOptions(), {}), SimpleNamespace(kind="spread")
+    for step in range(EMPTY_STEPS - 1):
+        guards.after_filter(step, played(False), [], filtered)
+    with pytest.raises(GuardTripped, match=r"'spread' has kept no group for 10 steps.*0% of this step's episodes"):
+        guards.after_filter(EMPTY_STEPS - 1, played(False), [], filtered)
+
+
+def test_a_step_that_keeps_a_group_starts_the_count_again() -> None:
+    guards, filtered = Guards(GuardOptions(), {}), SimpleNamespace(kind="spread")
+    for step in range(5 * EMPTY_STEPS):
+        groups = played(True)
+        guards.after_filter(step, groups, [] if step % EMPTY_STEPS else groups, filtered)
 
 
 def test_a_loss_that_reaches_no_parameter_stops_the_run() -> None:
