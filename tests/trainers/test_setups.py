@@ -113,7 +113,10 @@ def test_another_setup_takes_the_place_of_the_recipe_s(mine):
 @pytest.mark.parametrize(
     ("setup", "sentence"),
     [
-        ("keydor", "there is no setup 'keydor'. Did you mean 'keydoor'? The setups are keydoor, kuhn-poker, oracle; a file of"),
+        (
+            "keydor",
+            "there is no setup 'keydor'. Did you mean 'keydoor'? The setups are keydoor, kuhn-poker, oracle; a file of",
+        ),
         ("nowhere.toml", "there is no file nowhere.toml"),
         ('[credit]\nassigner = "rloo"', "'credit' belongs in a recipe; a setup has a description and the tables run, "),
         ("run = 3", "'run' is a table: write [run]"),
