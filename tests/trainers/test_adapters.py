@@ -129,7 +129,8 @@ def test_a_run_with_adapters_goes_on_to_the_bit(kit, warm_oracle, tmp_path, dtyp
     folder = tmp_path / "run"
     config = resolve("ppo-turn", [
         *kit.small, f"model.path={model}", f"env.name={env}", "run.steps=4", "run.checkpoint_every=2",
-        "rollout.lockstep=true", "model.lora.rank=4", f"model.dtype={dtype}", "loss.kl=0.1", "optim.lr=1e-2",
+        "value.warmup=0", "optim.minibatches=1", "rollout.lockstep=true",
+        "model.lora.rank=4", f"model.dtype={dtype}", "loss.kl=0.1", "optim.lr=1e-2",
         "sft.demonstrations=16", "sft.max_steps=3", "sft.stop_at_success=", "sft.lr=1e-2",
     ])  # fmt: skip
     asyncio.run(run(config, folder))

@@ -34,7 +34,11 @@ from agentgym_trainers.testing import (
 
 GROUP_SIZE, UPDATES, STEP, CRITIC_STEP = 8, 150, 2.0, 0.1
 SEEDS = range(6)
-NOT_BY_ITSELF = {"oreo": "its objective does the policy's half; the advantage is 0"}
+NOT_BY_ITSELF = {
+    "oreo": "its objective does the policy's half; the advantage is 0",
+    "prm_tokens": "a term beside the outcome's, as in the recipe prime",
+    "prm_turns": "a term beside the outcome's, as in the recipe istar",
+}
 GATE = 0.95
 SLOWER = {
     "a_lol": 0.9,  # a win weighs 1 − V: the more of them, the less each

@@ -48,14 +48,14 @@ SMALL = [
 CRITIC = ["warmup=0", "pool=24", "updates=3", "batch=16", "actor_states=10", "hidden=[16]"]
 RECIPES = {
     "quickstart": ["loss.kl=0.1", "loss.entropy=0.01"],
-    "ppo-turn": ["optim.epochs=2"],
-    "ppo-token": ["correct.kind=tis"],
+    "ppo-turn": ["optim.epochs=2", "value.warmup=0"],
+    "ppo-token": ["correct.kind=tis", "value.warmup=0"],
     "archer": [f"signals.twin.{option}" for option in [*CRITIC, "encoder=trained"]],
     "digiq": [f"signals.digiq.{option}" for option in [*CRITIC, "candidates=4"]] + ["source.groups=4"],
     "digirl": ["value.warmup=0"],
     "prime": [],
     "istar": [],
-    "spa-rl": [],
+    "spa-rl": ["value.warmup=0"],
     "epo": [],
     "dapo": [],
     "gspo": [],

@@ -119,12 +119,18 @@ def test_adapters_of_a_rounded_model_are_not(kit) -> None:
 
 
 def test_a_run_in_bfloat16(kit, warm_oracle, tmp_path: Path) -> None:
-    options = ["model.dtype=bfloat16", "model.gradient_checkpointing=true", "loss.kl=0.1", "optim.lr=1e-3"]
+    options = [
+        "value.warmup=0",
+        "model.dtype=bfloat16",
+        "model.gradient_checkpointing=true",
+        "loss.kl=0.1",
+        "optim.lr=1e-3",
+    ]
     lines = kit.trained("ppo-turn", warm_oracle, tmp_path / "run", *options)
     for line in lines:
         assert 0 < line["policy/engine_gap"] < 0.3
         assert line["optim/skipped"] == 0
-    assert lines[0]["loss/kl"] < 1e-4 < lines[2]["loss/kl"]
+    assert lines[0]["loss/kl"] < 0.01 < lines[2]["loss/kl"]
     last = checkpoint.latest(tmp_path / "run")
     assert last is not None
     assert {t.dtype for t in load_file(last / "model.safetensors").values()} == {torch.float32}

@@ -28,9 +28,7 @@ class Choices(TurnEnv):
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if length < 4:
             raise ConfigError(f"choices: length is at least 4, so that splits have different tasks; not {length}")
-        most = 1.0 / length if dense else 1.0
-        update = {"max_turns": length + max(6, length // 4), "reward_range": (0.0, most)}
-        super().__init__(spec.model_copy(update=update))
+        super().__init__(spec.model_copy(update={"max_turns": length + max(6, length // 4)}))
         self.length, self.dense = length, dense
         self.goods: list[str] = []
         self.place, self.right = 0, 0
@@ -51,7 +49,7 @@ class Choices(TurnEnv):
         return Outcome(reward, ended, success=ended and self.right == self.length)
 
     def key(self) -> str:
-        return f"{self.place} {self.goods[self.place] if self.place < self.length else 'end'}"
+        return " ".join(self.goods[self.place :]) or "end"
 
     def describe(self) -> dict[str, Any]:
         offered = list(self.env_spec.actions) if self.place < self.length else []
