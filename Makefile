@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
 TWO := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test test-random test-skipped system fresh check proofs gpu chaos interop lowest scale envs every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check proofs ledger gpu chaos interop lowest scale envs every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -55,6 +55,12 @@ ROUNDS ?= 3
 proofs: .venv/ready
 	$(BIN)/python benchmarks/engine.py --episodes 64 --rounds $(ROUNDS)
 	$(BIN)/python benchmarks/sessions.py --rounds $(ROUNDS)
+
+# What each method of credit gains over GRPO (docs/ledger.md), all methods tuned alike: a day of one core. It goes on where it
+# was stopped.
+ledger: .venv/ready
+	$(BIN)/python benchmarks/ledger.py --save
+	$(BIN)/python benchmarks/ledger_report.py
 
 # What needs a GPU, in less than 20 minutes on one; in miniature where there is none. The checkout need not be installed:
 # `make gpu GPU_PYTHON=python3` takes any Python 3.12 with PyTorch. Parts that GPU_OUT has results of are not run again.

@@ -3,11 +3,12 @@
     python benchmarks/ledger.py --regimes oracle keydoor-meadow --workers 2
 
 In each regime (benchmarks/regimes.py) every method, the baseline included, is tuned by the same budget: its six
-settings by successive halving on seeds outside the race (all six for a third of the budget, the best three for half of
-it on two seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in which a critic
-alone learns are counted, those of evaluations are not. Printed: the interquartile mean at the end, episodes and seconds
-of processor time until the target (a run that does not reach it counts as its whole budget, and is counted as
-censored), the ratio of the baseline's episodes over the method's, all with 95 % bootstrap intervals over seeds.
+settings by successive halving on seeds outside the race (all six for a third of the budget, the best three for two
+thirds of it on three seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in
+which a critic alone learns are counted, those of evaluations are not. benchmarks/ledger_report.py says what is printed:
+interquartile means at the end and over the budget, episodes and seconds of processor time until the target (a run that
+does not reach it counts as its whole budget, in the last column too), the ratio of the baseline's episodes over the
+method's, and the difference from a control, with 95 % bootstrap intervals over seeds.
 
 Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on. `--save` writes what the report is made of,
 with machine, versions, commit and date, to benchmarks/results/ledger/.
@@ -28,15 +29,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ledger_report import RESULTS, area, report
 from regimes import BASELINE, METHODS, REGIMES, VARIANTS, Regime, Setting, method_of, overrides_of, settings_of
 
-TUNING_SEEDS = (100, 101)
-RESULTS = Path(__file__).resolve().parent / "results" / "ledger"
+TUNING_SEEDS = (100, 101, 102)
 Job = dict[str, Any]
 """regime, method, setting, seed, budget; and of a finished one curve and seconds."""
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/ledger"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=["oracle", "keydoor-meadow"])
+    parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
     parser.add_argument("--methods", nargs="+", choices=[*METHODS, *VARIANTS], help="(default: the regime's)")
     parser.add_argument("--hours", type=float, default=24.0, help="begin no job after this many hours")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/ledger/")
@@ -56,7 +56,7 @@ def main() -> None:
         best = tune(ledger, name, options.methods or REGIMES[name].methods)
         ledger.run([job(name, m, best[m], s, 1.0) for s in REGIMES[name].seeds for m in best])
         raced = {m: [ledger.result(job(name, m, best[m], s, 1.0)) for s in REGIMES[name].seeds] for m in best}
-        report(name, raced, best)
+        report(name, raced, {m: setting.name for m, setting in best.items()})
         if options.save:
             save(name, raced, best, ledger)
 
@@ -70,7 +70,7 @@ def job(regime: str, method: str, setting: Setting, seed: int, share: float) -> 
 def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setting]:
     """The best setting of each method, by successive halving over the regime's six."""
     left = {m: list(settings_of(m, REGIMES[regime])) for m in methods}
-    for keep, share, seeds in ((3, 1 / 3, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS)):
+    for keep, share, seeds in ((3, 1 / 3, TUNING_SEEDS[:1]), (1, 2 / 3, TUNING_SEEDS)):
         jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in methods}
         ledger.run([j for of_method in jobs.values() for some in of_method.values() for j in some])
         for m, of_method in jobs.items():
@@ -80,20 +80,13 @@ def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setti
     return {m: settings[0] for m, settings in left.items()}
 
 
-def area(result: Job) -> float:
-    """Mean of the measure over the budget."""
-    episodes, measured = np.array(result["curve"]).T
-    return float(np.trapezoid(measured, episodes) / max(episodes[-1], 1))
-
-
 class Ledger:
     """Finished jobs, and the processes that carry out others."""
 
     def __init__(self, out: Path, workers: int, deadline: float) -> None:
         self.out, self.workers, self.deadline = out, workers, deadline
         self.path = out / "jobs.jsonl"
-        lines = self.path.read_text().splitlines() if self.path.is_file() else []
-        self.done = {key(result): result for result in map(json.loads, lines)}
+        self.done = {key(result): result for result in finished(self.path)}
 
     def result(self, job: Job) -> Job:
         return self.done[key(job)]
@@ -121,6 +114,15 @@ class Ledger:
                 print("{regime} {method} {setting} seed {seed}: ".format(**result) + shown, flush=True)
         if any(key(j) not in self.done for j in jobs):
             raise SystemExit("the hours are over; run the same command again to go on")
+
+
+def finished(path: Path) -> list[Job]:
+    """The jobs in a file of lines. A last line that a kill cut short is taken out of the file."""
+    text = path.read_text() if path.is_file() else ""
+    whole, _, cut = text.rpartition("\n")
+    if cut:
+        path.write_text(f"{whole}\n" if whole else "")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def key(job: Job) -> tuple[Any, ...]:
@@ -204,72 +206,7 @@ async def measured(trainer: Any, spec: Any, regime: Regime, seed: int) -> float:
     return float(np.mean([t.success if regime.measure == "success" else t.score for t in trajectories]))
 
 
-# --- what came of it ----------------------------------------------------------------------------------------------
-
-
-def until(target: float, result: Job, budget: int) -> tuple[float, bool]:
-    """(episodes until the curve, linear between evaluations, first meets the target, whether it does)."""
-    curve = result["curve"]
-    if curve[0][1] >= target:
-        return 1.0, True
-    for (before, low), (after, high) in pairwise(curve):
-        if high >= target:
-            return min(before + (after - before) * (target - low) / (high - low), budget), True
-    return float(budget), False
-
-
-def figures(name: str, raced: dict[str, list[Job]]) -> dict[str, dict[str, Any]]:
-    """Of every method: final, episodes, seconds, each (IQM, low, high); ratio to the baseline; censored runs."""
-    from agentgym.evaluation.stats import iqm, stratified_bootstrap
-
-    regime, found = REGIMES[name], {}
-    reached = {m: [until(regime.target, r, regime.budget) for r in results] for m, results in raced.items()}
-    base = np.array([episodes for episodes, _ in reached.get(BASELINE, [])])
-    rng = np.random.default_rng(0)
-    for m, results in raced.items():
-        final = np.array([[100 * r["curve"][-1][1]] for r in results])
-        episodes = np.array([e for e, _ in reached[m]])
-        seconds = np.array(
-            [[r["seconds"] * min(1.0, e / r["curve"][-1][0])] for r, e in zip(results, episodes, strict=True)]
-        )
-        ratio = None
-        if len(base):
-            draws = [
-                iqm(rng.choice(base, len(base))[:, None]) / iqm(rng.choice(episodes, len(episodes))[:, None])
-                for _ in range(2000)
-            ]
-            ratio = (iqm(base[:, None]) / iqm(episodes[:, None]), *np.percentile(draws, (2.5, 97.5)))
-        found[m] = {
-            "final": (iqm(final), *_interval(stratified_bootstrap(final, seed=0))),
-            "episodes": (iqm(episodes[:, None]), *_interval(stratified_bootstrap(episodes[:, None], seed=0))),
-            "seconds": (iqm(seconds), *_interval(stratified_bootstrap(seconds, seed=0))),
-            "ratio": ratio,
-            "censored": sum(not met for _, met in reached[m]),
-            "gain": float(np.mean([100 * (r["curve"][-1][1] - r["curve"][0][1]) for r in results])),
-        }
-    return found
-
-
-def _interval(estimate: Any) -> tuple[float, float]:
-    return estimate.low, estimate.high
-
-
-def report(name: str, raced: dict[str, list[Job]], best: dict[str, Setting]) -> None:
-    regime = REGIMES[name]
-    print(f"\n{name}: {regime.question}; {len(regime.seeds)} seeds, {regime.budget} episodes, {regime.measure} in %")
-    head = f"{'':17} {'setting':>11} {'at the end':>18} {'gain':>6} {f'episodes to {100 * regime.target:.0f}':>20}"
-    print(f"{head} {'CPU s':>16} {f'{BASELINE} / this':>18} {'censored':>8}")
-    for m, of_method in figures(name, raced).items():
-        final, episodes, seconds = (shown(of_method[part]) for part in ("final", "episodes", "seconds"))
-        ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*of_method["ratio"]) if of_method["ratio"] else ""
-        print(
-            f"{m:17} {best[m].name:>11} {final:>18} {of_method['gain']:6.1f} {episodes:>20} {seconds:>16} {ratio:>18} "
-            f"{of_method['censored']:8}"
-        )
-
-
-def shown(figure: tuple[float, float, float]) -> str:
-    return "{:.0f} [{:.0f}, {:.0f}]".format(*figure)
+# --- what is kept ----------------------------------------------------------------------------------------------
 
 
 def save(name: str, raced: dict[str, list[Job]], best: dict[str, Setting], ledger: Ledger) -> None:
@@ -285,7 +222,6 @@ def save(name: str, raced: dict[str, list[Job]], best: dict[str, Setting], ledge
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": {package: version(package) for package in packages},
         "settings": {m: setting.name for m, setting in best.items()},
-        "figures": figures(name, raced),
         "raced": raced,
         "tuning": tuning,
     }

@@ -41,7 +41,7 @@ class Regime:
     split: str = "test"
     held_out: int = 128
     """Episodes of an evaluation."""
-    evaluations: int = 16
+    evaluations: int = 12
     """After the one before the first step, evenly over the budget."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     more_methods: tuple[str, ...] = ()
@@ -65,6 +65,11 @@ class Method:
     settings: tuple[Setting, ...] = ()
     """Six of its own, where the regime's would ask nothing of it."""
 
+    @property
+    def as_shipped(self) -> bool:
+        """Whether it is the recipe as it ships, but for sizes and rates."""
+        return not any(text.startswith("credit") for text in self.overrides)
+
 
 COMMON = (
     "name=ledger",
@@ -84,10 +89,10 @@ COMMON = (
 )
 NOISY = ("sft.noise=0.9", "sft.check_every=5")
 LARGE = tuple(
-    Setting(*s) for s in ((64, 1, 1e-3), (64, 2, 1e-3), (64, 4, 1e-3), (32, 1, 1e-3), (32, 3, 1e-3), (32, 3, 5e-4))
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 3, 5e-4), (32, 4, 2.5e-4), (16, 1, 5e-4))
 )
 SMALL = tuple(
-    Setting(*s) for s in ((64, 1, 1e-3), (64, 3, 1e-3), (16, 1, 1e-3), (16, 3, 1e-3), (16, 3, 5e-4), (8, 2, 1e-3))
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 3, 5e-4), (16, 1, 1e-3), (16, 1, 5e-4), (16, 3, 5e-4), (16, 3, 2.5e-4))
 )
 TINY = tuple(
     Setting(*s) for s in ((32, 1, 1e-3), (32, 3, 1e-3), (16, 1, 1e-3), (16, 3, 1e-3), (4, 2, 1e-3), (4, 2, 5e-4))
@@ -108,8 +113,8 @@ def choices(length: int, budget: int) -> Regime:
         0.7,
         TINY,
         measure="score",
-        held_out=64,
-        evaluations=20,
+        held_out=48,
+        evaluations=16,
         seeds=tuple(range(8)),
         more_methods=("turn PPO, gamma .5", "HGPO, gamma 0"),
     )
@@ -137,7 +142,6 @@ REGIMES = {
     **{f"choices-{length}": choices(length, 768 if length > 24 else 640) for length in (6, 12, 24, 48)},
 }
 
-# A control is its method without what the method adds: no head, or a process term that weighs nothing.
 METHODS = {
     "GRPO": Method("grpo"),
     "RLOO": Method("rloo"),
@@ -161,6 +165,8 @@ VARIANTS = {
     "HGPO, gamma 0": Method("hgpo", 8, ("credit.gamma=0",)),
 }
 BASELINE = "GRPO"
+CONTROLS = {name: f"{name}'s control" for name in ("SPA-RL", "PRIME", "iStar")}
+"""What a method is without what it adds: no head, or a process term that weighs nothing."""
 
 
 def method_of(name: str) -> Method:

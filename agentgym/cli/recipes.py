@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from agentgym.errors import ConfigError
 
 ABBREVIATED = ("Dr", "al", "e.g", "i.e", "vs", "eq", "cf")
 """A full stop behind one of these ends no sentence."""
+LEGEND = """\
+measured: REGIME: points gained over the warm-up [95 % interval]; episodes that a GRPO tuned as hard needs to the same \
+target over the recipe's own. docs/ledger.md has all of it."""
 
 
 class Recipe(NamedTuple):
@@ -54,13 +58,32 @@ def recipes() -> None:
 
 @recipes.command("list")
 def recipes_list() -> None:
-    """Every shipped recipe: what it does, and the paper that it follows."""
-    table = Table()
-    for column in ("recipe", "what it does", "paper"):
+    """Every shipped recipe: what it does, the paper that it follows, and what was measured of it."""
+    measured = evidence()
+    table = Table(caption=LEGEND, caption_justify="left")
+    for column in ("recipe", "what it does", "paper", "measured"):
         table.add_column(column)
     for recipe in shipped():
-        table.add_row(recipe.name, escape(recipe.summary), escape(recipe.tree.get("paper", "")))
+        lines = [measured_text(row) for row in measured.get(recipe.name, [])] or ["not measured"]
+        paper = recipe.tree.get("paper", "")
+        table.add_row(recipe.name, escape(recipe.summary), escape(paper), escape("\n".join(lines)))
     console.print(table)
+
+
+def evidence() -> dict[str, list[dict[str, Any]]]:
+    """recipe -> its rows of the evidence ledger (docs/ledger.md): regime, gain, ratio, seeds, date."""
+    file = resources.files("agentgym_trainers") / "evidence.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def measured_text(row: dict[str, Any]) -> str:
+    """One row of the ledger in a line. An interval that holds 1 shows no effect."""
+    text = "{regime}: {0:+.0f} [{1:+.0f}, {2:+.0f}]".format(*row["gain"], **row)
+    if row["ratio"] is None:
+        return text
+    ratio, low, high = row["ratio"]
+    said = f"{ratio:.1f}x [{low:.1f}, {high:.1f}]"
+    return f"{text}; {said if low > 1 or high < 1 else f'no effect shown beside GRPO, {said}'}"
 
 
 @recipes.command("show")

@@ -1,0 +1,226 @@
+"""What the ledger's results say: figures, tables, plots, docs/ledger.md, and what `agentgym recipes list` shows.
+
+python benchmarks/ledger_report.py        # writes all of it anew from benchmarks/results/ledger/*.json
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from regimes import BASELINE, CONTROLS, REGIMES, method_of
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "ledger"
+PAGE = ROOT / "docs" / "ledger.md"
+PLOTS = ROOT / "docs" / "ledger"
+EVIDENCE = ROOT / "trainers" / "agentgym_trainers" / "evidence.json"
+BEGIN, END = "<!-- from the results: python benchmarks/ledger_report.py -->\n", "<!-- end -->\n"
+DRAWS = 2000
+Result = dict[str, Any]
+"""A finished job: seed, curve [[episodes, measure], ...], seconds."""
+Estimate = tuple[float, float, float]
+"""(estimate, low, high): 95 % bootstrap interval over seeds."""
+COLORS = (
+    "#777777", "#bbbbbb", "#b58900", "#cc5533", "#2266bb", "#117755", "#8844aa", "#c03070", "#445500", "#00a0a0",
+    "#aa7722", "#5599dd", "#99bb33", "#dd8899", "#333388", "#000000",
+)  # fmt: skip
+
+
+def until(target: float, result: Result, budget: int) -> tuple[float, bool]:
+    """(episodes until the curve, linear between evaluations, first meets the target, whether it does)."""
+    curve = result["curve"]
+    if curve[0][1] >= target:
+        return 1.0, True
+    for (before, low), (after, high) in pairwise(curve):
+        if high >= target:
+            return min(before + (after - before) * (target - low) / (high - low), budget), True
+    return float(budget), False
+
+
+def area(result: Result) -> float:
+    """Mean of the measure over the episodes that were played."""
+    episodes, measured = np.array(result["curve"]).T
+    return float(np.trapezoid(measured, episodes) / max(episodes[-1], 1))
+
+
+def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, Any]]:
+    """Of every method: `final`, `gain` (over the warm-up), `mean` (over the budget), `episodes` and `seconds` of
+    processor time until the target, `ratio` (the baseline's episodes over its own) and `control` (its mean over the
+    budget less that of its control, seed by seed), each an Estimate or None; and `censored`, the runs that do not reach
+    the target. Measures in per cent."""
+    place, found = REGIMES[regime], {}
+    reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
+    baseline = np.array([episodes for episodes, _ in reached.get(BASELINE, [])])
+    for m, results in raced.items():
+        first, last = (np.array([100 * r["curve"][i][1] for r in results]) for i in (0, -1))
+        mean = np.array([100 * area(r) for r in results])
+        episodes = np.array([count for count, _ in reached[m]])
+        played = np.array([r["curve"][-1][0] for r in results])
+        seconds = np.array([r["seconds"] for r in results]) * np.minimum(1.0, episodes / np.maximum(played, 1))
+        control = CONTROLS.get(m)
+        found[m] = {
+            "final": bootstrap(iqm, last),
+            "gain": bootstrap(np.mean, last - first),
+            "mean": bootstrap(iqm, mean),
+            "episodes": bootstrap(iqm, episodes),
+            "seconds": bootstrap(iqm, seconds),
+            "ratio": bootstrap_ratio(baseline, episodes) if len(baseline) and m != BASELINE else None,
+            "control": None
+            if control not in raced
+            else bootstrap(np.mean, mean - np.array([100 * area(r) for r in raced[control]])),
+            "censored": sum(not met for _, met in reached[m]),
+        }
+    return found
+
+
+def iqm(values: np.ndarray) -> float:
+    from agentgym.evaluation.stats import iqm as of_table
+
+    return of_table(values[:, None])
+
+
+def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Estimate:
+    """The statistic with the percentile interval of `DRAWS` resamples of the seeds."""
+    rng = np.random.default_rng(0)
+    draws = [float(statistic(rng.choice(values, len(values)))) for _ in range(DRAWS)]
+    low, high = np.percentile(draws, (2.5, 97.5))
+    return float(statistic(values)), float(low), float(high)
+
+
+def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
+    """The baseline's interquartile mean over the method's; each is resampled by itself."""
+    rng = np.random.default_rng(0)
+    draws = [iqm(rng.choice(baseline, len(baseline))) / iqm(rng.choice(own, len(own))) for _ in range(DRAWS)]
+    low, high = np.percentile(draws, (2.5, 97.5))
+    return iqm(baseline) / iqm(own), float(low), float(high)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------
+
+
+def interval(estimate: Estimate | None, digits: int = 0) -> str:
+    """estimate [low, high]"""
+    if estimate is None:
+        return ""
+    middle, low, high = estimate
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def rows(regime: str, found: dict[str, dict[str, Any]], settings: dict[str, str]) -> list[list[str]]:
+    """The table of a regime, heading first."""
+    place = REGIMES[regime]
+    target = f"episodes to {100 * place.target:.0f} %"
+    head = [
+        "method",
+        "setting",
+        "at the end, %",
+        "gain",
+        "mean, %",
+        target,
+        "CPU s",
+        "GRPO / this",
+        "less control",
+        "not",
+    ]
+    body = [
+        [
+            m, settings[m], *(interval(f[part]) for part in ("final", "gain", "mean", "episodes", "seconds")),
+            interval(f["ratio"], 2), interval(f["control"], 1), str(f["censored"] or ""),
+        ]
+        for m, f in found.items()
+    ]  # fmt: skip
+    return [[*head, "censored"], *body]
+
+
+def report(regime: str, raced: dict[str, list[Result]], settings: dict[str, str]) -> None:
+    """Print the table of a regime."""
+    place = REGIMES[regime]
+    print(f"\n{regime}: {place.question}; {len(place.seeds)} seeds, {place.budget} episodes, {place.measure}")
+    table = rows(regime, figures(regime, raced), settings)
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def plot(regime: str, raced: dict[str, list[Result]]) -> Path:
+    """Mean over seeds of the measure over episodes, with a band without the best and the worst seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    place = REGIMES[regime]
+    figure, axis = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
+    grid = np.linspace(0, place.budget, 65)
+    for color, (method, results) in zip(COLORS, raced.items()):
+        every = 100 * np.array([np.interp(grid, *np.array(r["curve"]).T) for r in results])  # seeds × grid
+        style = ":" if method in CONTROLS.values() else "-"
+        axis.plot(grid, every.mean(axis=0), style, color=color, linewidth=1.8, label=method)
+        if len(every) > 2:
+            low, high = np.sort(every, axis=0)[[1, -2]]
+            axis.fill_between(grid, low, high, color=color, alpha=0.08, linewidth=0)
+    axis.axhline(100 * place.target, color="black", linewidth=0.8, linestyle=":")
+    axis.set(
+        title=f"{regime}: {place.question}", xlabel="episodes", ylabel=f"held-out {place.measure}, %", ylim=(0, 102)
+    )
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+    PLOTS.mkdir(parents=True, exist_ok=True)
+    figure.savefig(PLOTS / f"{regime}.png", dpi=110)
+    plt.close(figure)
+    return PLOTS / f"{regime}.png"
+
+
+# --- from the kept results ----------------------------------------------------------------------------------------
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The saved regimes, in the order of `REGIMES`."""
+    return {name: json.loads(path.read_text()) for name in REGIMES if (path := RESULTS / f"{name}.json").is_file()}
+
+
+def tables(results: dict[str, dict[str, Any]]) -> str:
+    """The generated part of docs/ledger.md."""
+    text = ""
+    for name, saved in results.items():
+        place = REGIMES[name]
+        table = rows(name, figures(name, saved["raced"]), saved["settings"])
+        lines = ["| " + " | ".join(row) + " |" for row in table]
+        lines.insert(1, "|" + "---|" * len(table[0]))
+        text += (
+            f"\n### {name}\n\n{place.question[0].upper()}{place.question[1:]}. `{place.env}`, {place.measure}, "
+            f"{len(place.seeds)} seeds, {place.budget} episodes; {saved['date']}, {saved['machine']}, "
+            f"commit {saved['commit'][:7]}.\n\n" + "\n".join(lines) + f"\n\n![{name}](ledger/{name}.png)\n"
+        )
+    return text + "\n"
+
+
+def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """recipe -> what was measured of its shipped form: regime, gain, ratio to the baseline, seeds, date."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, saved in results.items():
+        for m, of_method in figures(name, saved["raced"]).items():
+            method = method_of(m)
+            if method.as_shipped:
+                row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in ("gain", "ratio")}
+                about = {"regime": name, "seeds": len(saved["seeds"]), "date": saved["date"]}
+                found.setdefault(method.recipe, []).append(about | row)
+    return found
+
+
+def main() -> None:
+    results = kept()
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + tables(results) + END + rest.partition(END)[2], encoding="utf-8")
+    EVIDENCE.write_text(json.dumps(evidence(results), indent=1) + "\n", encoding="utf-8")
+    for name, saved in results.items():
+        print(plot(name, saved["raced"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The evidence ledger: its figures, its page, and that a ledger which was stopped goes on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    """benchmarks/ is no package: its scripts import one another by their names."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    yield lambda name: importlib.import_module(name)
+    sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def run_of(*measured: float, every: int = 100, seconds: float = 10.0) -> dict[str, Any]:
+    return {"curve": [(i * every, x) for i, x in enumerate(measured)], "seconds": seconds}
+
+
+def test_episodes_until_a_target_are_between_two_evaluations(scripts) -> None:
+    until = scripts("ledger_report").until
+    assert until(0.7, run_of(0.2, 0.6, 0.8), 200) == (pytest.approx(150), True)
+    assert until(0.7, run_of(0.9, 0.1), 100) == (1.0, True)
+    assert until(0.7, run_of(0.2, 0.69, 0.3), 200) == (200.0, False)
+    assert until(0.7, run_of(0.0, 0.7, every=120), 100) == (100.0, True)  # the last step may play past the budget
+
+
+def test_figures_count_what_never_arrives_and_compare_with_the_control(scripts) -> None:
+    report, regimes = scripts("ledger_report"), scripts("regimes")
+    budget = regimes.REGIMES["oracle"].budget
+    slow, fast, never = (
+        run_of(0.2, 0.7, 1.0, every=1024),
+        run_of(0.2, 1.0, 1.0, every=1024),
+        run_of(0.2, 0.3, every=budget),
+    )
+    found = report.figures(
+        "oracle", {"GRPO": [slow] * 4, "PRIME": [fast, fast, fast, never], "PRIME's control": [slow] * 4}
+    )
+    assert found["GRPO"]["episodes"] == (1024.0, 1024.0, 1024.0)
+    assert found["PRIME"]["censored"] == 1
+    assert found["GRPO"]["ratio"] is None
+    assert found["PRIME"]["ratio"][0] == pytest.approx(1024 / 640)  # the two in the middle: 1,024 · (.7 − .2) / .8
+    assert found["PRIME"]["gain"][0] == pytest.approx((3 * 80 + 10) / 4)
+    mean_fast, mean_slow, mean_never = (0.6 + 1.0) / 2, (0.45 + 0.85) / 2, 0.25
+    expected = 100 * ((3 * mean_fast + mean_never) / 4 - mean_slow)
+    assert found["PRIME"]["control"][0] == pytest.approx(expected)
+    assert found["PRIME's control"]["control"] is None
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(scripts) -> None:
+    bootstrap, rng = scripts("ledger_report").bootstrap, np.random.default_rng(0)
+    held = 0
+    for _ in range(60):
+        middle, low, high = bootstrap(np.mean, rng.normal(50, 10, 8))
+        assert low <= middle <= high
+        held += low <= 50 <= high
+    assert held >= 48  # of eight seeds, a percentile interval of 95 % holds it some 9 times in 10
+
+
+def test_the_page_and_the_evidence_are_what_the_results_say(scripts) -> None:
+    report = scripts("ledger_report")
+    results, page = report.kept(), report.PAGE.read_text(encoding="utf-8")
+    said = page.partition(report.BEGIN)[2].partition(report.END)[0]
+    assert said == report.tables(results), "python benchmarks/ledger_report.py writes it anew"
+    assert json.loads(report.EVIDENCE.read_text(encoding="utf-8")) == json.loads(json.dumps(report.evidence(results)))
+    for name, saved in results.items():
+        assert (report.PLOTS / f"{name}.png").is_file()
+        assert set(saved) >= {"machine", "versions", "commit", "date", "seeds", "settings", "raced", "tuning"}
+
+
+def test_every_method_has_as_many_settings_to_choose_from(scripts) -> None:
+    regimes = scripts("regimes")
+    for regime in regimes.REGIMES.values():
+        assert {len(set(regimes.settings_of(method, regime))) for method in regime.methods} == {6}
+        assert not {0, 1, 2, 3, 4} & set(scripts("ledger").TUNING_SEEDS)
+
+
+def test_a_recipe_of_every_method_is_resolved_in_every_regime(scripts) -> None:
+    from agentgym_trainers.recipe import resolve
+
+    regimes = scripts("regimes")
+    for regime in regimes.REGIMES.values():
+        for name in regime.methods:
+            for setting in regimes.settings_of(name, regime):
+                method = regimes.method_of(name)
+                config = resolve(method.recipe, regimes.overrides_of(method, regime, setting))
+                assert config.rollout.groups * config.rollout.group_size == setting.episodes
+
+
+def test_a_ledger_that_was_stopped_goes_on(scripts, tmp_path, monkeypatch) -> None:
+    """What is done is not played again; a line that a kill cut short is played again."""
+    ledger = scripts("ledger")
+    done = {"regime": "oracle", "method": "GRPO", "setting": "64x1@0.001", "seed": 0, "budget": 64}
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(json.dumps({**done, **run_of(0.2, 0.9)}) + "\n" + '{"regime": "oracle", "met')
+    played: list[dict[str, Any]] = []
+    again = ledger.Ledger(tmp_path, 1, time.monotonic() + 60)
+    monkeypatch.setattr(again, "_run", lambda jobs: played.extend(jobs))
+    assert path.read_text().count("\n") == 1
+    again.run([done, {**done, "seed": 1}])
+    assert [(job["method"], job["seed"]) for job in played] == [("warm-up", 1), ("GRPO", 1)]
