@@ -88,6 +88,7 @@ COMMON = (
     "run.checkpoint_every=100000",
 )
 NOISY = ("sft.noise=0.9", "sft.check_every=5")
+CHOICES = ("sft.noise=0.6", "sft.max_steps=110", "sft.check_every=1000")
 LARGE = tuple(
     Setting(*s) for s in ((64, 1, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 3, 5e-4), (32, 4, 2.5e-4), (16, 1, 5e-4))
 )
@@ -108,7 +109,7 @@ def choices(length: int, budget: int) -> Regime:
     return Regime(
         f"choices:length={length}",
         "many decisive turns that the environment tells apart",
-        ("rollout.max_length=1024", "sft.noise=0.6", "sft.max_steps=110", "sft.check_every=1000"),
+        (*CHOICES, "rollout.max_length=1024"),
         budget,
         0.7,
         TINY,
@@ -117,6 +118,19 @@ def choices(length: int, budget: int) -> Regime:
         evaluations=16,
         seeds=tuple(range(8)),
         more_methods=("turn PPO, gamma .5", "HGPO, gamma 0"),
+    )
+
+
+def one_choice(length: int) -> Regime:
+    """Regime (b) of one length, where the places that do not matter look like the one that does."""
+    return Regime(
+        f"choices-one:length={length}",
+        "one decisive turn among others that look like it",
+        (*CHOICES, "rollout.max_length=1024"),
+        1024,
+        0.8,
+        SMALL,
+        seeds=tuple(range(8)),
     )
 
 
@@ -140,6 +154,17 @@ REGIMES = {
         SMALL,
     ),
     **{f"choices-{length}": choices(length, 768 if length > 24 else 640) for length in (6, 12, 24, 48)},
+    **{f"choices-one-{length}": one_choice(length) for length in (6, 24)},
+    "choices-vary": Regime(
+        "choices-vary",
+        "one attempt a task, tasks of unequal worth",
+        (*CHOICES, "rollout.max_length=512"),
+        1024,
+        0.44,  # seven in ten of what the tasks are worth
+        TINY,
+        measure="score",
+        seeds=tuple(range(8)),
+    ),
 }
 
 METHODS = {

@@ -6,7 +6,7 @@ import pytest
 
 import agentgym
 from agentgym.errors import ConfigError
-from agentgym_environments.diagnostics.choices.env import GOODS, RIGHT, goods_of
+from agentgym_environments.diagnostics.choices.env import DECISIVE, GOODS, RIGHT, goods_of
 
 
 def rewards_of(name: str, right: set[int], **arguments) -> tuple[list[float], dict]:
@@ -29,6 +29,25 @@ def test_a_right_color_is_paid_at_once_or_at_the_end() -> None:
     assert (rewards, info["success"]) == ([0.0, 0.0, 0.0, 0.5], False)
     rewards, info = rewards_of("choices-late", set(range(48)), length=48)
     assert (rewards[-1], info["success"]) == (1.0, True)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_of_many_places_only_the_one_with_silk_counts(right: bool) -> None:
+    silk = goods_of(12, "test", 3, one=True).index(DECISIVE)
+    others = set(range(12)) - {silk}
+    rewards, info = rewards_of("choices-one", {silk} if right else others)
+    assert (rewards, info["success"]) == ([0.0] * 11 + [float(right)], right)
+
+
+def test_tasks_of_unlike_lengths_are_worth_unlike_sums() -> None:
+    lengths = [len(goods_of(12, "test", task, vary=True)) for task in range(200)]
+    assert (min(lengths), max(lengths)) == (3, 12)
+    rewards, info = rewards_of("choices-vary", set(range(12)))
+    assert rewards[-1] == lengths[3] / 12
+    assert (len(rewards), info["success"]) == (lengths[3], True)
+    env = agentgym.make("choices-vary")
+    shown, _ = env.reset(seed=0, options={"split": "test", "task": 3})
+    assert shown.endswith(f", {lengths[3]} to go")
 
 
 def test_nonsense_costs_a_turn_and_no_place() -> None:
