@@ -20,7 +20,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.cli.main import main
-from agentgym.cli.recipes import Recipe
+from agentgym.cli.recipes import Recipe, measured_text
 from agentgym.cli.terminal import note_if_open
 from agentgym.clients.gym import RemoteEnv
 
@@ -234,7 +234,21 @@ def test_recipes_list_names_each_with_its_paper(say):
     status, out, err = say("recipes", "list")
     assert (status, err) == (0, "")
     assert all(word in out for word in ("gigpo", "Two comparisons added", "arXiv:2505.10978", "quickstart"))
+    assert "not measured" in out
     assert "Minutes on two CPU cores" not in out  # the first sentence alone
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        ([2.0, 1.2, 3.1], "oracle: +78 [+75, +81]; 2.0x [1.2, 3.1]"),
+        ([0.5, 0.3, 0.9], "oracle: +78 [+75, +81]; 0.5x [0.3, 0.9]"),
+        ([1.4, 0.8, 2.2], "oracle: +78 [+75, +81]; no effect shown beside GRPO, 1.4x [0.8, 2.2]"),
+        (None, "oracle: +78 [+75, +81]"),
+    ],
+)
+def test_an_effect_is_shown_where_the_interval_leaves_1_out(ratio, said):
+    assert measured_text({"regime": "oracle", "gain": [78.2, 75.4, 81.0], "ratio": ratio}) == said
 
 
 def test_recipes_show_tells_every_axis(say, tmp_path):
