@@ -3,8 +3,8 @@
     python benchmarks/ledger.py --regimes oracle keydoor-meadow --workers 2
 
 In each regime (benchmarks/regimes.py) every method, the baseline included, is tuned by the same budget: its six
-settings by successive halving on seeds outside the race (all six for a third of the budget, the best three for two
-thirds of it on three seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in
+settings by successive halving on seeds outside the race (all six for a quarter of the budget, the best three for half
+of it on three seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in
 which a critic alone learns are counted, those of evaluations are not. benchmarks/ledger_report.py says what is printed:
 interquartile means at the end and over the budget, episodes and seconds of processor time until the target (a run that
 does not reach it counts as its whole budget, in the last column too), the ratio of the baseline's episodes over the
@@ -34,7 +34,18 @@ from typing import Any
 
 import numpy as np
 from ledger_report import RESULTS, area, report
-from regimes import BASELINE, METHODS, REGIMES, VARIANTS, Regime, Setting, method_of, overrides_of, settings_of
+from regimes import (
+    BASELINE,
+    CONTROLS,
+    METHODS,
+    REGIMES,
+    VARIANTS,
+    Regime,
+    Setting,
+    method_of,
+    overrides_of,
+    settings_of,
+)
 
 TUNING_SEEDS = (100, 101, 102)
 Job = dict[str, Any]
@@ -68,16 +79,18 @@ def job(regime: str, method: str, setting: Setting, seed: int, share: float) -> 
 
 
 def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setting]:
-    """The best setting of each method, by successive halving over the regime's six."""
-    left = {m: list(settings_of(m, REGIMES[regime])) for m in methods}
-    for keep, share, seeds in ((3, 1 / 3, TUNING_SEEDS[:1]), (1, 2 / 3, TUNING_SEEDS)):
-        jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in methods}
+    """The best setting of each method, by successive halving over its six; a control has its method's."""
+    method_of_control = {CONTROLS[m]: m for m in CONTROLS}
+    tuned = dict.fromkeys(method_of_control.get(m, m) for m in methods)
+    left = {m: list(settings_of(m, REGIMES[regime])) for m in tuned}
+    for keep, share, seeds in ((3, 1 / 4, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS)):
+        jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in tuned}
         ledger.run([j for of_method in jobs.values() for some in of_method.values() for j in some])
         for m, of_method in jobs.items():
             scores = {s: float(np.mean([area(ledger.result(j)) for j in some])) for s, some in of_method.items()}
             left[m] = sorted(scores, key=lambda s: -scores[s])[:keep]
             print(f"{regime} {m}: " + ", ".join(f"{s.name} {100 * a:.1f}" for s, a in scores.items()), flush=True)
-    return {m: settings[0] for m, settings in left.items()}
+    return {m: left[method_of_control.get(m, m)][0] for m in methods}
 
 
 class Ledger:
