@@ -132,10 +132,10 @@ class Ledger:
 def finished(path: Path) -> list[Job]:
     """The jobs in a file of lines. A last line that a kill cut short is taken out of the file."""
     text = path.read_text() if path.is_file() else ""
-    whole, _, cut = text.rpartition("\n")
+    lines, _, cut = text.rpartition("\n")
     if cut:
-        path.write_text(f"{whole}\n" if whole else "")
-    return [json.loads(line) for line in whole.splitlines()]
+        path.write_text(f"{lines}\n" if lines else "")
+    return [json.loads(line) for line in lines.splitlines()]
 
 
 def key(job: Job) -> tuple[Any, ...]:

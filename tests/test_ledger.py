@@ -35,7 +35,7 @@ def test_episodes_until_a_target_are_between_two_evaluations(scripts) -> None:
     assert until(0.7, run_of(0.0, 0.7, every=120), 100) == (100.0, True)  # the last step may play past the budget
 
 
-def test_figures_count_what_never_arrives_and_compare_with_the_control(scripts) -> None:
+def test_figures_count_censored_runs_and_compare_with_controls(scripts) -> None:
     report, regimes = scripts("ledger_report"), scripts("regimes")
     budget = regimes.REGIMES["oracle"].budget
     slow, fast, never = (
@@ -70,8 +70,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(scripts) -> None:
 def test_the_page_and_the_evidence_are_what_the_results_say(scripts) -> None:
     report = scripts("ledger_report")
     results, page = report.kept(), report.PAGE.read_text(encoding="utf-8")
-    said = page.partition(report.BEGIN)[2].partition(report.END)[0]
-    assert said == report.tables(results), "python benchmarks/ledger_report.py writes it anew"
+    text = page.partition(report.BEGIN)[2].partition(report.END)[0]
+    assert text == report.tables(results), "python benchmarks/ledger_report.py writes it anew"
     assert json.loads(report.EVIDENCE.read_text(encoding="utf-8")) == json.loads(json.dumps(report.evidence(results)))
     for name, saved in results.items():
         assert (report.PLOTS / f"{name}.png").is_file()

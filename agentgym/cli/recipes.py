@@ -82,8 +82,8 @@ def measured_text(row: dict[str, Any]) -> str:
     if row["ratio"] is None:
         return text
     ratio, low, high = row["ratio"]
-    said = f"{ratio:.1f}x [{low:.1f}, {high:.1f}]"
-    return f"{text}; {said if low > 1 or high < 1 else f'no effect shown beside GRPO, {said}'}"
+    times = f"{ratio:.1f}x [{low:.1f}, {high:.1f}]"
+    return f"{text}; {times if low > 1 or high < 1 else f'no effect shown beside GRPO, {times}'}"
 
 
 @recipes.command("show")

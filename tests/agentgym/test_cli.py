@@ -239,7 +239,7 @@ def test_recipes_list_names_each_with_its_paper(say):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "text"),
     [
         ([2.0, 1.2, 3.1], "oracle: +78 [+75, +81]; 2.0x [1.2, 3.1]"),
         ([0.5, 0.3, 0.9], "oracle: +78 [+75, +81]; 0.5x [0.3, 0.9]"),
@@ -247,8 +247,8 @@ def test_recipes_list_names_each_with_its_paper(say):
         (None, "oracle: +78 [+75, +81]"),
     ],
 )
-def test_an_effect_is_shown_where_the_interval_leaves_1_out(ratio, said):
-    assert measured_text({"regime": "oracle", "gain": [78.2, 75.4, 81.0], "ratio": ratio}) == said
+def test_an_effect_is_shown_where_the_interval_leaves_1_out(ratio, text):
+    assert measured_text({"regime": "oracle", "gain": [78.2, 75.4, 81.0], "ratio": ratio}) == text
 
 
 def test_recipes_show_tells_every_axis(say, tmp_path):
