@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from agentgym.session import LocalSession
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.build import BroadcastingEngine
+from agentgym_trainers.distributed.learner_group import LearnerWorker
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.train import Trainer, TrainStepResult
@@ -137,6 +139,14 @@ def config(**more: Any) -> Config:
         **more,
     }  # fmt: skip
     return Config.model_validate(tree)
+
+
+def test_where_learners_meet_is_listened_on_at_once(nodes) -> None:
+    """A port that was only looked up was another process's in the moment in which it was bound: EADDRINUSE."""
+    worker = LearnerWorker(config(), 0, 2)
+    host, port = worker.address()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((host, port))
 
 
 SCALE = {"kind": "ray", "learners": 2, "workers": 2, "deadline_s": 240.0}

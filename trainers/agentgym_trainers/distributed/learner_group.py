@@ -11,7 +11,6 @@ again when one is lost, where here the loop is the controller's and a lost proce
 from __future__ import annotations
 
 import copy
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils._pytree import tree_map_only
 
 from agentgym.errors import AgentGymError, LearnerLost
@@ -43,25 +43,25 @@ class LearnerWorker:
         if config.run.threads is not None:
             torch.set_num_threads(config.run.threads)
 
-    def address(self) -> str:
-        """Address at which the others can meet this process."""
+    def address(self) -> tuple[str, int]:
+        """(host, port) at which the others can meet this process. It listens there from now on: a port that is only
+        looked up can be another's by the time it is used."""
         from ray.util import get_node_ip_address  # pyright: ignore[reportMissingImports]
 
         host = get_node_ip_address()
-        with socket.socket() as listener:
-            listener.bind((host, 0))
-            return f"tcp://{host}:{listener.getsockname()[1]}"
+        self.store = TCPStore(host, 0, self.size, is_master=True, wait_for_workers=False)
+        return host, self.store.port
 
-    def join(self, address: str, models: tuple[Any, Any]) -> None:
+    def join(self, address: tuple[str, int], models: tuple[Any, Any]) -> None:
         """Meet the others, and make the learner of (policy, policy as RL began). Every process is given the same."""
         processes = SINGLE_PROCESS
         device = device_of(self.config.model.device)
         if self.size > 1:
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # columns are summed on the CPU
             deadline = timedelta(seconds=self.config.scale.deadline_s) if self.config.scale is not None else None
-            dist.init_process_group(
-                backend, init_method=address, rank=self.rank, world_size=self.size, timeout=deadline
-            )
+            if self.rank:
+                self.store = TCPStore(*address, self.size, is_master=False, wait_for_workers=False)
+            dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=deadline)
             processes = DataParallel.of()
         model, reference = copy.deepcopy(models)
         reference = reference.to(device)
