@@ -29,7 +29,7 @@ def test_a_reply_is_the_digits_from_the_last_one_on() -> None:
         assert env.right == right
 
 
-def test_the_share_of_right_sums_is_told_at_the_end() -> None:
+def test_the_score_is_the_share_of_right_sums() -> None:
     rewards, info = play({})
     assert (rewards, info["success"]) == ([0.0, 0.0, 1.0], True)
     rewards, info = play({0: "1 2 3", 2: "4"}, turns=4)

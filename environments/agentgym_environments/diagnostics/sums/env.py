@@ -40,10 +40,10 @@ class Sums(TurnEnv):
         return f"not a number; say the digits of the sum, the last one first, as in 3 2 1 for 123\n{self.observe()}"
 
     def act(self, action: str) -> Outcome | None:
-        said = action.replace(" ", "")
-        if not said.isdecimal() or not said.isascii() or self.place == self.turns:
+        text = action.replace(" ", "")
+        if not text.isdecimal() or not text.isascii() or self.place == self.turns:
             return None
-        hit = said == str(sum(self.numbers[self.place]))[::-1]
+        hit = text == str(sum(self.numbers[self.place]))[::-1]
         self.right, self.place = self.right + hit, self.place + 1
         ended = self.place == self.turns
         return Outcome(ended * self.right / self.turns, ended, success=ended and self.right == self.turns)
