@@ -264,7 +264,18 @@ def save(
         "tuning": tuning,
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    (RESULTS / f"{name}.json").write_text(in_lines(kept) + "\n")
+
+
+def in_lines(kept: dict[str, Any]) -> str:
+    """JSON with a line for each entry, and for each entry of those that are tables."""
+    parts = []
+    for key, value in kept.items():
+        text = json.dumps(value)
+        if isinstance(value, dict):
+            text = "{\n" + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
 
 
 if __name__ == "__main__":
