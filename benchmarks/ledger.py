@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 from ledger_report import RESULTS, area, report
 from regimes import (
-    BASELINE,
     METHODS,
     REGIMES,
     VARIANTS,
     Regime,
     Setting,
     method_of,
+    methods_of,
     overrides_of,
     settings_of,
 )
@@ -70,7 +70,7 @@ def main() -> None:
         if options.again:
             again(ledger, name, options.methods)
             continue
-        best = tune(ledger, name, options.methods or REGIMES[name].methods)
+        best = tune(ledger, name, options.methods or methods_of(REGIMES[name]))
         seeds = REGIMES[name].seeds[: options.seeds]
         ledger.run([job(name, m, best[m], s, 1.0) for s in seeds for m in best])
         raced = {m: [ledger.result(job(name, m, best[m], s, 1.0)) for s in seeds] for m in best}
@@ -183,7 +183,7 @@ async def play(out: Path, job: Job) -> Job:
 
     torch.set_num_threads(1)
     regime, warm, seconds = REGIMES[job["regime"]], job["method"] == "warm-up", 0.0
-    name = BASELINE if warm else job["method"]
+    name = next(iter(METHODS)) if warm else job["method"]
     method, settings = method_of(name), settings_of(name, regime)
     setting = next((s for s in settings if s.name == job["setting"]), settings[0])
     config = resolve(method.recipe, [*overrides_of(method, regime, setting), f"run.seed={job['seed']}"])

@@ -55,7 +55,7 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
     the target. Measures in per cent."""
     place, found = REGIMES[regime], {}
     reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
-    baseline = np.array([episodes for episodes, _ in reached.get(BASELINE, [])])
+    baseline = np.array([episodes for episodes, _ in reached.get(place.baseline, [])])
     for m, results in raced.items():
         first, last = (np.array([100 * r["curve"][i][1] for r in results]) for i in (0, -1))
         mean = np.array([100 * area(r) for r in results])
@@ -69,7 +69,7 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
             "mean": bootstrap(iqm, mean),
             "episodes": bootstrap(iqm, episodes),
             "seconds": bootstrap(iqm, seconds),
-            "ratio": bootstrap_ratio(baseline, episodes) if len(baseline) and m != BASELINE else None,
+            "ratio": bootstrap_ratio(baseline, episodes) if len(baseline) and m != place.baseline else None,
             "control": None
             if control not in raced
             else bootstrap(np.mean, mean - np.array([100 * area(r) for r in raced[control]])),
@@ -139,7 +139,8 @@ def rows(regime: str, found: dict[str, dict[str, Any]], settings: dict[str, str]
     """The table of a regime, heading first."""
     place = REGIMES[regime]
     target = f"episodes to {100 * place.target:.0f} %"
-    head = ["method", "setting", "at the end, %", "gain", "mean, %", target, "CPU s", "GRPO / this", "less control"]
+    ratio = f"{place.baseline} / this"
+    head = ["method", "setting", "at the end, %", "gain", "mean, %", target, "CPU s", ratio, "less control"]
     body = [
         [
             m, settings[m], *(interval(f[part]) for part in ("final", "gain", "mean", "episodes", "seconds")),

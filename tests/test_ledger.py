@@ -110,7 +110,7 @@ def test_the_page_and_the_evidence_are_what_the_results_say(scripts) -> None:
 def test_every_method_has_as_many_settings_to_choose_from(scripts) -> None:
     regimes = scripts("regimes")
     for regime in regimes.REGIMES.values():
-        assert {len(set(regimes.settings_of(method, regime))) for method in regime.methods} == {6}
+        assert {len(set(regimes.settings_of(method, regime))) for method in regimes.methods_of(regime)} == {6}
         assert not {0, 1, 2, 3, 4} & set(scripts("ledger").TUNING_SEEDS)
 
 
@@ -119,7 +119,7 @@ def test_a_recipe_of_every_method_is_resolved_in_every_regime(scripts) -> None:
 
     regimes = scripts("regimes")
     for regime in regimes.REGIMES.values():
-        for name in regime.methods:
+        for name in regimes.methods_of(regime):
             for setting in regimes.settings_of(name, regime):
                 method = regimes.method_of(name)
                 config = resolve(method.recipe, regimes.overrides_of(method, regime, setting))
