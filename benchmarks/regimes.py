@@ -94,7 +94,8 @@ COMMON = (
     "run.checkpoint_every=100000",
 )
 NOISY = ("sft.noise=0.9", "sft.check_every=5")
-CHOICES = ("sft.noise=0.9", "sft.max_steps=110", "sft.check_every=1000")
+CHOICES = ("sft.noise=0.8", "sft.max_steps=110", "sft.check_every=1000", "loss.entropy=0.01")
+"""Without entropy every method settled on colors for five or six of the eight goods, whichever it had seen succeed."""
 LARGE = tuple(
     Setting(*s) for s in ((64, 1, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 3, 5e-4), (32, 4, 2.5e-4), (16, 1, 5e-4))
 )
@@ -163,7 +164,7 @@ DECISIONS = (
 
 
 def choices(length: int, budget: int) -> Regime:
-    """Regime (a) of one length. The solver is right four times in ten, three of them by chance; so is the warm-up."""
+    """Regime (a) of one length. The solver knows one place in five, and is right at a third of the others."""
     return Regime(
         f"choices:length={length}",
         "many decisive turns that the environment tells apart",
