@@ -3,15 +3,17 @@
     python benchmarks/ledger.py --regimes oracle keydoor-meadow --workers 2
 
 In each regime (benchmarks/regimes.py) every method, the baseline included, is tuned by the same budget: its six
-settings by successive halving on seeds outside the race (all six for a quarter of the budget, the best three for half
-of it on three seeds), then raced on the regime's seeds. Held-out success or score over episodes; episodes in
-which a critic alone learns are counted, those of evaluations are not. benchmarks/ledger_report.py says what is printed:
+settings by successive halving on seeds outside the race (all six for a quarter of the budget on one seed, the best two
+for half of it on two others), then raced on the regime's seeds. Held-out success or score over episodes: all that are
+played count, those of a critic's warm-up, dropped groups and continuations too, those of evaluations do not; of a
+recorded set those that are drawn. benchmarks/ledger_report.py says what is printed:
 interquartile means at the end and over the budget, episodes and seconds of processor time until the target (a run that
 does not reach it counts as its whole budget, in the last column too), the ratio of the baseline's episodes over the
 method's, and the difference from a control, with 95 % bootstrap intervals over seeds.
 
 Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on. `--save` writes what the report is made of,
-with machine, versions, commit and date, to benchmarks/results/ledger/; `--again` plays a slice of what is kept again.
+with machine, versions, commit and date, to benchmarks/results/ledger/, beside the rows that are there; `--again` plays
+a slice of what is kept again.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ import numpy as np
 from ledger_report import RESULTS, area, report
 from regimes import (
     METHODS,
+    RECIPES,
     REGIMES,
     VARIANTS,
     Regime,
@@ -58,7 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ledger"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
-    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *VARIANTS], help="(default: the regime's)")
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *VARIANTS, *RECIPES], help="(default: the regime's)")
     parser.add_argument("--seeds", type=int, help="race on so many of the regime's seeds (default: all)")
     parser.add_argument("--hours", type=float, default=24.0, help="begin no job after this many hours")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/ledger/")
@@ -89,7 +93,7 @@ def tune(ledger: Ledger, regime: str, methods: Sequence[str]) -> dict[str, Setti
     """The best setting of each method, by successive halving over its six; a control has its method's."""
     tuned = dict.fromkeys(method_of(m).tuned_as or m for m in methods)
     left = {m: list(settings_of(m, REGIMES[regime])) for m in tuned}
-    for keep, share, seeds in ((3, 1 / 4, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS)):
+    for keep, share, seeds in ((2, 1 / 4, TUNING_SEEDS[:1]), (1, 1 / 2, TUNING_SEEDS[1:])):
         jobs = {m: {s: [job(regime, m, s, seed, share) for seed in seeds] for s in left[m]} for m in tuned}
         ledger.run([j for of_method in jobs.values() for some in of_method.values() for j in some])
         for m, of_method in jobs.items():
@@ -172,7 +176,8 @@ def carry_out(out: Path, job: Job, deadline: float) -> Job | None:
 
 
 async def play(out: Path, job: Job) -> Job:
-    """One job: {"curve": [[episodes, held-out measure], ...], "seconds": of processor time, evaluations apart}."""
+    """One job: {"curve": [[episodes, held-out measure], ...], "seconds": of processor time without evaluations,
+    "played": episodes, fewer than the curve's where the run was stopped}."""
     import torch
 
     from agentgym.errors import GuardTripped
@@ -197,38 +202,57 @@ async def play(out: Path, job: Job) -> Job:
             shutil.rmtree(folder, ignore_errors=True)  # of a job that was stopped
             folder.mkdir()
             trainer, _ = await run.start_training(config, folder, connection, start)
-            log, played = MetricsLog(folder), counted(trainer)
-            curve = [(0, await measured(trainer, connection.spec, regime, job["seed"]))]
-            every = max(1, round(regime.budget / regime.evaluations / setting.episodes))
+            log = MetricsLog(folder)
             trainer.save = lambda log: folder  # type: ignore[method-assign]  # checkpoints are only for resuming
-            stopped = ""
-            while not warm and played[0] < job["budget"] and not stopped:
+            curve, stopped = (
+                [(0, await measured(trainer, connection.spec, regime, job["seed"]))],
+                "warm-up" if warm else "",
+            )
+            every, count = max(1, round(regime.budget / regime.evaluations / setting.episodes)), 0
+            while count < job["budget"] and not stopped:
                 steps = trainer.config.run.model_copy(update={"steps": trainer.step + every})
                 trainer.config = trainer.config.model_copy(update={"run": steps})
                 seconds -= time.process_time()
                 try:
-                    await trainer.run(log)
+                    with counted(trainer) as played:
+                        await trainer.run(log)
                 except GuardTripped as error:  # nothing is learned any more: what it can do now is what it ends with
-                    stopped, played[0] = str(error), job["budget"]
+                    stopped = str(error)
                 seconds += time.process_time()
-                curve.append((played[0], await measured(trainer, connection.spec, regime, job["seed"])))
+                count += played()
+                curve.append((count, await measured(trainer, connection.spec, regime, job["seed"])))
+                if regime.enough is not None and min(share for _, share in curve[-2:]) >= regime.enough:
+                    stopped = "enough"
+            if stopped and count < job["budget"]:
+                curve.append((job["budget"], curve[-1][1]))
             await trainer.engine.aclose()
             log.close()
     shutil.rmtree(folder)
-    return {"curve": curve, "seconds": seconds, **({"stopped": stopped} if stopped else {})}
+    return {"curve": curve, "seconds": seconds, "played": count, **({"stopped": stopped} if stopped else {})}
 
 
-def counted(trainer: Any) -> list[int]:
-    """A counter of the episodes that the trainer's source has played."""
-    collect, played = trainer.collect, [0]
+@contextmanager
+def counted(trainer: Any) -> Iterator[Callable[[], int]]:
+    """A count of the episodes that were played, or drawn from a recorded set where these are more; in this context."""
+    from agentgym.rollouts.runner import Runner
 
-    async def counting() -> Any:
+    collect, run = trainer.collect, Runner.run
+    counts = {"drawn": 0, "played": 0}
+
+    async def collecting() -> Any:
         groups = await collect()
-        played[0] += sum(len(group.trajectories) for group in groups)
+        counts["drawn"] += sum(len(group.trajectories) for group in groups)
         return groups
 
-    trainer.collect = counting
-    return played
+    async def running(self: Runner, policy: Any, episodes: Any, *rest: Any) -> Any:
+        counts["played"] += len(episodes)
+        return await run(self, policy, episodes, *rest)
+
+    trainer.collect, Runner.run = collecting, running  # type: ignore[method-assign]
+    try:
+        yield lambda: max(counts.values())
+    finally:
+        trainer.collect, Runner.run = collect, run  # type: ignore[method-assign]
 
 
 async def measured(trainer: Any, spec: Any, regime: Regime, seed: int) -> float:
@@ -247,24 +271,28 @@ async def measured(trainer: Any, spec: Any, regime: Regime, seed: int) -> float:
 def save(
     name: str, seeds: Sequence[int], raced: dict[str, list[Job]], best: dict[str, Setting], ledger: Ledger
 ) -> None:
-    """results/ledger/REGIME.json: figures, curves, tuning, and what they were measured on."""
+    """results/ledger/REGIME.json: figures, curves, tuning, and what they were measured on. Rows that stand there and
+    were not raced now stay."""
+    path, regime = RESULTS / f"{name}.json", REGIMES[name]
+    kept = json.loads(path.read_text()) if path.is_file() else {}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     tuning = [r for r in ledger.done.values() if r["regime"] == name and r["seed"] in TUNING_SEEDS]
+    others = [r for r in kept.get("tuning", []) if r["method"] not in {r["method"] for r in tuning}]
+    rows = {m: runs for m, runs in kept.get("raced", {}).items() if m in methods_of(regime)} | raced
     packages = ("torch", "transformers", "numpy")
-    regime = REGIMES[name]
-    kept = {
+    results = {
         **{part: getattr(regime, part) for part in ("env", "question", "budget", "target", "measure")},
         "seeds": seeds,
         "date": f"{datetime.date.today()}",
         "commit": commit,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": {package: version(package) for package in packages},
-        "settings": {m: setting.name for m, setting in best.items()},
-        "raced": raced,
-        "tuning": tuning,
+        "settings": kept.get("settings", {}) | {m: setting.name for m, setting in best.items()},
+        "raced": {m: rows[m] for m in methods_of(regime) if m in rows},
+        "tuning": [*others, *tuning],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(in_lines(kept) + "\n")
+    path.write_text(in_lines(results) + "\n")
 
 
 def in_lines(kept: dict[str, Any]) -> str:

@@ -60,7 +60,7 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
         first, last = (np.array([100 * r["curve"][i][1] for r in results]) for i in (0, -1))
         mean = np.array([100 * area(r) for r in results])
         episodes = np.array([count for count, _ in reached[m]])
-        played = np.array([r["curve"][-1][0] for r in results])
+        played = np.array([r.get("played", r["curve"][-1][0]) for r in results])
         seconds = np.array([r["seconds"] for r in results]) * np.minimum(1.0, episodes / np.maximum(played, 1))
         control = method_of(m).control
         found[m] = {

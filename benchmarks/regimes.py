@@ -50,6 +50,8 @@ class Regime:
     """Rows, of `METHODS` and `VARIANTS`; all of `METHODS` if empty."""
     baseline: str = BASELINE
     """The row whose episodes are compared with those of the others."""
+    enough: float | None = None
+    """Of `measure`: a run that has it in two evaluations in a row is ended, and counts as level from there."""
     horizon: int | None = None
     """Turns, in regimes that differ in nothing else; their name less its number is what they share."""
 
@@ -137,6 +139,27 @@ METHODS = {
     "SPAE": Method("spae"),
     "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 128),), TWIN),
 }
+IMITATION = tuple(
+    Setting(*s) for s in ((64, 1, 1e-3), (64, 2, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 2, 1e-3), (32, 4, 5e-4))
+)
+"""Of methods that imitate the best of what was played, or learn from a recorded set."""
+RECIPES = {
+    "DAPO": Method("dapo"),
+    "Dr. GRPO": Method("dr-grpo"),
+    "GSPO": Method("gspo"),
+    "EPO": Method("epo"),
+    "SPEAR": Method("spear"),
+    "LOOP": Method("loop"),
+    "token PPO": Method("ppo-token", 1, (), (("value.warmup", 64),)),
+    "DigiRL": Method("digirl", 8, (), (("value.warmup", 64),), IMITATION),
+    "filtered BC": Method("filtered-bc", 8, (), (), IMITATION),
+    "REFUEL": Method("refuel", 2),
+    "Step-DPO": Method("step-dpo", 2),
+    "A-LoL": Method("a-lol", 8, (), (), IMITATION),
+    "OREO": Method("oreo", 8, (), (), IMITATION),
+    "ETO": Method("eto", 4, (), (), IMITATION),
+}
+"""Rows of one regime, for what `agentgym recipes list` says of recipes whose question is not credit's."""
 NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
 """benchmarks/noise.py for PRIME's reward model: what a signal costs that knows nothing."""
 VARIANTS = {
@@ -144,6 +167,14 @@ VARIANTS = {
     "HGPO, gamma 0": Method("hgpo", 8, ("credit.gamma=0",)),
     "turn PPO, HL-Gauss": Method(
         "ppo-turn", 1, ("value.head=hl_gauss",), (("value.warmup", 64),), control="turn PPO", tuned_as="turn PPO"
+    ),
+    "true progress": Method(
+        "ppo-turn",
+        1,
+        ("credit.gamma=1.0", "shaping.potential.weight=1.0"),
+        (("value.warmup", 128),),
+        control="SPA-RL's control",
+        tuned_as="SPA-RL",
     ),
     "noise, gated": Method("prime", 8, NOISE, control="PRIME's control", tuned_as="PRIME"),
     "noise, no gate": Method(
@@ -163,20 +194,21 @@ DECISIONS = (
 """Rows where every turn is rewarded."""
 
 
-def choices(length: int, budget: int) -> Regime:
+def choices(length: int) -> Regime:
     """Regime (a) of one length. The solver knows one place in five, and is right at a third of the others."""
     return Regime(
         f"choices:length={length}",
         "many decisive turns that the environment tells apart",
         (*CHOICES, "rollout.max_length=1024"),
-        budget,
+        480,
         0.7,
         TINY,
         measure="score",
         held_out=min(48, 576 // length),  # a score is a mean over its turns
-        evaluations=16,
+        evaluations=15,
         seeds=tuple(range(8)),
-        methods=DECISIONS,
+        methods=DECISIONS if length < 24 else tuple(m for m in DECISIONS if m not in ("RLOO", "REINFORCE")),
+        enough=0.9,
         horizon=length,
     )
 
@@ -187,10 +219,13 @@ def one_choice(length: int) -> Regime:
         f"choices-one:length={length}",
         "one decisive turn among others that look like it",
         (*CHOICES, "rollout.max_length=1024"),
-        1024,
+        768,
         0.8,
         SMALL,
+        evaluations=12,
         seeds=tuple(range(8)),
+        methods=("GRPO", "HGPO", "turn PPO"),
+        enough=0.95,
         horizon=length,
     )
 
@@ -205,23 +240,27 @@ REGIMES = {
         LARGE,
         split="train",
         seeds=tuple(range(10)),
-        methods=(*METHODS, "turn PPO, HL-Gauss", "noise, gated", "noise, no gate"),
+        methods=(*METHODS, "turn PPO, HL-Gauss", "noise, gated", "noise, no gate", *RECIPES),
     ),
     "keydoor-meadow": Regime(
         "keydoor-meadow",
         "one decisive turn among twelve",
         (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
-        1536,
-        0.7,
+        768,
+        0.6,
         SMALL,
+        held_out=96,
+        evaluations=8,
     ),
-    "keydoor-meadow-24": Regime(
-        "keydoor-meadow:corridor=24",
-        "one decisive turn among twenty-four",
-        (*NOISY, "model.tiny.max_length=1536", "rollout.max_length=1536", "sft.stop_at_success=0.2"),
-        1536,
-        0.7,
+    "keydoor-meadow-6": Regime(
+        "keydoor-meadow:corridor=4",
+        "one decisive turn among six",
+        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
+        768,
+        0.6,
         SMALL,
+        held_out=96,
+        evaluations=8,
     ),
     "sokoban-4x4": Regime(
         "sokoban-4x4",
@@ -231,29 +270,55 @@ REGIMES = {
         0.5,
         SMALL,
     ),
-    **{f"choices-{length}": choices(length, 768 if length > 24 else 640) for length in (6, 12, 24, 48)},
+    **{f"choices-{length}": choices(length) for length in (6, 12, 24, 48)},
     **{f"choices-one-{length}": one_choice(length) for length in (6, 24)},
     "choices-bonus": Regime(
         "choices-bonus",
         "one attempt a task, tasks of unequal worth",
         (*CHOICES, "rollout.max_length=512"),
-        1024,
+        640,
         0.7,
         TINY,
         measure="score",
         held_out=48,
+        evaluations=16,
         seeds=tuple(range(8)),
         methods=("REINFORCE", "turn PPO", "turn PPO, gamma .5", "bi-level GAE"),
         baseline="REINFORCE",
+        enough=0.9,
+    ),
+    "choices-feedback": Regime(
+        "choices-feedback",
+        "evidence on the way, and reward at the end",
+        (*CHOICES, "rollout.max_length=512"),
+        640,
+        0.7,
+        TINY,
+        measure="score",
+        held_out=48,
+        evaluations=16,
+        methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress"),
+        enough=0.9,
+    ),
+    "sums": Regime(
+        "sums",
+        "a policy that knows something before, and replies of several decisions",
+        ("sft.max_steps=300", "sft.check_every=1000", "rollout.max_length=512"),
+        1024,
+        0.7,
+        LARGE,
+        measure="score",
+        held_out=96,
+        methods=("GRPO", "PRIME", "PRIME's control", "iStar", "iStar's control"),
     ),
 }
 
-CPU_1 = ("oracle", "keydoor-meadow", "keydoor-meadow-24", "sokoban-4x4")
+CPU_1 = ("oracle", "keydoor-meadow", "keydoor-meadow-6", "sokoban-4x4")
 """AgentGym-CPU-1, the table of one environment after another."""
 
 
 def method_of(name: str) -> Method:
-    return (METHODS | VARIANTS)[name]
+    return (METHODS | VARIANTS | RECIPES)[name]
 
 
 def methods_of(regime: Regime) -> tuple[str, ...]:
@@ -284,8 +349,10 @@ def overrides_of(method: Method, regime: Regime, setting: Setting) -> list[str]:
 
 
 def annealed(setting: Setting, regime: Regime) -> list[str]:
-    """The learning rate falls to a tenth over the budget. At a constant one, one run in five to ten fell to 0 late,
-    whatever its method: of a policy that nearly always succeeds there are batches with one failure, and a step on such
-    a batch is as large as any."""
+    """Schedule of the learning rate, which falls to a tenth over the budget.
+
+    At a constant one, one run in five to ten fell to 0 late, whatever its method: of a policy that nearly always
+    succeeds there are batches with one failure, and a step on such a batch is as large as any.
+    """
     start, end, steps = setting.lr, setting.lr / 10, -(-regime.budget // setting.episodes)
-    return [f'schedules={{"optim.lr"={{kind="linear",start={start!r},end={end!r},steps={steps}}}}}']
+    return [f'schedules."optim.lr"={{kind="linear",start={start!r},end={end!r},steps={steps}}}']

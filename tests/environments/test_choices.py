@@ -31,6 +31,23 @@ def test_a_right_color_is_paid_at_once_or_at_the_end() -> None:
     assert (rewards[-1], info["success"]) == (1.0, True)
 
 
+def test_feedback_shows_the_last_choice_and_pays_at_the_end() -> None:
+    assert rewards_of("choices-feedback", {0, 3}, length=4)[0] == [0.0, 0.0, 0.0, 0.5]
+    env = agentgym.make("choices-feedback", length=4)
+    shown, _ = env.reset(seed=0, options={"split": "test", "task": 3})
+    assert not shown.startswith(("right", "wrong"))
+    best = env.solver()
+    shown, _, _, _, info = env.step(best)
+    assert shown.startswith("right, ")
+    assert info["progress"] == 0.25
+    state = env.snapshot()
+    shown, _, _, _, info = env.step(next(action for action in env.env_spec.actions if action != env.solver()))
+    assert shown.startswith("wrong, ")
+    assert info["progress"] == 0.25
+    env.restore(state)
+    assert env.observe().startswith("right, ")
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_of_many_places_only_the_one_with_silk_counts(right: bool) -> None:
     silk = goods_of(12, "test", 3, one=True).index(DECISIVE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from importlib import resources
@@ -244,13 +245,14 @@ CHOICES: dict[str, type[BaseModel]] = {
 
 def _apply(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not key:
+    path = [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^."]+)', key)]
+    if not equals or not path:
         raise ConfigError(f"{override!r} is not an override; write section.key=value")
     try:
         value = tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
         value = text
-    *sections, last = key.split(".")
+    *sections, last = path
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):

@@ -25,6 +25,7 @@ class Choices(TurnEnv):
     dense: a right color is rewarded at once; otherwise all of them together after the last place.
     one: only the one place that shows DECISIVE counts, and is worth 1.
     bonus: paid at the end of every other task, and charged at the end of the others, whatever was said.
+    feedback: the next observation says whether the last color was right.
     """
 
     def __init__(
@@ -35,30 +36,33 @@ class Choices(TurnEnv):
         dense: bool = True,
         one: bool = False,
         bonus: float = 0.0,
+        feedback: bool = False,
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if length < 4:
             raise ConfigError(f"choices: length is at least 4, so that splits have different tasks; not {length}")
         super().__init__(spec.model_copy(update={"max_turns": length + max(6, length // 4)}))
-        self.length, self.dense, self.one, self.bonus = length, dense, one, bonus
+        self.length, self.dense, self.one, self.bonus, self.feedback = length, dense, one, bonus, feedback
         self.goods: list[str] = []
-        self.place, self.right, self.extra = 0, 0, 0.0
+        self.place, self.right, self.extra, self.hit = 0, 0, 0.0, False
 
     def begin(self, split: str, task: int) -> None:
         self.goods = goods_of(self.length, split, task, one=self.one)
-        self.place, self.right, self.extra = 0, 0, self.bonus * sign_of(task)
+        self.place, self.right, self.extra, self.hit = 0, 0, self.bonus * sign_of(task), False
 
     def observe(self) -> str:
         if self.place == len(self.goods):
             return f"{self.right} right"
         shown = f"{self.goods[self.place]} here"
+        if self.feedback and self.place:
+            shown = f"{'right' if self.hit else 'wrong'}, {shown}"
         return f"{shown}, {'bonus' if self.extra > 0 else 'fee'}" if self.extra and not self.place else shown
 
     def act(self, action: str) -> Outcome | None:
         if action not in self.env_spec.actions or self.place == len(self.goods):
             return None
         good = self.goods[self.place]
-        hit = RIGHT[good] == action and (good == DECISIVE or not self.one)
+        self.hit = hit = RIGHT[good] == action and (good == DECISIVE or not self.one)
         self.right, self.place = self.right + hit, self.place + 1
         ended, counted = self.place == len(self.goods), 1 if self.one else self.length
         reward = hit / counted if self.dense else ended * self.right / counted
@@ -70,17 +74,19 @@ class Choices(TurnEnv):
 
     def describe(self) -> dict[str, Any]:
         offered = list(self.env_spec.actions) if self.place < len(self.goods) else []
-        return {"available_actions": offered, "progress": self.place / len(self.goods)}
+        done = self.right if self.feedback else self.place
+        return {"available_actions": offered, "progress": done / len(self.goods)}
 
     def solver(self) -> str:
         self.require_running("solver")
         return RIGHT[self.goods[self.place]]
 
     def save(self) -> Any:
-        return [self.goods, self.place, self.right, self.extra]
+        return [self.goods, self.place, self.right, self.extra, self.hit]
 
     def load(self, state: Any) -> None:
-        self.goods, self.place, self.right, self.extra = list(state[0]), int(state[1]), int(state[2]), float(state[3])
+        self.goods, self.place, self.right = list(state[0]), int(state[1]), int(state[2])
+        self.extra, self.hit = float(state[3]), bool(state[4])
 
 
 def sign_of(task: int) -> int:
