@@ -300,16 +300,17 @@ REGIMES = {
         methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress"),
         enough=0.9,
     ),
-    "sums": Regime(
-        "sums",
-        "a policy that knows something before, and replies of several decisions",
-        ("sft.max_steps=300", "sft.check_every=1000", "rollout.max_length=512"),
+    "choices-together": Regime(
+        "choices-together",
+        "a policy that knows something before, and responses of several decisions",
+        ("sft.noise=0.6", "sft.max_steps=110", "sft.check_every=1000", "loss.entropy=0.01", "rollout.max_length=512"),
         1024,
         0.7,
         LARGE,
-        measure="score",
-        held_out=96,
+        held_out=192,
+        evaluations=16,
         methods=("GRPO", "PRIME", "PRIME's control", "iStar", "iStar's control"),
+        enough=0.95,
     ),
 }
 

@@ -48,6 +48,25 @@ def test_feedback_shows_the_last_choice_and_pays_at_the_end() -> None:
     assert env.observe().startswith("right, ")
 
 
+def test_a_response_of_three_colors_counts_each_of_them() -> None:
+    env = agentgym.make("choices-together")
+    env.reset(seed=0, options={"split": "test", "task": 3})
+    first, *rest = env.solver().split()
+    other = next(color for color in ("red", "green", "blue") if color != first)
+    _, _, _, _, info = env.step("red blue")
+    assert not info["valid_action"]
+    env.step(" ".join([other, *rest]))
+    observation, reward, terminated, _, info = env.step(env.solver())
+    assert (observation, terminated, info["success"]) == ("5 right", True, False)
+    assert reward == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("together", [0, 5])
+def test_goods_that_fill_no_places_are_refused(together: int) -> None:
+    with pytest.raises(ConfigError, match="divides length, 12; not"):
+        agentgym.make("choices", together=together)
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_of_many_places_only_the_one_with_silk_counts(right: bool) -> None:
     silk = goods_of(12, "test", 3, one=True).index(DECISIVE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ RIGHT = {
 }  # fmt: skip
 """The color of each good, in every task: only reward shows it."""
 DECISIVE = "silk"
+COLORS = ("red", "green", "blue")
 
 
 class Choices(TurnEnv):
-    """Every place shows one good; the color that is said is right or wrong for it, whatever was said before.
+    """Every place shows a good; the color that is said is right or wrong for it, whatever was said before.
 
-    length: places, each worth 1 / length.
+    length: goods, each worth 1 / length.
+    together: goods that a place shows; the action names a color for each of them, in order.
     dense: a right color is rewarded at once; otherwise all of them together after the last place.
     one: only the one place that shows DECISIVE counts, and is worth 1.
     bonus: paid at the end of every other task, and charged at the end of the others, whatever was said.
@@ -37,11 +40,17 @@ class Choices(TurnEnv):
         one: bool = False,
         bonus: float = 0.0,
         feedback: bool = False,
+        together: int = 1,
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         if length < 4:
             raise ConfigError(f"choices: length is at least 4, so that splits have different tasks; not {length}")
-        super().__init__(spec.model_copy(update={"max_turns": length + max(6, length // 4)}))
+        if not 1 <= together <= 4 or length % together:
+            raise ConfigError(f"choices: together is 1 to 4 and divides length, {length}; not {together}")
+        places = length // together
+        actions = tuple(" ".join(colors) for colors in product(COLORS, repeat=together))
+        super().__init__(spec.model_copy(update={"max_turns": places + max(6, places // 4), "actions": actions}))
+        self.together = together
         self.length, self.dense, self.one, self.bonus, self.feedback = length, dense, one, bonus, feedback
         self.goods: list[str] = []
         self.place, self.right, self.extra, self.hit = 0, 0, 0.0, False
@@ -53,7 +62,7 @@ class Choices(TurnEnv):
     def observe(self) -> str:
         if self.place == len(self.goods):
             return f"{self.right} right"
-        shown = f"{self.goods[self.place]} here"
+        shown = f"{' '.join(self.goods[self.place : self.place + self.together])} here"
         if self.feedback and self.place:
             shown = f"{'right' if self.hit else 'wrong'}, {shown}"
         return f"{shown}, {'bonus' if self.extra > 0 else 'fee'}" if self.extra and not self.place else shown
@@ -61,11 +70,13 @@ class Choices(TurnEnv):
     def act(self, action: str) -> Outcome | None:
         if action not in self.env_spec.actions or self.place == len(self.goods):
             return None
-        good = self.goods[self.place]
-        self.hit = hit = RIGHT[good] == action and (good == DECISIVE or not self.one)
-        self.right, self.place = self.right + hit, self.place + 1
+        goods = self.goods[self.place : self.place + self.together]
+        pairs = zip(goods, action.split(), strict=True)
+        hits = sum(RIGHT[good] == color and (good == DECISIVE or not self.one) for good, color in pairs)
+        self.hit = hits == len(goods)
+        self.right, self.place = self.right + hits, self.place + len(goods)
         ended, counted = self.place == len(self.goods), 1 if self.one else self.length
-        reward = hit / counted if self.dense else ended * self.right / counted
+        reward = hits / counted if self.dense else ended * self.right / counted
         return Outcome(reward + ended * self.extra, ended, success=ended and self.right == counted)
 
     def key(self) -> str:
@@ -79,7 +90,7 @@ class Choices(TurnEnv):
 
     def solver(self) -> str:
         self.require_running("solver")
-        return RIGHT[self.goods[self.place]]
+        return " ".join(RIGHT[good] for good in self.goods[self.place : self.place + self.together])
 
     def save(self) -> Any:
         return [self.goods, self.place, self.right, self.extra, self.hit]
