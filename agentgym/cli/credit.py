@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agentgym.cli.policy import require_checkpoint
 from agentgym.cli.terminal import console
 from agentgym.errors import UsageError
 
@@ -238,6 +239,7 @@ def pairs(
 @credit.command(short_help="Score signals and judges on such a file.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--scorer", "scorers", multiple=True, help='"package.module:function" of your own, or "reference".')
+@click.option("--policy", type=click.Path(path_type=Path, file_okay=False), help="A checkpoint: its log-probabilities.")
 @judge_options
 @click.option(
     "--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps the judge's answers."
@@ -247,6 +249,7 @@ def pairs(
 def score(
     file: Path,
     scorers: tuple[str, ...],
+    policy: Path | None,
     judge_url: str | None,
     judge_model: str | None,
     judge_votes: int,
@@ -260,6 +263,9 @@ def score(
     from agentgym.evaluation.action_values import read_action_values
 
     states = read_action_values(file)
+    if policy is not None:
+        require_checkpoint(policy)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from agentgym_trainers.credit_bench.pair_scores import score_pairs
     from agentgym_trainers.credit_bench.prompted import prompted_judge_at
     from agentgym_trainers.credit_bench.report import pair_table, write_pair_scores
@@ -267,7 +273,7 @@ def score(
 
     use_judge_key(judge_key)
     judge = partial(prompted_judge_at, judge_url, judge_model or "", judge_votes, cache) if judge_url else None
-    rows, metrics = asyncio.run(score_pairs(states, scorers, judge, seed=seed))
+    rows, metrics = asyncio.run(score_pairs(states, scorers, judge, policy=policy, seed=seed))
     console.print(pair_table(rows, file.name))
     for name, counts in metrics.items():
         _show_judge(name, counts)

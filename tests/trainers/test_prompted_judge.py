@@ -27,6 +27,7 @@ from agentgym_environments.diagnostics.oracle.env import ACTIONS, ADVANTAGE, ROO
 from agentgym_trainers import run
 from agentgym_trainers.credit_bench import prompted
 from agentgym_trainers.credit_bench.pair_scores import PairScores, compare, score_pairs, spearman, within
+from agentgym_trainers.credit_bench.policy_scores import policy_scores
 from agentgym_trainers.credit_bench.prompted import places, prompted_judge_at, read_ranking, read_score, turn_scores
 from agentgym_trainers.credit_bench.report import pair_table, to_json
 from agentgym_trainers.credit_bench.run import BenchOptions, Result, bench
@@ -315,6 +316,29 @@ def test_the_command_scores_a_file(states, tmp_path, monkeypatch, capsys):
         assert len(server.requests) == 5 * len(states)
 
 
+def test_a_checkpoint_orders_actions_by_probability(warm_oracle, tmp_path, capsys):
+    fields = {"schema": "agentgym.action_values/1", "env": "oracle", "reference": "either word alike"}
+    fork = {"observation": "you are at the fork: left or right", "action": "left"}
+    amber = {"observation": "you are in the amber room: gold or blue", "action": "gold"}
+    lines = [([], fork, (0.25, 0.125)), ([fork], amber, (0.5, 0))]
+    found = [
+        ActionValues.model_validate(
+            fields | {"history": past, "state": here["observation"], "q": q, "actions": ACTIONS[room]}
+        )
+        for (past, here, q), room in zip(lines, ("fork", "amber"), strict=True)
+    ]
+    scores = policy_scores(warm_oracle[1], found)
+    for score in scores:
+        assert score.max() < 0
+        assert 0.5 < np.exp(score).sum() <= 1 + 1e-6
+    write_action_values(found, tmp_path / "pairs.jsonl")
+    main(["credit", "score", str(tmp_path / "pairs.jsonl"), "--policy", str(warm_oracle[1])])
+    assert "log-probability" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["credit", "score", str(tmp_path / "pairs.jsonl"), "--policy", str(tmp_path / "none")])
+    assert "is no checkpoint's folder" in capsys.readouterr().err
+
+
 def test_the_table_fits_a_page(states):
     with JudgeServer(knows(states)) as server:
         rows, _ = scored(server.url, states)
@@ -383,11 +407,10 @@ def test_bench_has_rows_of_the_judge(warm_oracle, tmp_path):
         requests = len(server.requests)
         rows = {scored.contestant.name: scored for scored in result.scored}
         assert set(rows) == {"rloo", "judge-direct", "judge-ranking"}
-        print({n: {k: round(f.value,3) for k,f in r.figures.items()} for n,r in rows.items()})
-        for name in ("judge-direct", "judge-ranking"):
-            assert rows[name].figures["spearman"].value > 0.4
+        for name, least in (("judge-direct", 0.7), ("judge-ranking", 0.5)):
+            assert rows[name].figures["spearman"].value > least
             assert result.signals[name]["unread"] == 0
-        assert rows["judge-direct"].figures["sign"].value > 0.9
+        assert rows["judge-direct"].figures["sign"].value > 0.8
         assert list((tmp_path / "run" / "judge").rglob("*.json"))
         again = bench_with(warm_oracle, tmp_path / "run", options)
         assert len(server.requests) == requests

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from agentgym.errors import ConfigError
 from agentgym.evaluation.action_values import ActionValues
 from agentgym_trainers.config.registry import FunctionPart, Registry
+from agentgym_trainers.credit_bench.policy_scores import ROW as LOG_PROBABILITY
+from agentgym_trainers.credit_bench.policy_scores import policy_scores
 from agentgym_trainers.credit_bench.prompted import RANK_ACTIONS, ROWS, VALUE, ActionCase, PromptedJudge
 from agentgym_trainers.credit_bench.scores import Figure, figure, kendall, ranks, resamples
 from agentgym_trainers.signals.judge import quoted
@@ -165,11 +168,14 @@ async def score_pairs(
     scorers: Sequence[str] = (),
     judge: Callable[[], PromptedJudge] | None = None,
     *,
+    policy: Path | None = None,
     seed: int = 0,
 ) -> tuple[list[PairScores], dict[str, dict[str, float]]]:
     """(rows, the best first; counts of the judge's answers by row) of a file of pairs."""
     rows = [compare("random", states, uniform_scores(states, np.random.default_rng([seed, 31])), seed=seed)]
     rows += [compare(name, states, own_scores(name, states), seed=seed) for name in scorers]
+    if policy is not None:
+        rows.append(compare(LOG_PROBABILITY, states, policy_scores(policy, states), seed=seed))
     metrics: dict[str, dict[str, float]] = {}
     if judge is not None:
         for row in ROWS:
