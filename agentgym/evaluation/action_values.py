@@ -37,7 +37,7 @@ class ActionValues(BaseModel):
     env: str
     """Environment, with its arguments."""
     task: str = ""
-    """What the agent is asked to do, in words."""
+    """Instructions of the agent."""
     reference: str
     """Policy that acts after the candidate action, in words."""
     discount: float = Field(default=1.0, gt=0, le=1)
@@ -48,7 +48,7 @@ class ActionValues(BaseModel):
     history: tuple[PastTurn, ...] = ()
     """Turns before the state, the first one first; empty where the state says all."""
     state: str
-    """What the agent observes."""
+    """Observation of the agent."""
     actions: tuple[str, ...] = Field(min_length=2)
     q: tuple[float, ...]
     """Value of each action: the expected return after it, its own reward included."""

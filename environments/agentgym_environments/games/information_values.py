@@ -11,7 +11,7 @@ from agentgym_environments.base.two_player_rules import Rules
 
 @dataclass
 class InformationValue:
-    """What a role observes where it decides, and what each of its actions is worth there."""
+    """Observation of a role where it decides, and the value of each of its actions there."""
 
     observation: str
     reach: float = 0.0

@@ -77,7 +77,7 @@ class PromptedJudge:
 
     judge: Judge
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last questions: answers from the server and from the cache, unread ones, failed requests."""
+    """Counts of the last questions: answers from the server and from the cache, unread ones, failed requests."""
 
     async def scores(self, cases: Sequence[ActionCase], task: str, question: str) -> list[float | None]:
         """Return the mean score of each case; None where no answer could be read."""

@@ -165,8 +165,7 @@ async def _measure(
     if not (np.abs(np.nan_to_num(truth.advantage_N)) > WITHIN * np.nan_to_num(truth.advantage_se_N)).any():
         won = success_rate(list(context.trajectories))
         raise ConfigError(
-            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations "
-            "could "
+            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations could "
             f"see ({won:.0%} of the episodes were won), so there is nothing to compare with: take a policy that wins "
             "sometimes (--policy, --recipe, or a longer warm-up)"
         )
@@ -191,10 +190,10 @@ async def _measure(
         try:
             if not reason:
                 credit = contestant.credit(await columns.of(contestant, context, second))
-                given.append((contestant, credit))
-                if not np.any(np.abs(credit.advantage_A) > 1e-12):
+                if np.any(np.abs(credit.advantage_A) > 1e-12):
+                    given.append((contestant, credit))
+                else:
                     reason = "it gives no turn of these any credit"
-                    given.pop()
         except AgentGymError as error:
             reason = str(error)
         if reason:
