@@ -434,6 +434,20 @@ def test_bench_names_a_judge_that_cannot_be_read(warm_oracle, tmp_path):
     assert result.refused["judge-ranking"].startswith("the judge answered none of")
 
 
+def test_the_bench_command_counts_the_answers(warm_oracle, tmp_path, capsys):
+    sizes = ["--groups", "2", "--group-size", "4", "--continuations", "30", "--learn-groups", "2", "--no-gradient"]
+    chosen = ["--policy", str(warm_oracle[1]), "--assigner", "rloo", "--out", str(tmp_path / "run"), "env.name=oracle"]
+    with JudgeServer(knows_the_oracle) as server:
+        main(["credit", "bench", *chosen, *sizes, "--judge", server.url, "--judge-model", "m"])
+    printed = capsys.readouterr().out
+    requests = sum("RANKING" in body["messages"][0]["content"] for body in server.requests)
+    assert 1 <= requests <= 8
+    assert f"judge-ranking: {requests} answers (0 from the cache), 0 unread; 0 requests failed" in printed
+    with pytest.raises(SystemExit):
+        main(["credit", "bench", *chosen, *sizes, "--judge", "http://x/v1"])
+    assert "name the model that judges" in capsys.readouterr().err
+
+
 def test_bench_without_a_judge_says_so(warm_oracle, tmp_path):
     assert not {"judge-direct", "judge-ranking"} & set(bench_with(warm_oracle, tmp_path / "a", SMALL).refused)
     result = bench_with(warm_oracle, tmp_path / "b", replace(SMALL, only=()))
