@@ -24,6 +24,7 @@ PROMISES = {
         "needs anchors, groups",
         "sA +1.00   sB +0.00",
     ],
+    "own_scorer.py": ["@HFF", "down   Q 0.774  score -5"],
     "own_signal.py": ["tasks that have a mean: 4", "tasks that have a mean: 8"],
     "own_source.py": ["step 2: 10.0 turns an episode"],
     "own_engine.py": ["40 replies, the longest of "],

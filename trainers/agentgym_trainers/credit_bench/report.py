@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from agentgym.rollouts.trajectory import json_line
+from agentgym_trainers.credit_bench.pair_scores import PairScores
 from agentgym_trainers.credit_bench.run import Result
 from agentgym_trainers.credit_bench.scores import Figure
 
@@ -135,6 +137,26 @@ def _trajectory(result: Result, m: int) -> dict[str, Any]:
         "standard_error": [_number(x) for x in result.truth.error_N[of_m]],
         "credit": {scored.contestant.name: [_number(x) for x in scored.credit_N[of_m]] for scored in result.scored},
     }
+
+
+def pair_table(rows: Sequence[PairScores], what: str) -> Table:
+    """Rows of scores of candidate actions, the best first."""
+    table = Table(title=f"Order of candidate actions: {what}")
+    table.add_column("scorer", no_wrap=True)
+    for heading in ("ρ", "τ", "best action", "ρ, all pairs", "states", "unread"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        figures = (cell("", figure) for figure in (row.spearman, row.kendall, row.best))
+        pooled = "–" if math.isnan(row.pooled) else _short(row.pooled)
+        table.add_row(row.name, *figures, pooled, str(row.states), str(row.unread))
+    return table
+
+
+def write_pair_scores(rows: Sequence[PairScores], metrics: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """Write every number of the table, and the counts of the judge's answers."""
+    content = {"rows": [asdict(row) for row in rows], "judge": metrics}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(json.loads(json_line(content)), indent=1), encoding="utf-8")
 
 
 def _number(value: Any) -> float | None:

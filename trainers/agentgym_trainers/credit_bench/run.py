@@ -21,10 +21,11 @@ from agentgym.errors import AgentGymError, ConfigError, PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym_trainers import run
-from agentgym_trainers.config.sections import Config
+from agentgym_trainers.config.sections import Config, CreditOptions
 from agentgym_trainers.credit_bench.columns import Columns
 from agentgym_trainers.credit_bench.contestants import Contestant, contestants, unfit
 from agentgym_trainers.credit_bench.gradient import token_scores
+from agentgym_trainers.credit_bench.prompted import ASSIGNER, COLUMN, ROWS, prompted_judge_at, turn_scores
 from agentgym_trainers.credit_bench.scores import (
     WITHIN,
     Figure,
@@ -66,6 +67,10 @@ class BenchOptions:
     seed: int = 0
     only: tuple[str, ...] = ()
     """Assigners and recipes; none is all of them."""
+    judge_url: str = ""
+    """URL of a prompted judge, with its version; "" leaves its rows out."""
+    judge_model: str = ""
+    judge_votes: int = 1
 
 
 @dataclass(frozen=True)
@@ -160,8 +165,7 @@ async def _measure(
     if not (np.abs(np.nan_to_num(truth.advantage_N)) > WITHIN * np.nan_to_num(truth.advantage_se_N)).any():
         won = success_rate(list(context.trajectories))
         raise ConfigError(
-            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations "
-            "could "
+            f"no turn of these {len(truth.value_N)} made a difference that {options.continuations} continuations could "
             f"see ({won:.0%} of the episodes were won), so there is nothing to compare with: take a policy that wins "
             "sometimes (--policy, --recipe, or a longer warm-up)"
         )
@@ -186,15 +190,16 @@ async def _measure(
         try:
             if not reason:
                 credit = contestant.credit(await columns.of(contestant, context, second))
-                given.append((contestant, credit))
-                if not np.any(np.abs(credit.advantage_A) > 1e-12):
+                if np.any(np.abs(credit.advantage_A) > 1e-12):
+                    given.append((contestant, credit))
+                else:
                     reason = "it gives no turn of these any credit"
-                    given.pop()
         except AgentGymError as error:
             reason = str(error)
         if reason:
             result.refused[contestant.name] = reason
     result.signals = columns.metrics
+    given += await _judge_rows(trainer, options, context, result, progress)
     clock.lap("signals")
     sketch_AK = _sketch(trainer, context, options, progress)
     clock.lap("gradients")
@@ -264,6 +269,34 @@ async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) 
         trainer, parts, contexts, options.passes,
         lambda what: progress.update(bar, description=what, completed=next(steps)),
     )  # fmt: skip
+
+
+async def _judge_rows(
+    trainer: Trainer, options: BenchOptions, context: SignalContext, result: Result, progress: Progress
+) -> list[tuple[Contestant, Any]]:
+    """Rows of a prompted judge with their credit; those that cannot be measured are refused in the result."""
+    found: list[tuple[Contestant, Any]] = []
+    if not options.judge_url:
+        reason = "it asks a language model, and none is configured: give --judge URL and --judge-model NAME"
+        result.refused |= {} if options.only else dict.fromkeys(ROWS, reason)
+        return found
+    for row in progress.track(ROWS, description="asking the judge"):
+        contestant = Contestant(row, CreditOptions(assigner=ASSIGNER))
+        try:
+            judge = prompted_judge_at(
+                options.judge_url, options.judge_model, options.judge_votes, trainer.folder / "judge"
+            )
+            score_N = await turn_scores(judge, row, context.trajectories, trainer.spec.instructions)
+        except AgentGymError as error:
+            result.refused[row] = str(error)
+            continue
+        result.signals[row] = judge.metrics
+        if score_N.any():
+            found.append((contestant, contestant.credit(context.batch.with_columns(**{COLUMN: score_N}))))
+        else:
+            unread = f"{judge.metrics['unread']:.0f} of its answers could not be read"
+            result.refused[row] = f"it gives no turn of these any credit; {unread}"
+    return found
 
 
 def _sketch(trainer: Trainer, context: SignalContext, options: BenchOptions, progress: Progress) -> np.ndarray | None:

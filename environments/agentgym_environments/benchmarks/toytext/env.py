@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,17 @@ import gymnasium
 import numpy as np
 
 from agentgym.errors import ConfigError
+from agentgym.evaluation.action_values import ActionValues
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv, split_of, task_random
+from agentgym_environments.benchmarks.toytext.exact import exact_values
 from agentgym_environments.benchmarks.toytext.solver import best_actions
 from agentgym_environments.benchmarks.toytext.tasks import maps, newest, starts
 from agentgym_environments.benchmarks.toytext.words import plain, state_key, values
+
+DISCOUNT = 0.95
+"""Discount of exact values: without one, every detour on ice that does not slip is worth as much as the shortest
+path."""
 
 
 class ToyText(TurnEnv):
@@ -104,6 +111,39 @@ class ToyText(TurnEnv):
         if self._policy is None:
             self._policy = best_actions(inner.P)
         return self.env_spec.actions[self._policy[inner.s]]
+
+    def action_values(
+        self, split: str, tasks: Sequence[int], *, epsilon: float = 0.0, discount: float | None = None
+    ) -> list[ActionValues]:
+        """Exact values of all actions in every state of the tasks, under an epsilon-greedy policy on the optimal
+        values.
+
+        The discount is 0.95 unless one is given. The episode that was running is lost. Raises ConfigError without a
+        transition table.
+        """
+        if not hasattr(self.inner.unwrapped, "P"):
+            raise ConfigError(f"{self.env_spec.id} has no transition table, so no exact values: take frozenlake")
+        found = []
+        for task in tasks:
+            self._open(split, task, 0)
+            inner: Any = self.inner.unwrapped
+            found += exact_values(
+                self.env_spec,
+                inner.P,
+                int(inner.s),
+                self._show,
+                f"{split}/{task}",
+                epsilon=epsilon,
+                discount=discount or DISCOUNT,
+            )
+        self.turn, self.over = -1, False
+        return found
+
+    def _show(self, state: int) -> tuple[str, str]:
+        """(key, observation) of a state of the table."""
+        inner: Any = self.inner.unwrapped
+        self.raw = inner.s = state
+        return self.key(), self.observe()
 
     def save(self) -> Any:
         return {"opening": self._opening, "actions": self._taken, "reseeded": self._reseeded}

@@ -6,6 +6,7 @@ loses the ante) or bets (and the cards are shown), after two passes the cards ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from agentgym.errors import ConfigError
+from agentgym.evaluation.action_values import ActionValues
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import split_of, task_random
 from agentgym_environments.base.two_player_env import Game
 from agentgym_environments.base.two_player_rules import Scores
+from agentgym_environments.games.information_values import information_values
 
 DEALS = ("JQ", "JK", "QJ", "QK", "KJ", "KQ")
 """Role 0's card and role 1's."""
@@ -37,6 +40,10 @@ class Hand:
     """Chips that role 0 has won, and role 1 lost."""
     last: str = ""
     """End of the hand before, as both saw it."""
+
+
+DEALT = tuple((1 / len(DEALS), Hand((deal,))) for deal in DEALS)
+"""(probability, state) of every deal of one hand."""
 
 
 class KuhnPokerRules:
@@ -129,6 +136,46 @@ class KuhnPoker(Game):
         super().__init__(
             spec, KuhnPokerRules(hands), {"random": at_random, "expert": balanced}, opponent, side, **changes
         )
+
+    def action_values(
+        self, split: str, tasks: Sequence[int], *, epsilon: float = 0.0, discount: float | None = None
+    ) -> list[ActionValues]:
+        """Exact values of both actions at every card and history of one hand, under the equilibrium.
+
+        With probability `epsilon` an action is any. A scripted opponent plays as in an episode, and "self" as the
+        equilibrium does. All deals are averaged, so `split` and `tasks` choose nothing. Raises ConfigError for several
+        hands, or a discount.
+        """
+        if self.rules.moves != (2, 1):
+            raise ConfigError("exact values are those of one hand: write kuhn-poker-self:hands=1")
+        if discount not in (None, 1.0):
+            raise ConfigError(
+                "a hand of Kuhn poker is not discounted, for it is paid at its end: leave the discount out"
+            )
+        alike = {action: 0.5 for action in self.rules.actions}
+        reference = {
+            known: {action: (1 - epsilon) * p + epsilon * alike[action] for action, p in chances.items()}
+            for known, chances in equilibrium().items()
+        }
+        others = {"random": dict.fromkeys(reference, alike), "expert": equilibrium(), "self": reference}[self.opponent]
+        noise = f"; with probability {epsilon:g} any action" if epsilon else ""
+        found = []
+        for role in (0, 1) if self.side == "alternate" else (int(self.side),):
+            both = {known: (reference if len(known) % 2 == role else others)[known] for known in reference}
+            for known, here in information_values(self.rules, DEALT, both, role).items():
+                found.append(
+                    ActionValues(
+                        env=self.env_spec.id,
+                        task=self.env_spec.instructions.strip(),
+                        reference=f"equilibrium that bluffs on 1/3 of all J{noise}; opponent: {self.opponent}",
+                        state_key=known,
+                        state=here.observation,
+                        actions=tuple(here.q),
+                        q=tuple(here.q.values()),
+                        probabilities=tuple(reference[known][action] for action in here.q),
+                    )
+                )
+        return found
 
     def best(self, state: Hand) -> str:
         """The equilibrium's move. Its coin is the state's own: an expert that drew from the environment would change
