@@ -21,6 +21,7 @@ WHEN = {
     "a-lol": "Episodes are given and no more can be had; the cheapest way to weigh them.",
     "archer": "Reward comes late and episodes are dear: the critic learns from a replay of all turns.",
     "archer-as-published": "To compare with the paper's own form.",
+    "beacon": "Long tasks with parts that the environment names when they are done.",
     "bilevel-gae": "Many turns, each with a long reply: credit between turns and within them.",
     "carl": "Most turns of an attempt are habit, and few decide.",
     "dapo": "Many tasks are always or never solved: their groups are replaced by others.",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agentgym_credit.assigners.action_value import digiq, q_minus_v
+from agentgym_credit.assigners.beacon import beacon
 from agentgym_credit.assigners.critical import critical
 from agentgym_credit.assigners.digirl import digirl
 from agentgym_credit.assigners.gae import bilevel_gae, token_gae, turn_gae
@@ -120,6 +121,9 @@ ROWS = {
     "gagpo K→∞, λ=1: turn_gae's": (infinite(), partial(gagpo, gamma=1, lam=1), 1 * EXACT, 0.0840),
     "gagpo K→∞, λ=.5: turn_gae's": (infinite(), partial(gagpo, gamma=1, lam=0.5), 1 * EXACT, 0.0342),
     "spae K→∞, no answer: dr_grpo": (infinite(), partial(spae, alpha=0, xi=0), 1 * EXACT, 0.0996),
+    # At γ = 1 the second term has the gradient of the chances to reach sC and to win from there. Half of all who reach
+    # sC win, so that the first three logits count thrice and the last one twice.
+    "beacon K→∞, γ=1": (infinite(), partial(beacon, gamma=1), np.array([3, 3, 3, 2, 0]) * EXACT, 0.3645),
     "critical K=10⁴, all states alike: grpo": (infinite(625), critical, EXACT / STD_R, 0.0996 / STD_R**2),
     "loop K=10⁴": (infinite(625), loop, 1 * EXACT, 0.0996),
     "rtg_loo K=10⁴": (infinite(625), rtg_loo, 1 * EXACT, 0.0996),

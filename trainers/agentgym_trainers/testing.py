@@ -31,7 +31,7 @@ ORACLE_ADVANTAGE = np.array([0.0625, 0.25, 0.125, 0.5, 0.0])
 ORACLE_GRADIENT = np.array([0.03125, 0.0625, 0.03125, 0.09375, 0.0])
 """∂J/∂logit of each state."""
 
-INTEGER_COLUMNS = {"role_N", "version_A", "task_M"}
+INTEGER_COLUMNS = {"role_N", "milestone_N", "version_A", "task_M"}
 """Columns of `Batch.x` that are int64; all others are float64."""
 
 VALUE_COLUMNS = (
@@ -128,6 +128,8 @@ def random_columns(rng: np.random.Generator, m: int, n: int, a: int) -> dict[str
         "role_N": rng.integers(0, 2, size=n),
         "version_A": rng.integers(0, 3, size=a),
         "task_M": rng.integers(0, 5, size=m),
+        "milestone_N": rng.integers(-1, 3, size=n),
+        "reached_N": (rng.random(n) < 0.3).astype(np.float64),
     }
 
 
@@ -195,7 +197,7 @@ def oracle_batch(
 
     value_N is `value[state]`; so is value_A of first tokens, while later ones have `value_after[state, action]`, by
     default Q of the uniform policy. What other signals would say is derived from these two: the columns are exact if
-    the values are.
+    the values are. The milestones are sC and the win.
     """
     state_N = np.array([state for t in trajectories for state in t.states])
     action_N = np.array([action for t in trajectories for action in t.actions])
@@ -225,6 +227,8 @@ def oracle_batch(
         inst_value_M=start[: len(reward_M)],
         baseline_M=start[: len(reward_M)],
         role_baseline_N=start,
+        milestone_N=(state_N == SC).astype(np.int64),
+        reached_N=(((np.roll(state_N, -1) == SC) & ~batch.last_N) | (batch.reward_N > 0)).astype(np.float64),
         answer_prob_N=value[state_N],
         answer_conf_N=np.ones(len(state_N)),
         entropy_N=np.full(len(state_N), np.log(2)),
