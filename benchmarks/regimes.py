@@ -135,6 +135,7 @@ METHODS = {
     "direct advantage": Method("direct-advantage", 1, (), (("value.warmup", 64),)),
     "PACS": Method("pacs"),
     "CARL": Method("carl"),
+    "HCAPO": Method("hcapo"),
     "BEACON": Method("beacon", envs=("keydoor",)),
     "IGPO": Method("igpo"),
     "SPAE": Method("spae"),

@@ -36,6 +36,7 @@ WHEN = {
     "gigpo": "The environment names its states and attempts meet in them; turns are told apart without a critic.",
     "grpo": "The usual baseline, to compare with what others report.",
     "gspo": "Ratios of single tokens are noisy: long replies, mixtures of solvers.",
+    "hcapo": "The model can tell from how an attempt ended which of its turns mattered.",
     "hgpo": "As `gigpo`, where equal observations can have unlike pasts.",
     "igpo": "Tasks end in a short answer that has to be found out.",
     "istar": "Reward comes at the end; pairs of a success and a failure teach what a turn is worth.",

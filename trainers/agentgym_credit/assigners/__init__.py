@@ -18,6 +18,7 @@ from agentgym_credit.assigners.gagpo import gagpo
 from agentgym_credit.assigners.gigpo import gigpo
 from agentgym_credit.assigners.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_credit.assigners.hgpo import hgpo
+from agentgym_credit.assigners.hindsight import hcapo
 from agentgym_credit.assigners.implicit import istar, prime, prm_tokens, prm_turns
 from agentgym_credit.assigners.monte_carlo import mc_branch
 from agentgym_credit.assigners.oreo import oreo
@@ -54,6 +55,7 @@ ASSIGNERS: dict[str, Entry] = {
     "beacon": Entry(beacon, frozenset({"groups", "milestone_N", "reached_N"})),
     "critical": Entry(critical, frozenset({"groups", "entropy_N"})),
     "loop": Entry(loop, frozenset({"groups"})),
+    "hcapo": Entry(hcapo, frozenset({"groups", "hindsight_N"})),
     "hgpo": Entry(hgpo, frozenset({"groups", "anchors"})),
     "gagpo": Entry(gagpo, frozenset({"groups", "anchors"})),
     "rewardflow": Entry(rewardflow, frozenset({"groups", "anchors"})),
