@@ -48,9 +48,10 @@ class Env(gymnasium.Env):
     A step before the first reset or after the episode's end raises BadRequest.
 
     `info` may carry `success` (bool), `valid_action` (bool), `state_key` (str: names the underlying state, without a
-    step counter, so that equal states of different episodes get equal keys), `progress` (float in [0, 1]) and
-    `available_actions` (list[str]); `env_spec.info_keys` says which. An environment of two players (capability
-    "two_player") asks both in one episode: `role` (0 or 1) is who is asked now, the observation is what that role may
+    step counter, so that equal states of different episodes get equal keys), `progress` (float in [0, 1]), `milestone`
+    (str or int: names the last subgoal that was reached, "" or 0 before the first) and `available_actions`
+    (list[str]); `env_spec.info_keys` says which. An environment of two players (capability "two_player") asks both in
+    one episode: `role` (0 or 1) is who is asked now, the observation is what that role may
     see, `reward` is what the step gave to the role that acted, and `rewards` ([float, float]) what it gave to each.
     """
 

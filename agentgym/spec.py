@@ -15,7 +15,9 @@ ActionFormat = Literal["last_line", "tagged", "tool_call"]
 """Place of the action in a response. "last_line": the last line that is not empty. "tagged": the last
 <action>...</action>, of one or several lines. "tool_call": JSON {"name", "arguments"}, bare or in <tool_call> tags, or
 the server's own `tool_calls`."""
-InfoKey = Literal["success", "valid_action", "state_key", "progress", "available_actions", "role", "rewards"]
+InfoKey = Literal[
+    "success", "valid_action", "state_key", "progress", "milestone", "available_actions", "role", "rewards"
+]
 
 
 class ToolSpec(BaseModel):

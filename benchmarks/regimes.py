@@ -72,6 +72,8 @@ class Method:
     """The row that is the same without what this one adds: no head, or a process term that weighs nothing."""
     tuned_as: str = ""
     """The row at whose setting it plays, itself if empty."""
+    envs: tuple[str, ...] = ()
+    """First words of the environments that have what it reads; all if empty."""
 
     @property
     def as_shipped(self) -> bool:
@@ -135,6 +137,8 @@ METHODS = {
     "direct advantage": Method("direct-advantage", 1, (), (("value.warmup", 64),)),
     "PACS": Method("pacs"),
     "CARL": Method("carl"),
+    "HCAPO": Method("hcapo"),
+    "BEACON": Method("beacon", envs=("keydoor",)),
     "IGPO": Method("igpo"),
     "SPAE": Method("spae"),
     "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 128),), TWIN),
@@ -323,7 +327,8 @@ def method_of(name: str) -> Method:
 
 
 def methods_of(regime: Regime) -> tuple[str, ...]:
-    return regime.methods or tuple(METHODS)
+    """Rows of the regime, but for those that read what its environment does not have."""
+    return tuple(name for name in regime.methods or METHODS if regime.env.startswith(method_of(name).envs or ""))
 
 
 def settings_of(method: str, regime: Regime) -> tuple[Setting, ...]:

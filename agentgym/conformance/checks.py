@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import numpy as np
 
@@ -31,22 +30,10 @@ from agentgym.conformance.context import (
     short,
     tells_state,
 )
+from agentgym.conformance.info import INFO_TYPES, milestone_problem
 from agentgym.env import Action
 from agentgym.errors import EnvironmentFailure
 from agentgym.session import LocalSession
-
-INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "success": ("a bool", lambda value: isinstance(value, bool)),
-    "valid_action": ("a bool", lambda value: isinstance(value, bool)),
-    "state_key": ("a string", lambda value: isinstance(value, str)),
-    "progress": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
-    "available_actions": ("a list of strings", lambda value: isinstance(value, list) and {*map(type, value)} <= {str}),
-    "role": ("0 or 1", lambda value: type(value) is int and value in (0, 1)),
-    "rewards": (
-        "two numbers",
-        lambda value: isinstance(value, list) and len(value) == 2 and {*map(type, value)} <= {int, float},
-    ),
-}
 
 OFFERS = 8
 """Offered actions that are tried in an episode, times the tasks that are to be tried."""
@@ -139,6 +126,8 @@ async def info_is_as_promised(probe: CheckContext) -> None:
                 expected, fits = INFO_TYPES.get(name, ("", None))
                 if fits is not None and not fits(value):
                     raise CheckFailed(f"info[{name!r}] of {where} is {value!r}, not {expected}")
+        if problem := milestone_problem(episode.steps):
+            raise CheckFailed(problem)
 
 
 async def same_seed_same_episode(probe: CheckContext) -> None:

@@ -102,7 +102,8 @@ class Turn:
     penalty: float = 0.0
     """The prompt format's penalty for a reply without an action; subtracted by shaping, not part of the score."""
     info: dict[str, Any] = field(default_factory=dict)
-    """The environment's info after the step: success, valid_action, state_key, progress, available_actions."""
+    """The environment's info after the step: success, valid_action, state_key, progress, milestone,
+    available_actions."""
     state_key: str | None = None
     """The environment's state *before* the reply, where the environment names it: the anchor of step-level groups."""
     role: int = 0

@@ -123,6 +123,21 @@ class ClockInKey(Hill):
         return {**super().info(known, won), "state_key": f"{self.foot} {self.height} at {self.turn}"}
 
 
+class BeginsAtMilestone(Hill):
+    def info(self, known: bool, won: bool = False) -> dict[str, Any]:
+        return {**super().info(known, won), "milestone": 1 + won}
+
+
+class MilestoneComesBack(Hill):
+    def info(self, known: bool, won: bool = False) -> dict[str, Any]:
+        return {**super().info(known, won), "milestone": "even" if self.turn and self.turn % 2 == 0 else ""}
+
+
+class MilestoneList(Hill):
+    def info(self, known: bool, won: bool = False) -> dict[str, Any]:
+        return {**super().info(known, won), "milestone": []}
+
+
 class SnapshotForgetsChance(Hill):
     def restore(self, state: bytes) -> None:
         self.height, self.foot, self.turn, self.over, _ = json.loads(state)
@@ -208,6 +223,9 @@ BROKEN = [
     (NumberObservation, "reset_returns_observation_and_info", "the observation of reset is 0"),
     (NumpyInfo, "info_is_as_promised", "is not JSON"),
     (ClockInKey, "state_key_is_no_clock", "changed state_key from '0 0 at 0' to '0 0 at 1'"),
+    (BeginsAtMilestone, "info_is_as_promised", "begins at the milestone 1"),
+    (MilestoneComesBack, "info_is_as_promised", "the milestone '' comes back"),
+    (MilestoneList, "info_is_as_promised", "info['milestone'] of reset is [], not a string or a count"),
     (SnapshotForgetsChance, "snapshot_continues", "self.np_random.bit_generator.state"),
     (SnapshotForgetsTurn, "snapshot_continues", "the count of turns"),
     (NeverEnds, "ends_in_time", "goes on after max_turns = 12"),

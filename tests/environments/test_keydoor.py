@@ -51,6 +51,26 @@ def test_small_rooms_are_distinct_and_solvable_in_ten_turns():
     assert len(starts) == 9 * 9 * 8 == sum(env.env_spec.splits.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "last"), [("keydoor", "key"), ("keydoor-delayed", "green key"), ("keydoor-meadow", "red key")]
+)
+def test_milestones_are_the_key_and_the_open_door(name, last):
+    env = registry.make(name)
+    _, info = env.reset(options={"split": "test", "task": 1})
+    named, over = [info["milestone"]], False
+    while not over:
+        *_, terminated, truncated, info = env.step(env.solver())
+        named, over = [*named, info["milestone"]], terminated or truncated
+    assert list(dict.fromkeys(named)) == ["", last, "door"]
+
+
+def test_a_wrong_key_is_a_milestone_of_its_own_and_opens_nothing():
+    env = registry.make("keydoor-meadow", corridor=2)
+    env.reset(options={"task": 0})
+    named = [env.step(action)[-1]["milestone"] for action in ("take blue", "go north", "go north", "open")]
+    assert named == ["blue key"] * 4
+
+
 def test_a_room_without_enough_layouts_is_refused():
     with pytest.raises(ConfigError, match="48 layouts"):
         registry.make("keydoor", size=2)

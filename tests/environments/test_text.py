@@ -98,6 +98,13 @@ def test_one_thing_is_carried_and_closed_things_show_nothing():
     assert "bed: knife, rope" in env.observe()
 
 
+def test_milestones_of_a_house_never_go_back():
+    env = begin("navigation", 37, "test")
+    actions = ["go north", "take hat", "put hat on sofa", "take map", "put map on sofa", "take map", "go south"]
+    named = [env.step(action)[-1]["milestone"] for action in [*actions, "put map on shelf"]]
+    assert named == [""] * 3 + ["map taken"] * 4 + ["map in place, map taken"]
+
+
 def test_a_house_of_any_size_is_tidied_up_even_after_wrong_turns():
     for kwargs in ({"rooms": 2}, {"rooms": 9, "goals": 3, "closed": True}):
         for task in range(10):

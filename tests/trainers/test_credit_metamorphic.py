@@ -62,10 +62,12 @@ IN_UNITS_OF_REWARD = {
     "loop": {"drop_below": 0.0},  # a threshold in units of reward
     "digiq": {"threshold": 0.0},  # the same
     "prime": {"variant": "paper"},  # the released process reward is scale-free, the outcome is not
+    "beacon": {"omega": 0.0},  # a milestone pays 1, whatever a reward is
     "spae": {"xi": 0.0},  # what is known of an answer has no unit
 }
 """Credit scales with these options."""
 ALONE = {
+    "beacon": "the turns of the one trajectory are compared",
     "grpo": "raw return, as released",
     "istar": "the turns of the one trajectory are compared",
     "prm_turns": "the turns of the one trajectory are compared",
@@ -100,8 +102,8 @@ def add_at_the_end(batch: Batch, c_M: np.ndarray) -> Batch:
 
 
 def of_nothing(batch: Batch) -> Batch:
-    """No reward, no truncation, values of 0, and models that see no difference."""
-    silent = (*VALUE_COLUMNS, "prm_A", "answer_prob_N", "answer_conf_N")
+    """No reward, no truncation, values of 0, no milestone, and models that see no difference."""
+    silent = (*VALUE_COLUMNS, "prm_A", "answer_prob_N", "answer_conf_N", "reached_N")
     known = {name: np.zeros_like(batch.x[name]) for name in silent}
     return replace(
         batch, reward_N=np.zeros(len(batch.traj_N)), truncated_M=np.zeros(len(batch.group_M), bool)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agentgym_credit.assigners.action_value import digiq, q_minus_v
+from agentgym_credit.assigners.beacon import beacon
 from agentgym_credit.assigners.critical import critical
 from agentgym_credit.assigners.digirl import digirl
 from agentgym_credit.assigners.gae import bilevel_gae, token_gae, turn_gae
@@ -16,6 +17,7 @@ from agentgym_credit.assigners.gagpo import gagpo
 from agentgym_credit.assigners.gigpo import gigpo
 from agentgym_credit.assigners.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_credit.assigners.hgpo import hgpo
+from agentgym_credit.assigners.hindsight import hcapo
 from agentgym_credit.assigners.implicit import istar, prime, prm_tokens, prm_turns
 from agentgym_credit.assigners.monte_carlo import mc_branch
 from agentgym_credit.assigners.oreo import oreo
@@ -120,6 +122,17 @@ ROWS = {
     "gagpo K→∞, λ=1: turn_gae's": (infinite(), partial(gagpo, gamma=1, lam=1), 1 * EXACT, 0.0840),
     "gagpo K→∞, λ=.5: turn_gae's": (infinite(), partial(gagpo, gamma=1, lam=0.5), 1 * EXACT, 0.0342),
     "spae K→∞, no answer: dr_grpo": (infinite(), partial(spae, alpha=0, xi=0), 1 * EXACT, 0.0996),
+    # At γ = 1 the second term has the gradient of the chances to reach sC and to win from there. Half of all who reach
+    # sC win, so that the first three logits count thrice and the last one twice.
+    "beacon K→∞, γ=1": (infinite(), partial(beacon, gamma=1), np.array([3, 3, 3, 2, 0]) * EXACT, 0.3645),
+    # ρ is Q / V of a win, (1 − Q) / (1 − V) of a loss; R less its mean is 13/16 or −3/16. The two actions' difference
+    # counts a quarter of the chance of a visit. At s0 the second action of a win would have ρ = 2/3, and has 1.
+    "hcapo K→∞, exact hindsight": (
+        infinite(),
+        hcapo,
+        np.array([13 / 48 - 27 / 208 - 13 / 128 + 147 / 832, 1 / 2, (13 / 32 - 27 / 224 + 3 / 14) / 2, 3 / 4, 0]) / 4,
+        0.2648,
+    ),
     "critical K=10⁴, all states alike: grpo": (infinite(625), critical, EXACT / STD_R, 0.0996 / STD_R**2),
     "loop K=10⁴": (infinite(625), loop, 1 * EXACT, 0.0996),
     "rtg_loo K=10⁴": (infinite(625), rtg_loo, 1 * EXACT, 0.0996),

@@ -45,6 +45,8 @@ class Batch:
         role_N      whose turn it was, in environments of several players
         branched_N  1 on the turn at which a pair diverges
         progress_N  the environment's, after the turn; NaN: none
+        milestone_N the last milestone reached before the turn: equal numbers mean the same one; 0 is none yet
+        reached_N   1 where the turn reached the next one
         version_A   of the weights that sampled the token
 
     and those of models (`Learner.annotate`, signals/):

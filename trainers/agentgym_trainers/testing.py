@@ -31,7 +31,9 @@ ORACLE_ADVANTAGE = np.array([0.0625, 0.25, 0.125, 0.5, 0.0])
 ORACLE_GRADIENT = np.array([0.03125, 0.0625, 0.03125, 0.09375, 0.0])
 """∂J/∂logit of each state."""
 
-INTEGER_COLUMNS = {"role_N", "version_A", "task_M"}
+TINY = np.finfo(np.float64).tiny
+
+INTEGER_COLUMNS = {"role_N", "milestone_N", "version_A", "task_M"}
 """Columns of `Batch.x` that are int64; all others are float64."""
 
 VALUE_COLUMNS = (
@@ -128,6 +130,9 @@ def random_columns(rng: np.random.Generator, m: int, n: int, a: int) -> dict[str
         "role_N": rng.integers(0, 2, size=n),
         "version_A": rng.integers(0, 3, size=a),
         "task_M": rng.integers(0, 5, size=m),
+        "milestone_N": rng.integers(-1, 3, size=n),
+        "reached_N": (rng.random(n) < 0.3).astype(np.float64),
+        "hindsight_N": rng.normal(size=n),
     }
 
 
@@ -195,7 +200,7 @@ def oracle_batch(
 
     value_N is `value[state]`; so is value_A of first tokens, while later ones have `value_after[state, action]`, by
     default Q of the uniform policy. What other signals would say is derived from these two: the columns are exact if
-    the values are.
+    the values are. The milestones are sC and the win.
     """
     state_N = np.array([state for t in trajectories for state in t.states])
     action_N = np.array([action for t in trajectories for action in t.actions])
@@ -208,6 +213,8 @@ def oracle_batch(
     after_N = np.where(batch.last_N, 0.0, np.roll(value[state_N], -1))
     progress_N = batch.reward_N + after_N - value[state_N]
     start = np.full(len(state_N), value[S0])
+    won_N, taken_N = reward_M[batch.traj_N] > 0, value_after[state_N, action_N]
+    likely_N, before_N = (np.clip(np.where(won_N, p_N, 1 - p_N), TINY, 1) for p_N in (taken_N, value[state_N]))
     return batch.with_columns(
         action_N=action_N,
         value_N=value[state_N],
@@ -216,7 +223,7 @@ def oracle_batch(
         valid_N=np.ones(len(state_N)),
         penalty_N=np.zeros(len(state_N)),
         role_N=np.zeros(len(state_N), np.int64),
-        q_N=value_after[state_N, action_N],
+        q_N=taken_N,
         v_N=value[state_N],
         mc_value_N=value[state_N],
         mc_after_N=after_N,
@@ -225,6 +232,9 @@ def oracle_batch(
         inst_value_M=start[: len(reward_M)],
         baseline_M=start[: len(reward_M)],
         role_baseline_N=start,
+        milestone_N=(state_N == SC).astype(np.int64),
+        reached_N=(((np.roll(state_N, -1) == SC) & ~batch.last_N) | (batch.reward_N > 0)).astype(np.float64),
+        hindsight_N=np.log(likely_N) - np.log(before_N),
         answer_prob_N=value[state_N],
         answer_conf_N=np.ones(len(state_N)),
         entropy_N=np.full(len(state_N), np.log(2)),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from agentgym_credit.assigners import skill
 from agentgym_credit.assigners.action_value import digiq, q_minus_v
+from agentgym_credit.assigners.beacon import beacon
 from agentgym_credit.assigners.critical import critical
 from agentgym_credit.assigners.digirl import digirl
 from agentgym_credit.assigners.gae import bilevel_gae, token_gae, turn_gae
@@ -17,6 +18,7 @@ from agentgym_credit.assigners.gagpo import gagpo
 from agentgym_credit.assigners.gigpo import gigpo
 from agentgym_credit.assigners.group_baselines import dr_grpo, grpo, loop, reinforce, rloo
 from agentgym_credit.assigners.hgpo import hgpo
+from agentgym_credit.assigners.hindsight import hcapo
 from agentgym_credit.assigners.implicit import istar, prime, prm_tokens, prm_turns
 from agentgym_credit.assigners.monte_carlo import mc_branch
 from agentgym_credit.assigners.oreo import oreo
@@ -50,8 +52,10 @@ ASSIGNERS: dict[str, Entry] = {
     "token_gae": Entry(token_gae, frozenset({"value_A", "bootstrap_M"}), skill.of_token_values),
     "turn_gae": Entry(turn_gae, frozenset({"value_N", "bootstrap_M"}), skill.of_turn_values),
     "bilevel_gae": Entry(bilevel_gae, frozenset({"value_A", "bootstrap_M"}), skill.of_token_values),
+    "beacon": Entry(beacon, frozenset({"groups", "milestone_N", "reached_N"})),
     "critical": Entry(critical, frozenset({"groups", "entropy_N"})),
     "loop": Entry(loop, frozenset({"groups"})),
+    "hcapo": Entry(hcapo, frozenset({"groups", "hindsight_N"})),
     "hgpo": Entry(hgpo, frozenset({"groups", "anchors"})),
     "gagpo": Entry(gagpo, frozenset({"groups", "anchors"})),
     "rewardflow": Entry(rewardflow, frozenset({"groups", "anchors"})),

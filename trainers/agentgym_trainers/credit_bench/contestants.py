@@ -107,6 +107,8 @@ def unfit(contestant: Contestant, batch: Batch) -> str:
         return "it compares attempts at one task, and there is one attempt at each"
     if "anchors" in needs and (batch.anchor_N < 0).all():
         return "it compares equal states, and the environment names none"
+    if "milestone_N" in needs and not batch.x["reached_N"].any():
+        return "it compares turns after the same milestone, and none was reached"
     if "role_N" in needs and (batch.x["role_N"] == batch.x["role_N"][0]).all():
         return "it compares roles, and the environment has one player"
     if "branched_N" in needs and not batch.x["branched_N"].any():

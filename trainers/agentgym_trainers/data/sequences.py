@@ -92,7 +92,22 @@ def trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarr
         "role_N": np.array([turn.role for turn in turns], np.int64),
         "branched_N": np.array([turn.info.get("branched", False) for turn in turns], np.float64),
         "progress_N": np.array([np.nan if p is None else p for p in progress], np.float64),
+        **_milestones(trajectories),
     }
+
+
+def _milestones(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
+    """The milestone before each turn, by number, and whether the turn reached another; 0 is none yet."""
+    numbers: dict[str, int] = {"": 0}
+    before, reached = [], []
+    for trajectory in trajectories:
+        last = ""
+        for turn in trajectory.turns:
+            after = str(turn.info.get("milestone") or "")
+            before.append(numbers.setdefault(last, len(numbers)))
+            reached.append(after != last)
+            last = after
+    return {"milestone_N": np.array(before, np.int64), "reached_N": np.array(reached, np.float64)}
 
 
 def is_demonstration(trajectory: Trajectory) -> bool:

@@ -53,6 +53,8 @@ def check_spec(config: Config, spec: EnvSpec) -> None:
     for who, needs in config.needs.items():
         if "anchors" in needs and "state_key" not in spec.info_keys:
             raise ConfigError(f"{who} compares equal states, and {spec.id} names none (no state_key)")
+        if "milestone_N" in needs and "milestone" not in spec.info_keys:
+            raise ConfigError(f"{who} compares turns after the same milestone, and {spec.id} names none (no milestone)")
         if "snapshots" in needs and "snapshot" not in spec.capabilities:
             raise ConfigError(f"{who} goes back to states that were visited, and {spec.id} has no snapshots")
     for capability in sorted(SOURCES[config.source.kind].needs(config.source) - set(spec.capabilities)):

@@ -10,6 +10,7 @@ from agentgym_trainers.signals.answer import Answer, AnswerOptions
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal
 from agentgym_trainers.signals.archer.signal import TwinOptions, TwinSignal
 from agentgym_trainers.signals.base import SignalKind
+from agentgym_trainers.signals.hindsight import Hindsight, HindsightOptions
 from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions
 from agentgym_trainers.signals.judge import Judge, JudgeOptions
 from agentgym_trainers.signals.mc_value import BranchedValue, BranchedValueOptions
@@ -31,6 +32,7 @@ SIGNALS = Registry(
             frozenset({"snapshots"}),
             plays=True,
         ),
+        "hindsight": SignalKind(HindsightOptions, Hindsight, frozenset({"hindsight_N"})),
         "judge": SignalKind(
             JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"}), plays=True, reads_policy=False
         ),

@@ -83,7 +83,11 @@ class TextWorld(EngineEnv):
 
     def describe(self) -> dict[str, Any]:
         share = min(1.0, max(0.0, (self.state.score or 0) / (self.state.max_score or 1)))
-        return {"progress": share, "available_actions": [] if self.over else list(self._lowered())}
+        return {
+            "progress": share,
+            "milestone": max(0, self.state.score or 0),
+            "available_actions": [] if self.over else list(self._lowered()),
+        }
 
     def solver(self) -> str:
         """The engine's own plan from here; `look` when the game can no longer be won."""

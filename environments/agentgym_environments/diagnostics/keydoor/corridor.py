@@ -85,10 +85,16 @@ class Corridor:
         return f"door {state.door} taken {state.taken or '-'} place {state.place} of {way} look {look:08x}{opened}"
 
     def describe(self, state: CorridorState) -> dict[str, Any]:
-        """`progress` counts the way only: whether the key fits is for credit assignment to find out."""
+        """`progress` counts the way only: whether the key fits is for credit assignment to find out. So `milestone`
+        names the key that was taken, whichever it is; the door is one when it opened."""
         doing = [action for action in self.actions if self.act(state, action)[0] != state]  # type: ignore[index]
         done = (bool(state.taken) + state.place + (state.opened and state.taken == state.door)) / self.needed
-        return {"progress": done, "available_actions": [] if state.opened else doing}
+        key = f"{state.taken} key" if state.taken else ""
+        return {
+            "progress": done,
+            "milestone": "door" if state.opened and state.taken == state.door else key,
+            "available_actions": [] if state.opened else doing,
+        }
 
     def solver(self, state: CorridorState) -> str:
         if not state.taken:

@@ -70,10 +70,15 @@ class Grid:
         return "agent {},{} key {} door {},{}{}".format(*state.agent, key, *state.door, opened)
 
     def describe(self, state: GridState) -> dict[str, Any]:
-        """`progress` is the part of the longest possible way that is behind; `available_actions` do something now."""
+        """`progress` is the part of the longest possible way that is behind; `milestone` "key", then "door";
+        `available_actions` do something now."""
         doing = [action for action in self.actions if self.act(state, action)[0] != state]  # type: ignore[index]
         left = 0 if state.opened else self._left(state)
-        return {"progress": 1 - left / self.needed, "available_actions": [] if state.opened else doing}
+        return {
+            "progress": 1 - left / self.needed,
+            "milestone": "door" if state.opened else "key" if state.key is None else "",
+            "available_actions": [] if state.opened else doing,
+        }
 
     def solver(self, state: GridState) -> str:
         target = state.door if state.key is None else state.key

@@ -42,12 +42,15 @@ class Navigation(TurnEnv):
         self.task: tuple[str, int] = ("", 0)
         self.house: House
         self.state: NavigationState
+        self.reached: set[str] = set()
+        """Milestones: what was wanted and in hand, or in its place, once."""
 
     def begin(self, split: str, task: int) -> None:
         self.task = (split, task)
         self.house = house(self.rooms, self.goals, self.closed, split, task)
         start = self.house.start
         self.state = NavigationState(start, dict(self.house.things), frozenset(), frozenset({start}))
+        self.reached = set()
 
     def observe(self) -> str:
         here, state = self.state.here, self.state
@@ -81,6 +84,7 @@ class Navigation(TurnEnv):
                 self.state = replace(self.state, open=self.state.open | {(self.state.here, what)})
         else:
             return None
+        self._note_milestones()
         done = self._placed() == len(self.house.goals)
         return Outcome(float(done), ended=done, success=done)
 
@@ -91,6 +95,14 @@ class Navigation(TurnEnv):
 
     def _placed(self) -> int:
         return sum(self.state.things[thing] == spot for thing, spot in self.house.goals)
+
+    def _note_milestones(self) -> None:
+        """A thing that lay in its place from the start has no milestones of its own."""
+        for thing, spot in self.house.goals:
+            if self.state.carried == thing:
+                self.reached.add(f"{thing} taken")
+            elif f"{thing} taken" in self.reached and self.state.things[thing] == spot:
+                self.reached.add(f"{thing} in place")
 
     def _ways(self) -> list[str]:
         return [way for way in WAYS if way in self.house.doors[self.state.here]]
@@ -116,11 +128,13 @@ class Navigation(TurnEnv):
         return f"{self.house.text}; now {self.state.here}; {', '.join(things)}; open {opened}"
 
     def describe(self) -> dict[str, Any]:
-        """`progress` counts 1 for a thing in its place and 1/2 for one in hand, over the goals."""
+        """`progress` counts 1 for a thing in its place and 1/2 for one in hand, over the goals; `milestone` lists what
+        was taken and what was brought to its place, once each."""
         wanted = {thing for thing, _ in self.house.goals}
         got = self._placed() + 0.5 * (self.state.carried in wanted)
         return {
             "progress": got / len(wanted),
+            "milestone": ", ".join(sorted(self.reached)),
             "available_actions": [] if self._placed() == len(wanted) else self._doing(),
         }
 
@@ -137,6 +151,7 @@ class Navigation(TurnEnv):
             "things": state.things,
             "open": sorted(state.open),
             "seen": sorted(state.visited),
+            "reached": sorted(self.reached),
         }
 
     def load(self, state: Any) -> None:
@@ -144,3 +159,4 @@ class Navigation(TurnEnv):
         things = {thing: None if spot is None else (spot[0], spot[1]) for thing, spot in state["things"].items()}
         opened = frozenset((room, piece) for room, piece in state["open"])
         self.state = NavigationState(state["here"], things, opened, frozenset(state["seen"]))
+        self.reached = set(state["reached"])
