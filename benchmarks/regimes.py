@@ -304,6 +304,18 @@ REGIMES = {
         methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress"),
         enough=0.9,
     ),
+    "twenty-questions": Regime(
+        "twenty-questions-tiny",
+        "episodes that are dear: how few of them are needed, whatever they cost to learn from",
+        ("sft.noise=0.6", "sft.max_steps=150", "sft.check_every=1000", "rollout.max_length=512", "loss.entropy=0.005"),
+        1536,
+        0.7,
+        LARGE,
+        split="train",
+        methods=("token PPO", "turn PPO", "GRPO", "ArCHer"),
+        baseline="token PPO",
+        enough=0.95,
+    ),
     "choices-together": Regime(
         "choices-together",
         "a policy that knows something before, and responses of several decisions",

@@ -11,21 +11,21 @@ from agentgym_environments.synthetic.twenty_questions import knowledge
 
 
 class TwentyQuestions(Guessing):
-    """guesses: how many the agent has; each costs a turn. few: only the things of the mini game."""
+    """guesses: how many the agent has; each costs a turn. size: things and questions that there are."""
 
     thing = "thing"
 
-    def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, few: bool = False) -> None:
+    def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, size: knowledge.Size = "all") -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
-        self.few = few
+        self.size = size
 
     @cached_property
     def table(self) -> AnswerTable:
-        return knowledge.table(self.few)
+        return knowledge.table(self.size)
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
-        return knowledge.shuffled(self.few)
+        return knowledge.shuffled(self.size)
 
     def question(self, text: str) -> str | None:
         normalized = knowledge.phrases().get(text)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from agentgym_environments.base.guessing_env import AnswerTable, plain
 from agentgym_environments.base.text_env import task_random
 
 HERE = Path(__file__).parent
+Size = Literal["all", "mini", "tiny"]
+TINY = {
+    "questions": ("animal", "fly", "big", "metal", "kitchen", "outdoors"),
+    "things": (
+        "aeroplane", "ant", "apple", "bicycle", "car", "cow", "dog", "eagle", "hat", "key", "spoon", "tree",
+    ),
+}  # fmt: skip
+"""The tiny game: every two of its things differ in one of its questions."""
 
 
 @lru_cache
@@ -19,23 +28,24 @@ def questions() -> dict[str, tuple[str, ...]]:
 
 
 @lru_cache
-def things(few: bool) -> dict[str, frozenset[str]]:
-    """Thing -> attributes that it has. few: only those that are marked with a star."""
+def things(size: Size) -> dict[str, frozenset[str]]:
+    """Thing -> attributes that it has. "mini": only those that are marked with a star."""
     found = {}
     for line in _lines("things.txt"):
         name, _, attributes = line.partition(":")
-        if name.startswith("*") or not few:
+        if name.startswith("*") or size == "all":
             found[name.lstrip("*").strip('"')] = frozenset(attributes.split())
-    return found
+    return {name: found[name] for name in TINY["things"]} if size == "tiny" else found
 
 
 @lru_cache
-def table(few: bool) -> AnswerTable:
+def table(size: Size) -> AnswerTable:
     """Answers yes or no; questions with one answer for all are answered and not offered."""
-    known = things(few)
+    known = things(size)
     answers = {
         wordings[0]: tuple("yes" if attribute in has else "no" for has in known.values())
         for attribute, wordings in questions().items()
+        if size != "tiny" or attribute in TINY["questions"]
     }
     return AnswerTable(tuple(known), answers, [question for question, row in answers.items() if len(set(row)) == 2])
 
@@ -47,9 +57,11 @@ def phrases() -> dict[str, str]:
 
 
 @lru_cache
-def shuffled(few: bool) -> tuple[str, ...]:
-    names = sorted(things(few))
-    return tuple(task_random("twenty-questions", few).sample(names, len(names)))
+def shuffled(size: Size) -> tuple[str, ...]:
+    """The things in the order in which splits share them."""
+    names = sorted(things(size))
+    salt = "tiny" if size == "tiny" else size == "mini"
+    return tuple(task_random("twenty-questions", salt).sample(names, len(names)))
 
 
 def _lines(name: str) -> list[str]:
