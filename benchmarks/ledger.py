@@ -11,7 +11,8 @@ interquartile means at the end and over the budget, episodes and seconds of proc
 does not reach it counts as its whole budget, in the last column too), the ratio of the baseline's episodes over the
 method's, and the difference from a control, with 95 % bootstrap intervals over seeds.
 
-Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on. `--save` writes what the report is made of,
+Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on; jobs of regimes that were not finished on
+another machine are in benchmarks/results/ledger/unfinished.jsonl. `--save` writes what the report is made of,
 with machine, versions, commit and date, to benchmarks/results/ledger/, beside the rows that are there; `--again` plays
 a slice of what is kept again.
 """
@@ -51,6 +52,7 @@ from regimes import (
 )
 
 TUNING_SEEDS = (100, 101, 102)
+UNFINISHED = RESULTS / "unfinished.jsonl"
 AGAIN = 15.0
 """Points that runs which are played again, elsewhere or with other versions, may end lower on average."""
 Job = dict[str, Any]
@@ -70,6 +72,15 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     ledger = Ledger(options.out, options.workers, time.monotonic() + 3600 * options.hours)
+    try:
+        measure(ledger, options)
+    finally:
+        if options.save:
+            keep_unfinished(ledger)
+
+
+def measure(ledger: Ledger, options: argparse.Namespace) -> None:
+    """Tune and race in every regime that was asked for. Raises SystemExit where the hours are over before that."""
     for name in options.regimes:
         if options.again:
             again(ledger, name, options.methods)
@@ -125,7 +136,7 @@ class Ledger:
     def __init__(self, out: Path, workers: int, deadline: float) -> None:
         self.out, self.workers, self.deadline = out, workers, deadline
         self.path = out / "jobs.jsonl"
-        self.done = {key(result): result for result in finished(self.path)}
+        self.done = {key(result): result for path in (UNFINISHED, self.path) for result in finished(path)}
 
     def result(self, job: Job) -> Job:
         return self.done[key(job)]
@@ -293,6 +304,14 @@ def save(
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
     path.write_text(in_lines(results) + "\n")
+
+
+def keep_unfinished(ledger: Ledger) -> None:
+    """unfinished.jsonl: the jobs that stand in no regime's results."""
+    kept = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
+    saved = {key(run) for results in kept for runs in (results["tuning"], *results["raced"].values()) for run in runs}
+    left = [json.dumps(job) + "\n" for job in ledger.done.values() if key(job) not in saved and job["budget"]]
+    UNFINISHED.write_text("".join(left)) if left else UNFINISHED.unlink(missing_ok=True)
 
 
 def in_lines(kept: dict[str, Any]) -> str:

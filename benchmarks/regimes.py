@@ -307,7 +307,7 @@ REGIMES = {
     "twenty-questions": Regime(
         "twenty-questions-tiny",
         "episodes that are dear: how few of them are needed, whatever they cost to learn from",
-        ("sft.noise=0.6", "sft.max_steps=150", "sft.check_every=1000", "rollout.max_length=512", "loss.entropy=0.005"),
+        ("sft.noise=0.3", "sft.max_steps=300", "sft.check_every=1000", "rollout.max_length=512", "loss.entropy=0.005"),
         1536,
         0.7,
         LARGE,
@@ -319,7 +319,7 @@ REGIMES = {
     "choices-together": Regime(
         "choices-together",
         "a policy that knows something before, and responses of several decisions",
-        ("sft.noise=0.6", "sft.max_steps=110", "sft.check_every=1000", "loss.entropy=0.01", "rollout.max_length=512"),
+        ("sft.noise=0.3", "sft.max_steps=200", "sft.check_every=1000", "loss.entropy=0.01", "rollout.max_length=512"),
         1024,
         0.7,
         LARGE,

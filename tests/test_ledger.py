@@ -131,6 +131,7 @@ def test_a_ledger_that_was_stopped_goes_on(scripts, tmp_path, monkeypatch) -> No
     ledger = scripts("ledger")
     done = {"regime": "oracle", "method": "GRPO", "setting": "64x1@0.001", "seed": 0, "budget": 64}
     path = tmp_path / "jobs.jsonl"
+    monkeypatch.setattr(ledger, "UNFINISHED", tmp_path / "unfinished.jsonl")
     path.write_text(json.dumps({**done, **run_of(0.2, 0.9)}) + "\n" + '{"regime": "oracle", "met')
     played: list[dict[str, Any]] = []
     again = ledger.Ledger(tmp_path, 1, time.monotonic() + 60)
@@ -138,3 +139,48 @@ def test_a_ledger_that_was_stopped_goes_on(scripts, tmp_path, monkeypatch) -> No
     assert path.read_text().count("\n") == 1
     again.run([done, {**done, "seed": 1}])
     assert [(job["method"], job["seed"]) for job in played] == [("warm-up", 1), ("GRPO", 1)]
+
+
+def test_jobs_that_stand_in_no_results_go_on_elsewhere(scripts, tmp_path, monkeypatch) -> None:
+    ledger = scripts("ledger")
+    monkeypatch.setattr(ledger, "RESULTS", tmp_path)
+    monkeypatch.setattr(ledger, "UNFINISHED", tmp_path / "unfinished.jsonl")
+    saved, left = ({"regime": "oracle", "method": m, "setting": "", "seed": 0, "budget": 64} for m in ("GRPO", "RLOO"))
+    (tmp_path / "oracle.json").write_text(json.dumps({"tuning": [], "raced": {"GRPO": [{**saved, **run_of(0.2)}]}}))
+    here = ledger.Ledger(tmp_path / "out", 1, time.monotonic() + 60)
+    here.done = {ledger.key(job): {**job, **run_of(0.2)} for job in (saved, left)}
+    ledger.keep_unfinished(here)
+    assert [*ledger.Ledger(tmp_path / "elsewhere", 1, 0.0).done] == [ledger.key(left)]
+    here.done.popitem()
+    ledger.keep_unfinished(here)
+    assert not (tmp_path / "unfinished.jsonl").exists()
+
+
+def test_a_run_counts_all_that_it_plays(scripts) -> None:
+    """Trunks and continuations count, and what a recorded set gives counts as often as it is drawn."""
+    import asyncio
+    from types import SimpleNamespace
+
+    from agentgym.rollouts.runner import Runner
+
+    async def of_set() -> list[Any]:
+        return [SimpleNamespace(trajectories=[None] * 5)]
+
+    async def play(runner: Any, trainer: Any, episodes: int) -> None:
+        await trainer.collect()
+        await runner.run(None, [None] * episodes)
+
+    ledger, run = scripts("ledger"), Runner.run
+    for episodes, expected in ((8, 8), (2, 5)):
+        trainer = SimpleNamespace(collect=of_set)
+        runner = object.__new__(Runner)
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def nothing(*args: Any) -> list[Any]:
+                return []
+
+            patch.setattr(Runner, "run", nothing)
+            with ledger.counted(trainer) as played:
+                asyncio.run(play(runner, trainer, episodes))
+            assert played() == expected
+    assert Runner.run is run
