@@ -164,16 +164,20 @@ def test_the_order_of_questions_does_not_change_the_state():
 
 
 def test_instructions_name_every_question_and_attribute():
-    assert {one for has in knowledge.things(False).values() for one in has} == set(knowledge.questions())
+    assert {one for has in knowledge.things("all").values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:
         env, text = registry.make(name), registry.get_spec(name).instructions.replace("\n", " ")
         for question in env.table.offered:
             words = question.split()
             heads = [" ".join(words[:cut]) + ": " for cut in range(1, len(words))]
             assert any(head in text and question[len(head) - 1 :] in text for head in heads), question
-    for name in ("twenty-questions-mini", "guess-city-mini"):
+    for name in ("twenty-questions-mini", "twenty-questions-tiny", "guess-city-mini"):
         text = registry.get_spec(name).instructions.replace("\n", " ")
         assert all(one in text for one in registry.make(name).table.names)
+    assert all(
+        one in registry.get_spec("twenty-questions-tiny").instructions.replace("\n", " ")
+        for one in registry.make("twenty-questions-tiny").table.answers
+    )
 
 
 def test_facts_about_cities():
