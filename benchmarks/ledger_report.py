@@ -244,9 +244,28 @@ def suite_table(results: dict[str, dict[str, Any]]) -> str:
     return text
 
 
+def choice_table(results: dict[str, dict[str, Any]]) -> str:
+    """Which method for my environment: of every regime the rows that surely need fewer or more episodes than its
+    baseline, the one furthest from it first. Rows that play at another's setting, to be compared with it, are left out."""
+    text = (
+        "\n### Which method for my environment\n\nThe regime most like it says. A method stands here where the 95 % "
+        "interval of the ratio of episodes excludes 1; between all others this budget of seeds cannot tell, and the "
+        "cheapest to run will do.\n\n"
+        "| environment | measured on | baseline | fewer episodes | more episodes |\n|---|---|---|---|---|\n"
+    )
+    for name, saved in results.items():
+        place, found = REGIMES[name], figures(name, saved["raced"])
+        ratios = {m: f["ratio"] for m, f in found.items() if f["ratio"] is not None and not method_of(m).tuned_as}
+        fewer = sorted((m for m, (_, low, _) in ratios.items() if low > 1), key=lambda m: -ratios[m][0])
+        more = sorted((m for m, (_, _, high) in ratios.items() if high < 1), key=lambda m: ratios[m][0])
+        cells = [", ".join(f"{m} ({ratios[m][0]:.1f})" for m in some) or "none" for some in (fewer, more)]
+        text += f"| {place.question} | `{name}` | {place.baseline} | {' | '.join(cells)} |\n"
+    return text if results else ""
+
+
 def tables(results: dict[str, dict[str, Any]]) -> str:
     """The generated part of docs/ledger.md."""
-    text = ""
+    text = choice_table(results)
     for name, saved in results.items():
         place = REGIMES[name]
         table = rows(name, figures(name, saved["raced"]), saved["settings"])

@@ -86,6 +86,15 @@ def test_the_suite_s_table_is_of_methods_that_stand_everywhere(scripts) -> None:
     assert report.suite_table({report.CPU_1[0]: saved[0]}) == ""
 
 
+def test_the_choice_of_a_method_names_what_is_surely_ahead(scripts) -> None:
+    report = scripts("ledger_report")
+    slow, fast = [run_of(0.0, 0.7, every=1000)] * 5, [run_of(0.0, 0.7, every=100)] * 5
+    unsure = [run_of(0.0, 0.7, every=every) for every in (100, 2000, 2000, 900, 900)]
+    raced = {"GRPO": slow, "HGPO": fast, "RLOO": unsure, "PRIME's control": fast}
+    row = report.choice_table({"oracle": {"raced": raced}}).splitlines()[-1]
+    assert row.endswith("| `oracle` | GRPO | HGPO (10.0) | none |")
+
+
 def test_intervals_hold_the_truth_about_as_often_as_they_say(scripts) -> None:
     bootstrap, rng = scripts("ledger_report").bootstrap, np.random.default_rng(0)
     held = 0
