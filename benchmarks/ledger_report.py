@@ -246,7 +246,7 @@ def suite_table(results: dict[str, dict[str, Any]]) -> str:
 
 def choice_table(results: dict[str, dict[str, Any]]) -> str:
     """Which method for my environment: of every regime the rows that surely need fewer or more episodes than its
-    baseline, the one furthest from it first. Rows that play at another's setting, to be compared with it, are left out."""
+    baseline, the one furthest from it first. Rows that play at another's setting, to be compared with it, are not."""
     text = (
         "\n### Which method for my environment\n\nThe regime most like it says. A method stands here where the 95 % "
         "interval of the ratio of episodes excludes 1; between all others this budget of seeds cannot tell, and the "

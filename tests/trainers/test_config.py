@@ -138,6 +138,7 @@ def test_text_of_any_kind_survives_toml(mine):
         (["loss.objective=magic"], "loss: there is no objective 'magic'; there are "),
         (["name.first=x"], "'name' is not a table"),
         (["nothing"], "'nothing' is not an override; write section.key=value"),
+        (["..=3"], "'..=3' is not an override; write section.key=value"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(mine, overrides, sentence):
@@ -212,3 +213,11 @@ def test_the_configuration_keeps_to_its_budget():
     fields = [line.split(" = ")[0] for line in to_toml(config).splitlines() if " = " in line]
     named = {"name", "description", "paper", *(part.split(".")[1] for part in parts)}
     assert len([field for field in fields if field not in named]) <= 45, fields
+
+
+def test_an_override_names_a_quoted_key() -> None:
+    """A schedule's key has a dot; the recipe's own schedules stay."""
+    config = resolve("epo", ['schedules."optim.lr"={kind="linear",start=1e-3,end=1e-4,steps=10}'])
+    assert set(config.schedules) == {"loss.band.weight", "optim.lr"}
+    assert config.at(5).optim.lr == pytest.approx(5.5e-4)
+    assert set(resolve("epo", ['schedules."loss.band.weight"=']).schedules) == set()
