@@ -274,9 +274,16 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
         text += (
             f"\n### {name}\n\n{place.question[0].upper()}{place.question[1:]}. `{place.env}`, {place.measure}, "
             f"{len(saved['seeds'])} seeds, {place.budget} episodes; {saved['date']}, {saved['machine']}, "
-            f"commit {saved['commit'][:7]}.\n\n" + "\n".join(lines) + f"\n\n![{name}](ledger/{name}.png)\n"
+            f"{hours(saved):.1f} hours of training on one core, tuning included, commit {saved['commit'][:7]}.\n\n"
+            + "\n".join(lines)
+            + f"\n\n![{name}](ledger/{name}.png)\n"
         )
     return text + growth_tables(results) + suite_table(results) + "\n"
+
+
+def hours(saved: dict[str, Any]) -> float:
+    """Processor time of a regime's runs, evaluations left out."""
+    return sum(run["seconds"] for runs in (saved["tuning"], *saved["raced"].values()) for run in runs) / 3600
 
 
 def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
