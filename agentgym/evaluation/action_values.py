@@ -126,5 +126,5 @@ def _state(line: str, place: str) -> ActionValues:
         field = ".".join(str(part) for part in found["loc"])
         problem = found["msg"].removeprefix("Value error, ")
         known = ", ".join(name for name in (ActionValues.model_fields | {"schema": None}) if name != "schema_")
-        hint = f" (fields are {known})" if found["type"] in ("extra_forbidden", "missing") else ""
-        raise ConfigError(f"{place}: {f'{field}: ' if field else ''}{problem}{hint}") from error
+        names = f" (fields are {known})" if found["type"] in ("extra_forbidden", "missing") else ""
+        raise ConfigError(f"{place}: {f'{field}: ' if field else ''}{problem}{names}") from error

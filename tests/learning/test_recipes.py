@@ -46,6 +46,7 @@ SMALLER = {
     "refuel": ["rollout.groups=8", "rollout.group_size=2"],
     "oreo": ["source.groups=4", "source.refresh_every=1"],
     "a-lol": ["source.groups=6"],
+    "beacon": ["rollout.max_length=1024"],
     "spiral": ["rollout.max_length=1024"],  # letter by letter to a tokenizer that knows the oracle's words
     "eto": ["source.groups=4", "source.refresh_every=1"],
     "archer": TWIN,
@@ -71,7 +72,7 @@ def small(recipe: str) -> list[str]:
     return [*SMALL, *size, *warmup, *SMALLER.get(recipe, [])]
 
 
-ENVS = {"spiral": "kuhn-poker-self"}
+ENVS = {"spiral": "kuhn-poker-self", "beacon": "keydoor"}
 """Where a recipe needs another environment than the oracle. The warm policy speaks none of its words, and loses by
 that."""
 
