@@ -52,7 +52,7 @@ class Family:
     overrides: tuple[str, ...] = ()
     recipe: str = "gigpo"
     """The turn-level recipe beside GRPO."""
-    steps: int = 14
+    steps: int = 10
     """RL steps of `groups` tasks with 8 episodes each."""
     groups: int = 12
     lr: float = 5e-4
@@ -84,6 +84,7 @@ COMMON = (
     "optim.minibatches=2",
     "optim.tokens_per_micro_batch=8192",
     "prompt_format.invalid_penalty=0.1",
+    "sft.noise=0",
     "sft.stop_at_success=",
     "sft.check_every=1000",
     "sft.batch=16",
@@ -108,100 +109,110 @@ def length(tokens: int) -> tuple[str, str]:
 
 FAMILIES: dict[str, Family] = {
     "maze": Family(
-        "maze:size=4", (*length(1024), "env.max_turns=16", "sft.noise=0.4", "sft.max_steps=70"), "hgpo", steps=10
+        "maze:size=4",
+        (*length(1024), "env.max_turns=16", "sft.noise=0.4", "sft.max_steps=100", "loss.entropy=0.01"),
+        "hgpo",
+        steps=18,
+        groups=16,
+        lr=8e-4,
+    ),
+    "babyai": Family(
+        "babyai:level=GoToObj", (*length(1024), "env.max_turns=12", "sft.noise=0.4", "sft.max_steps=60"), "hgpo"
+    ),
+    "sokoban": Family(
+        "sokoban-4x4", (*length(640), "sft.noise=0.3", "sft.max_steps=60", "loss.entropy=0.01"), "hgpo", steps=25
+    ),
+    "wordle": Family(
+        "wordle-mini",
+        (*length(256), "model.tiny.vocab_size=320", "sft.max_steps=220", "sft.batch=32"),
+        all_splits=True,
+        attempts=4,
+        groups=16,
+        lr=1e-4,
+        steps=14,
+    ),
+    "twenty-questions": Family(
+        "twenty-questions-mini",
+        (*length(512), "model.tiny.vocab_size=1024", "sft.max_steps=150", "rollout.max_new_tokens=16"),
+        all_splits=True,
+        noise=0.3,
+        attempts=8,
+        lr=2e-4,
+    ),
+    "guess-city": Family(
+        "guess-city-mini",
+        (*length(384), "model.tiny.vocab_size=1024", "sft.max_steps=150", "rollout.max_new_tokens=16"),
+        all_splits=True,
+        noise=0.4,
+        attempts=16,
+        lr=2e-4,
     ),
     "car-dealer": Family(
-        "car-dealer:cars=2,personas=frank",
+        "car-dealer:cars=2,personas=frank,enough=0.5",
         (
             *length(768),
             "model.tiny.vocab_size=1024",
             "env.max_turns=8",
             "sft.noise=0.3",
-            "sft.max_steps=150",
+            "sft.batch=32",
+            "sft.max_steps=120",
             "rollout.max_new_tokens=8",
             "select=",
         ),
-        steps=12,
         groups=8,
+        demonstrations=2000,
+        lr=3e-4,
+        steps=14,
     ),
-    "babyai": Family(
-        "babyai:level=GoToObj",
-        (*length(1024), "env.max_turns=12", "sft.noise=0.4", "sft.max_steps=60"),
-        "hgpo",
-        steps=10,
-    ),
-    "sokoban": Family("sokoban-4x4", (*length(640), "sft.noise=0.3", "sft.max_steps=60"), "hgpo", steps=12),
     "textworld": Family(
         "textworld",
         (
             *length(1024),
             "model.tiny.vocab_size=1024",
             "env.max_turns=8",
-            "sft.noise=0.3",
-            "sft.max_steps=240",
+            "sft.noise=0.2",
+            "sft.max_steps=220",
             "rollout.max_new_tokens=12",
         ),
         "hgpo",
-        steps=10,
         held_out=40,
         attempts=3,
-        demonstrations=400,
+        demonstrations=800,
+        lr=3e-4,
     ),
     "shop": Family(
         "shop-easy",
-        (*length(1280), "model.tiny.vocab_size=1536", "sft.noise=0.2", "sft.max_steps=80", "rollout.max_new_tokens=24"),
-        steps=10,
-    ),
-    "twenty-questions": Family(
-        "twenty-questions-mini",
-        (*length(512), "model.tiny.vocab_size=1024", "sft.max_steps=80", "rollout.max_new_tokens=16"),
-        all_splits=True,
-        noise=0.3,
-        attempts=8,
-        steps=12,
-    ),
-    "guess-city": Family(
-        "guess-city-mini",
-        (*length(384), "model.tiny.vocab_size=1024", "sft.max_steps=80", "rollout.max_new_tokens=16"),
-        all_splits=True,
-        noise=0.4,
-        attempts=16,
-        steps=12,
-    ),
-    "wordle": Family(
-        "wordle-mini",
-        (*length(384), "model.tiny.vocab_size=384", "sft.max_steps=100"),
-        all_splits=True,
-        attempts=4,
-        steps=12,
-    ),
-    "miniwob": Family(
-        "miniwob-easy",
-        (*length(1024), "model.tiny.vocab_size=1024", "sft.noise=0.4", "sft.max_steps=60", "rollout.max_new_tokens=16"),
+        (
+            *length(1536),
+            "env.max_turns=7",
+            "sft.noise=0.1",
+            "sft.batch=8",
+            "sft.max_steps=80",
+            "rollout.max_new_tokens=12",
+        ),
+        groups=8,
         steps=8,
-        demonstrations=400,
     ),
     "search": Family(
         "search-1hop",
-        (*length(1024), "model.tiny.vocab_size=2048", "sft.noise=0.1", "sft.max_steps=80", "rollout.max_new_tokens=24"),
+        (*length(1536), "env.max_turns=5", "sft.noise=0", "sft.max_steps=80", "rollout.max_new_tokens=20"),
+        groups=8,
         steps=8,
     ),
-    "tools": Family(
-        "tools-one:kind=move_money",
-        (
-            *length(512),
-            "model.tiny.vocab_size=640",
-            "sft.noise=0.05",
-            "sft.max_steps=180",
-            "rollout.max_new_tokens=48",
-        ),
-        demonstrations=1500,
-        steps=12,
+    "miniwob": Family(
+        "miniwob-easy",
+        (*length(1024), "env.max_turns=3", "sft.noise=0.2", "sft.max_steps=50", "rollout.max_new_tokens=16"),
+        steps=8,
+        groups=8,
+        demonstrations=300,
     ),
     "chess-endgames": Family(
         "chess-endgames",
-        (*length(1536), "model.tiny.vocab_size=512", "env.max_turns=12", "sft.noise=0.1", "sft.max_steps=60"),
-        steps=8,
+        (*length(2048), "env.max_turns=10", "sft.noise=0.1", "sft.max_steps=30", "sft.batch=8"),
+        steps=4,
+        groups=4,
+        demonstrations=200,
+        held_out=30,
     ),
 }
 
@@ -315,19 +326,26 @@ async def play(parts: Parts, name: str, seed: int, methods: Sequence[str]) -> No
 
 async def demonstrate(family: Family, config: Any, connection: Any, seed: int, path: Path) -> None:
     """Write the noisy solver's games on tasks of all splits."""
+    from agentgym.rollouts.trajectory import write_jsonl
+
+    tasks = [(split, task) for split, count in connection.spec.splits.items() for task in range(count)]
+    chosen = [(*tasks[i % len(tasks)], i // len(tasks)) for i in range(2 * family.demonstrations)]
+    write_jsonl(path, await solve(config, connection, chosen, family.noise, seed))
+
+
+async def solve(
+    config: Any, connection: Any, episodes: Sequence[tuple[str, int, int]], noise: float, seed: int
+) -> list[Any]:
+    """Episodes of the noisy solver, each on a (split, task, attempt)."""
     from agentgym.rollouts.policy import EpisodeSpec, SolverPolicy
     from agentgym.rollouts.runner import Limits, Runner
-    from agentgym.rollouts.trajectory import write_jsonl
 
     async def session() -> Any:
         return connection.session()
 
-    spec = connection.spec
-    tasks = [(split, task) for split, count in spec.splits.items() for task in range(count)]
-    chosen = [(*tasks[i % len(tasks)], i // len(tasks)) for i in range(2 * family.demonstrations)]
-    episodes = [EpisodeSpec(spec.id, split, task, seed, attempt) for split, task, attempt in chosen]
+    specs = [EpisodeSpec(connection.spec.id, split, task, seed, attempt) for split, task, attempt in episodes]
     runner = Runner(session, config.prompt_format, Limits(config.env.max_turns), config.rollout.concurrency)
-    write_jsonl(path, await runner.run(SolverPolicy(family.noise, seed), episodes))
+    return await runner.run(SolverPolicy(noise, seed), specs)
 
 
 async def train(
