@@ -87,7 +87,7 @@ FAMILIES: dict[str, Family] = {
         "babyai:level=GoToObj", (*length(1024), "env.max_turns=12", "sft.noise=0.4", "sft.max_steps=60"), "hgpo"
     ),
     "sokoban": Family(
-        "sokoban-4x4", (*length(640), "sft.noise=0.3", "sft.max_steps=60", "loss.entropy=0.01"), "hgpo", steps=25
+        "sokoban-4x4", (*length(640), "sft.noise=0.3", "sft.max_steps=60", "loss.entropy=0.01"), "hgpo", steps=20
     ),
     "wordle": Family(
         "wordle-mini",
