@@ -90,7 +90,10 @@ FAMILIES: dict[str, Family] = {
         "hgpo",
     ),
     "sokoban": Family(
-        "sokoban-4x4", (*length(640), "sft.noise=0.3", "sft.max_steps=60", "loss.entropy=0.01"), "hgpo", steps=20
+        "sokoban-4x4",
+        (*length(640), "sft.noise=0.3", "sft.lr=2e-3", "sft.max_steps=60", "loss.entropy=0.01"),
+        "hgpo",
+        steps=20,
     ),
     "wordle": Family(
         "wordle-mini",
@@ -170,11 +173,11 @@ FAMILIES: dict[str, Family] = {
             "env.max_turns=7",
             "sft.noise=0.1",
             "sft.batch=8",
-            "sft.max_steps=80",
+            "sft.max_steps=100",
             "rollout.max_new_tokens=12",
         ),
         groups=8,
-        steps=8,
+        steps=4,
     ),
     "search": Family(
         "search-1hop",
