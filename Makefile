@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
 TWO := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test test-random test-skipped system fresh check proofs ledger ledger-slice gpu chaos interop lowest scale envs every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -62,7 +62,12 @@ ledger: .venv/ready
 	$(BIN)/python benchmarks/ledger.py --save
 	$(BIN)/python benchmarks/ledger_report.py
 
-# A slice of it: one kept run of each row of one regime, again; minutes.
+# What RL adds in each family of environments (docs/families.md), with GRPO and with turn-level credit: two hours of one core.
+# It goes on where it was stopped.
+families: .venv/ready
+	$(BIN)/python benchmarks/families.py --save
+
+# A slice of the ledger: one kept run of each row of one regime, again; minutes.
 ledger-slice: .venv/ready
 	$(BIN)/python benchmarks/ledger.py --again --regimes oracle --out runs/ledger-slice \
 	  --methods GRPO RLOO HGPO "turn PPO" SPA-RL PRIME iStar
