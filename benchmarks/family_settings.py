@@ -99,7 +99,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "wordle": Family(
         "wordle-mini",
-        (*length(256), "model.tiny.vocab_size=320", "sft.max_steps=200", "sft.batch=32"),
+        (*length(256), "model.tiny.vocab_size=320", "sft.max_steps=140", "sft.batch=32"),
         all_splits=True,
         attempts=4,
         groups=16,
