@@ -241,7 +241,8 @@ def line_of(name: str, parts: Sequence[Job]) -> list[str]:
     planned = family.steps * family.groups * 8
     episodes = next((part["episodes"] for part in parts if "episodes" in part), planned)
     seconds = [part["seconds"] for part in parts]
-    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", family.note]
+    note = family.note if any(part["method"] != WARM_UP for part in parts) else "not played yet"
+    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", note]
 
 
 HEAD = (

@@ -105,7 +105,7 @@ FAMILIES: dict[str, Family] = {
         groups=16,
         lr=2e-4,
         steps=20,
-        note="the warm-up knows the words of all splits",
+        note="the warm-up knows the words of all splits; seed 0, after a longer warm-up: 57 to 63 %",
     ),
     "twenty-questions": Family(
         "twenty-questions-mini",
@@ -123,7 +123,7 @@ FAMILIES: dict[str, Family] = {
         noise=0.4,
         attempts=8,
         lr=2e-4,
-        note="the warm-up knows the cities of all splits",
+        note="the warm-up knows the cities of all splits; six held-out tasks",
     ),
     "car-dealer": Family(
         "car-dealer:cars=2,personas=frank,enough=0.5",
@@ -188,7 +188,6 @@ FAMILIES: dict[str, Family] = {
         steps=3,
         held_out=40,
         demonstrations=300,
-        note="600 tokens an episode: the warm-up that time allows has not learned to copy product numbers",
     ),
     "search": Family(
         "search-1hop",
@@ -203,7 +202,6 @@ FAMILIES: dict[str, Family] = {
         steps=3,
         held_out=40,
         demonstrations=300,
-        note="the warm-up that time allows has not learned to copy names",
     ),
     "miniwob": Family(
         "miniwob-easy",
@@ -228,7 +226,6 @@ FAMILIES: dict[str, Family] = {
         groups=4,
         demonstrations=100,
         held_out=20,
-        note="170 tokens a turn: the warm-up that time allows makes few legal moves",
     ),
 }
 
