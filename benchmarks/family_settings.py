@@ -114,7 +114,7 @@ FAMILIES: dict[str, Family] = {
         noise=0.3,
         attempts=4,
         lr=2e-4,
-        note="the warm-up knows the things of all splits",
+        note="the warm-up knows the things of all splits, and wins too little for RL to learn from",
     ),
     "guess-city": Family(
         "guess-city-mini",
@@ -226,6 +226,7 @@ FAMILIES: dict[str, Family] = {
         groups=4,
         demonstrations=100,
         held_out=20,
+        note="ten turns, 170 tokens each: after 20 steps of warm-up it mates nobody, and all groups fail alike",
     ),
 }
 
