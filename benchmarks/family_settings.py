@@ -171,7 +171,7 @@ FAMILIES: dict[str, Family] = {
         lr=2e-4,
         groups=8,
         demonstrations=1500,
-        note="the warm-up writes the right calls with wrong ids: it has not learned to copy, and all groups fail alike",
+        note="the warm-up makes the right calls with wrong ids: it has not learned to copy",
     ),
     "shop": Family(
         "shop-easy",
@@ -226,7 +226,7 @@ FAMILIES: dict[str, Family] = {
         groups=4,
         demonstrations=100,
         held_out=20,
-        note="ten turns, 170 tokens each: after 20 steps of warm-up it mates nobody, and all groups fail alike",
+        note="170 tokens a turn, 20 steps of warm-up: no mate",
     ),
 }
 
