@@ -201,6 +201,7 @@ FAMILIES: dict[str, Family] = {
         groups=8,
         steps=3,
         held_out=40,
+        note="60 steps of warm-up answer no question",
         demonstrations=300,
     ),
     "miniwob": Family(
