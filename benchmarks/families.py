@@ -128,7 +128,8 @@ async def play(parts: Parts, name: str, seed: int, methods: Sequence[str]) -> No
                 recipe = BASELINE if method == WARM_UP else method
                 config = resolve(recipe, overrides_of(family, recipe, seed, shown))
                 measured = await train(family, config, connection, folder, method, progress)
-                parts.add({"family": name, "method": method, "seed": seed, **measured})
+                episodes = family.steps * family.groups * 8  # of RL, as this part was played
+                parts.add({"family": name, "method": method, "seed": seed, "episodes": episodes, **measured})
 
 
 async def demonstrate(family: Family, config: Any, connection: Any, seed: int, path: Path) -> None:
@@ -237,9 +238,13 @@ def line_of(name: str, parts: Sequence[Job]) -> list[str]:
         mark = "**" if improves(estimate) else ""
         cells += ["" if after is None else f"{after:.0f}", f"{mark}{interval(estimate)}{mark}"]
     tasks = max((len(part["success"]) for part in parts), default=0)
-    episodes = family.steps * family.groups * 8
+    planned = family.steps * family.groups * 8
+    episodes = next((part["episodes"] for part in parts if "episodes" in part), planned)
     seconds = [part["seconds"] for part in parts]
-    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", family.note]
+    note = family.note if any(part["method"] != WARM_UP for part in parts) else "not played yet"
+    if any("stopped" in part for part in parts):
+        note += "; a guard stopped RL early, as prompts did not fit the context"
+    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", note]
 
 
 HEAD = (

@@ -90,7 +90,9 @@ def test_run_that_was_stopped_goes_on(families, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(families, "train", train)
     asyncio.run(families.play(parts, "maze", 0, ["grpo"]))
     assert played == ["grpo"]
-    assert families.Parts(tmp_path, 0.0).of("maze") == [part("warm-up", 0.0), {**part("grpo", 1.0), "seconds": 1.0}]
+    steps = families.FAMILIES["maze"]
+    added = {**part("grpo", 1.0), "seconds": 1.0, "episodes": steps.steps * steps.groups * 8}
+    assert families.Parts(tmp_path, 0.0).of("maze") == [part("warm-up", 0.0), added]
     asyncio.run(families.play(parts, "maze", 0, ["grpo"]))
     assert played == ["grpo"]
     with pytest.raises(SystemExit, match="go on"):
