@@ -224,6 +224,27 @@ def test_first_prompts_share_their_beginning(kit, lockstep, prompts, computed, m
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_attention_to_a_shared_prefix_is_that_to_all_keys(dtype: torch.dtype, near: float) -> None:
+    """In bfloat16 as well, where torch's sums come in float32."""
+    rng = torch.Generator().manual_seed(0)
+    query, keys, values = (torch.randn(3, 2, count, 32, generator=rng).to(dtype) for count in (4, 6, 6))
+    first_keys, first_values = (torch.randn(2, 5, 32, generator=rng).to(dtype) for _ in range(2))
+    mask = torch.zeros(3, 1, 4, 6, dtype=dtype)
+    mask[1, :, :, 4:] = -torch.inf
+    out = kv_cache._with_prefix(query, first_keys, first_values, keys, values, mask, 0.2)
+    every_key, every_value = (
+        torch.cat([first[None].expand(3, -1, -1, -1), own], dim=2).float()
+        for first, own in ((first_keys, keys), (first_values, values))
+    )
+    mask_of_all = torch.cat([torch.zeros(3, 1, 4, 5), mask.float()], dim=3)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query.float(), every_key, every_value, attn_mask=mask_of_all, scale=0.2
+    )
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.float(), expected, rtol=near, atol=near)
+
+
 def test_a_slot_that_was_used_before_leaks_nothing(kit) -> None:
     model = kit.build()
     engine = engine_of(model, slots=1)

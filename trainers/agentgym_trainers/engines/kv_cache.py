@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from agentgym_trainers.nn.attention import at_least_float32
+
 PREFIX_ATTENTION_MIN = 2048
 """Positions, of all rows, from which on it is faster to attend to a common prefix by itself."""
 
@@ -130,11 +132,16 @@ def _with_prefix(
     rows, heads, queries, _ = query.shape
     together = query.transpose(0, 1).reshape(heads, rows * queries, -1)
     scores = torch.baddbmm(together.new_zeros(()), together, first_keys.transpose(1, 2), beta=0, alpha=scale)
-    first_sum = torch.logsumexp(scores, dim=-1, keepdim=True)
-    first = (torch.exp(scores - first_sum) @ first_values).view(heads, rows, queries, -1).transpose(0, 1)
+    first_sum = torch.logsumexp(
+        at_least_float32(scores), dim=-1, keepdim=True
+    )  # sums, and what they weigh, are float32
+    weights = torch.exp(scores - first_sum).to(first_values.dtype)
+    first = (weights @ first_values).view(heads, rows, queries, -1).transpose(0, 1)
     own, own_sum = _attention_and_sum(query, keys, values, mask, scale)
-    share = torch.sigmoid(first_sum.view(heads, rows, queries, 1).transpose(0, 1) - own_sum[..., None])
-    return torch.lerp(own, first, share)
+    share = torch.sigmoid(
+        first_sum.view(heads, rows, queries, 1).transpose(0, 1) - at_least_float32(own_sum)[..., None]
+    )
+    return torch.lerp(at_least_float32(own), at_least_float32(first), share).to(values.dtype)
 
 
 def _attention_and_sum(
