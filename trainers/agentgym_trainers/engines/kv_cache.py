@@ -132,15 +132,12 @@ def _with_prefix(
     rows, heads, queries, _ = query.shape
     together = query.transpose(0, 1).reshape(heads, rows * queries, -1)
     scores = torch.baddbmm(together.new_zeros(()), together, first_keys.transpose(1, 2), beta=0, alpha=scale)
-    first_sum = torch.logsumexp(
-        at_least_float32(scores), dim=-1, keepdim=True
-    )  # sums, and what they weigh, are float32
+    first_sum = torch.logsumexp(at_least_float32(scores), dim=-1, keepdim=True)  # bfloat16 would round the share
     weights = torch.exp(scores - first_sum).to(first_values.dtype)
     first = (weights @ first_values).view(heads, rows, queries, -1).transpose(0, 1)
     own, own_sum = _attention_and_sum(query, keys, values, mask, scale)
-    share = torch.sigmoid(
-        first_sum.view(heads, rows, queries, 1).transpose(0, 1) - at_least_float32(own_sum)[..., None]
-    )
+    first_sum = first_sum.view(heads, rows, queries, 1).transpose(0, 1)
+    share = torch.sigmoid(first_sum - at_least_float32(own_sum)[..., None])
     return torch.lerp(at_least_float32(own), at_least_float32(first), share).to(values.dtype)
 
 
