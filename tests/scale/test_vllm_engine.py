@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib import util
 from pathlib import Path
@@ -186,16 +187,21 @@ def test_a_reply_under_way_goes_on_with_the_new_weights(served, make, tokenizer,
 
     async def main() -> list[Any]:
         async with engine_over([url], models[3], tokenizer, tmp_path) as engine:
-            for wait_s in (0.5, 2.0, 8.0):  # until a reply has begun and not ended, on however slow a machine
-                await engine.refresh(models[3].state_dict(), 3)
+
+            def begin() -> asyncio.Future[list[Any]]:
                 talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
-                futures = [
-                    asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 500)))
-                    for talk, prompt in zip(talks, prompts, strict=True)
-                ]
-                await asyncio.sleep(wait_s)
+                pairs = zip(talks, prompts, strict=True)
+                return asyncio.gather(*(talk.generate(prompt, Sampling(1.0, 500)) for talk, prompt in pairs))
+
+            started = time.monotonic()
+            await begin()
+            took_s = time.monotonic() - started
+            for share in (0.5, 0.3, 0.7, 0.2, 0.1, 0.8, 0.4):  # of what it took: a machine may be slow, or busy now
+                await engine.refresh(models[3].state_dict(), 3)
+                replies = begin()
+                await asyncio.sleep(share * took_s)
                 await engine.refresh(models[4].state_dict(), 4)
-                completions = await asyncio.gather(*futures)
+                completions = await replies
                 if any(len(set(completion.versions)) == 2 for completion in completions):
                     return completions
         raise AssertionError("no refresh met a reply")
