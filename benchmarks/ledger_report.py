@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from regimes import BASELINE, CPU_1, METHODS, REGIMES, method_of
+from regimes import BASELINE, CPU_1, METHODS, RECIPES, REGIMES, method_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "ledger"
@@ -172,7 +172,8 @@ def plot(regime: str, raced: dict[str, list[Result]]) -> Path:
     place = REGIMES[regime]
     figure, axis = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
     grid = np.linspace(0, place.budget, 65)
-    for color, (method, results) in zip(COLORS, raced.items()):
+    shown = {m: results for m, results in raced.items() if m not in RECIPES}  # lines that can be told apart
+    for color, (method, results) in zip(cycle(COLORS), shown.items()):
         every = 100 * np.array([np.interp(grid, *np.array(r["curve"]).T) for r in results])  # seeds × grid
         style = ":" if method_of(method).tuned_as else "-"
         axis.plot(grid, every.mean(axis=0), style, color=color, linewidth=1.8, label=method)

@@ -193,6 +193,7 @@ def test_a_reply_under_way_goes_on_with_the_new_weights(served, make, tokenizer,
                 pairs = zip(talks, prompts, strict=True)
                 return asyncio.gather(*(talk.generate(prompt, Sampling(1.0, 500)) for talk, prompt in pairs))
 
+            await engine.refresh(models[3].state_dict(), 3)
             started = time.monotonic()
             await begin()
             took_s = time.monotonic() - started
