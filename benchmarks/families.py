@@ -242,8 +242,9 @@ def line_of(name: str, parts: Sequence[Job]) -> list[str]:
     episodes = next((part["episodes"] for part in parts if "episodes" in part), planned)
     seconds = [part["seconds"] for part in parts]
     note = family.note if any(part["method"] != WARM_UP for part in parts) else "not played yet"
-    if any("stopped" in part for part in parts):
-        note += "; a guard stopped RL early, as prompts did not fit the context"
+    for part in parts:
+        if "stopped" in part:
+            note += f"; {part['method']} was stopped: {part['stopped'].partition('; ')[0]}"
     return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", note]
 
 

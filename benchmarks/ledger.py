@@ -215,11 +215,9 @@ async def play(out: Path, job: Job) -> Job:
             trainer, _ = await run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             trainer.save = lambda log: folder  # type: ignore[method-assign]  # checkpoints are only for resuming
-            curve, stopped = (
-                [(0, await measured(trainer, connection.spec, regime, job["seed"]))],
-                "warm-up" if warm else "",
-            )
-            every, count = max(1, round(regime.budget / regime.evaluations / setting.episodes)), 0
+            curve = [(0, await measured(trainer, connection.spec, regime, job["seed"]))]
+            every = max(1, round(regime.budget / regime.evaluations / setting.episodes))
+            count, stopped = 0, "warm-up" if warm else ""
             while count < job["budget"] and not stopped:
                 steps = trainer.config.run.model_copy(update={"steps": trainer.step + every})
                 trainer.config = trainer.config.model_copy(update={"run": steps})
@@ -290,14 +288,16 @@ def save(
     tuning = [r for r in ledger.done.values() if r["regime"] == name and r["seed"] in TUNING_SEEDS]
     others = [r for r in kept.get("tuning", []) if r["method"] not in {r["method"] for r in tuning}]
     rows = {m: runs for m, runs in kept.get("raced", {}).items() if m in methods_of(regime)} | raced
-    packages = ("torch", "transformers", "numpy")
-    results = {
-        **{part: getattr(regime, part) for part in ("env", "question", "budget", "target", "measure")},
-        "seeds": seeds,
+    now = {
         "date": f"{datetime.date.today()}",
         "commit": commit,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "versions": {package: version(package) for package in packages},
+        "versions": {package: version(package) for package in ("torch", "transformers", "numpy")},
+    }
+    results = {
+        **{part: getattr(regime, part) for part in ("env", "question", "budget", "target", "measure")},
+        "seeds": seeds,
+        "measured": {m: kept.get("measured", {}).get(m, now) for m in rows} | dict.fromkeys(raced, now),
         "settings": kept.get("settings", {}) | {m: setting.name for m, setting in best.items()},
         "raced": {m: rows[m] for m in methods_of(regime) if m in rows},
         "tuning": [*others, *tuning],

@@ -6,6 +6,7 @@ python benchmarks/ledger_report.py        # writes all of it anew from benchmark
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -274,12 +275,20 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
         lines.insert(1, "|" + "---|" * len(table[0]))
         text += (
             f"\n### {name}\n\n{place.question[0].upper()}{place.question[1:]}. `{place.env}`, {place.measure}, "
-            f"{len(saved['seeds'])} seeds, {place.budget} episodes; {saved['date']}, {saved['machine']}, "
-            f"{hours(saved):.1f} hours of training on one core, tuning included, commit {saved['commit'][:7]}.\n\n"
+            f"{len(saved['seeds'])} seeds, {place.budget} episodes; {origins(saved)}; "
+            f"{hours(saved):.1f} hours of training on one core, tuning included.\n\n"
             + "\n".join(lines)
             + f"\n\n![{name}](ledger/{name}.png)\n"
         )
     return text + growth_tables(results) + suite_table(results) + "\n"
+
+
+def origins(saved: dict[str, Any]) -> str:
+    """Dates, machines and commits of a regime's rows, with the number of rows of each where there are several."""
+    texts = Counter(
+        f"{row['date']}, {row['machine']}, commit {row['commit'][:7]}" for row in saved["measured"].values()
+    )
+    return "; ".join(text if len(texts) == 1 else f"{count} rows: {text}" for text, count in texts.items())
 
 
 def hours(saved: dict[str, Any]) -> float:
@@ -295,7 +304,7 @@ def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any
             method = method_of(m)
             if method.as_shipped:
                 row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in ("gain", "ratio")}
-                about = {"regime": name, "seeds": len(saved["seeds"]), "date": saved["date"]}
+                about = {"regime": name, "seeds": len(saved["seeds"]), "date": saved["measured"][m]["date"]}
                 found.setdefault(method.recipe, []).append(about | row)
     return found
 

@@ -217,6 +217,20 @@ def choices(length: int) -> Regime:
     )
 
 
+def meadow(corridor: int, question: str) -> Regime:
+    """Key and door with distractors, `corridor` turns of a path between the two."""
+    return Regime(
+        "keydoor-meadow" if corridor == 10 else f"keydoor-meadow:corridor={corridor}",
+        question,
+        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
+        768,
+        0.6,
+        SMALL,
+        held_out=96,
+        evaluations=8,
+    )
+
+
 def one_choice(length: int) -> Regime:
     """Regime (b) of one length, where the places that do not matter look like the one that does."""
     return Regime(
@@ -246,16 +260,7 @@ REGIMES = {
         seeds=tuple(range(10)),
         methods=(*METHODS, "turn PPO, HL-Gauss", "noise, gated", "noise, no gate", *RECIPES),
     ),
-    "keydoor-meadow": Regime(
-        "keydoor-meadow",
-        "one decisive turn among twelve",
-        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
-        768,
-        0.6,
-        SMALL,
-        held_out=96,
-        evaluations=8,
-    ),
+    "keydoor-meadow": meadow(10, "one decisive turn among twelve"),
     **{f"choices-{length}": choices(length) for length in (12, 24, 6, 48)},
     "choices-bonus": Regime(
         "choices-bonus",
@@ -310,16 +315,7 @@ REGIMES = {
         enough=0.95,
     ),
     **{f"choices-one-{length}": one_choice(length) for length in (6, 24)},
-    "keydoor-meadow-6": Regime(
-        "keydoor-meadow:corridor=4",
-        "one decisive turn among six",
-        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
-        768,
-        0.6,
-        SMALL,
-        held_out=96,
-        evaluations=8,
-    ),
+    "keydoor-meadow-6": meadow(4, "one decisive turn among six"),
     "sokoban-4x4": Regime(
         "sokoban-4x4",
         "moves that cannot be undone",

@@ -113,7 +113,9 @@ def test_the_page_and_the_evidence_are_what_the_results_say(scripts) -> None:
     assert json.loads(report.EVIDENCE.read_text(encoding="utf-8")) == json.loads(json.dumps(report.evidence(results)))
     for name, saved in results.items():
         assert (report.PLOTS / f"{name}.png").is_file()
-        assert set(saved) >= {"machine", "versions", "commit", "date", "seeds", "settings", "raced", "tuning"}
+        assert set(saved) >= {"measured", "seeds", "settings", "raced", "tuning"}
+        assert set(saved["measured"]) == set(saved["raced"])
+        assert all(set(row) == {"date", "commit", "machine", "versions"} for row in saved["measured"].values())
 
 
 def test_every_method_has_as_many_settings_to_choose_from(scripts) -> None:
@@ -148,6 +150,24 @@ def test_a_ledger_that_was_stopped_goes_on(scripts, tmp_path, monkeypatch) -> No
     assert path.read_text().count("\n") == 1
     again.run([done, {**done, "seed": 1}])
     assert [(job["method"], job["seed"]) for job in played] == [("warm-up", 1), ("GRPO", 1)]
+
+
+def test_rows_that_are_saved_later_leave_the_others_as_they_were(scripts, tmp_path, monkeypatch) -> None:
+    """Each row keeps the date and commit at which it was measured."""
+    ledger = scripts("ledger")
+    monkeypatch.setattr(ledger, "RESULTS", tmp_path)
+    setting = scripts("regimes").LARGE[0]
+    here = ledger.Ledger(tmp_path / "out", 1, 0.0)
+    ledger.save("oracle", [0], {"GRPO": [run_of(0.2)]}, {"GRPO": setting}, here)
+    path = tmp_path / "oracle.json"
+    before = json.loads(path.read_text())
+    before["measured"]["GRPO"]["commit"] = "earlier"
+    path.write_text(json.dumps(before))
+    ledger.save("oracle", [0], {"DAPO": [run_of(0.3)]}, {"DAPO": setting}, here)
+    after = json.loads(path.read_text())
+    assert after["measured"]["GRPO"]["commit"] == "earlier"
+    assert after["measured"]["DAPO"]["commit"] != "earlier"
+    assert list(after["raced"]) == ["GRPO", "DAPO"]
 
 
 def test_jobs_that_stand_in_no_results_go_on_elsewhere(scripts, tmp_path, monkeypatch) -> None:
