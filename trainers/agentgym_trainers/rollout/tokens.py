@@ -16,6 +16,7 @@ counted and say why.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -39,12 +40,18 @@ class ChatTemplate:
     """A Hugging Face tokenizer's chat template as three functions: render, encode, decode."""
 
     def __init__(self, tokenizer: Any, options: dict[str, Any] | None = None) -> None:
-        """`options` go to the template (`enable_thinking`, for instance)."""
+        """`options` are variables of the template (`enable_thinking`, for instance).
+
+        Raises CheckpointError for a name that `apply_chat_template` interprets itself.
+        """
         if not getattr(tokenizer, "chat_template", None):
             raise CheckpointError(
                 f"the tokenizer of {tokenizer.name_or_path or 'this model'} has no chat template; save one with it "
                 "(tokenizer.chat_template = ...) or choose a chat model"
             )
+        reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() & {*(options or {})}
+        if reserved:
+            raise CheckpointError(f"{', '.join(sorted(reserved))}: no variable of a chat template; leave it out")
         self.tokenizer = tokenizer
         self._options = options or {}
         self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
@@ -52,7 +59,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
         """The conversation as text; with `generation`, up to where the reply begins.
 
-        Raises CheckpointError where the template refuses it (a system message, for instance).
+        Raises CheckpointError where the template refuses it (a system message, for instance) or cannot read it.
         """
         offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
         try:
@@ -61,6 +68,10 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error
+        except Exception as error:  # a template is a program: it may raise anything about a message of another shape
+            raise CheckpointError(
+                f"the model's chat template cannot read the conversation: {type(error).__name__}: {error}"
+            ) from error
 
     def encode(self, text: str, after: int | None = None) -> tuple[int, ...]:
         """Token ids of rendered text: special tokens are recognized, none are added.
