@@ -10,6 +10,7 @@ An observation is text, or `{"text": str, "image": uint8[H, W, 3]}`. An action i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar, TypedDict
@@ -71,27 +72,33 @@ INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """Types of the documented keys of `info`; other keys are the environment's own."""
 
 
-def info_problem(info: Any) -> str:
+def info_problem(info: Any, where: str = "") -> str:
     """What is wrong with the documented keys of `info`, naming the key and its type; "" where nothing is."""
     if not isinstance(info, dict):
-        return f"info should be a dict, it is {_shown(info)}"
+        return f"info{where} should be a dict, it is {_shown(info)} (a {_kind(info)})"
     for name, (expected, fits) in INFO_TYPES.items():
         if name in info and not fits(info[name]):
-            return f"info[{name!r}] should be {expected}, it is {_shown(info[name])}"
+            return f"info[{name!r}]{where} is {_shown(info[name])}, not {expected} (it is a {_kind(info[name])})"
     return ""
 
 
 def reward_problem(reward: Any) -> str:
     """What is wrong with a step's reward; "" where nothing is."""
-    if isinstance(reward, Real | np.number | np.bool_) and abs(float(reward)) <= MAX_REWARD:  # type: ignore[arg-type]
-        return ""
-    return f"the reward should be a finite number from -{MAX_REWARD:g} to {MAX_REWARD:g}, it is {_shown(reward)}"
+    if not isinstance(reward, Real | np.number | np.bool_) or not math.isfinite(reward):  # type: ignore[arg-type]
+        return f"the reward should be a finite number, it is {_shown(reward)} (a {_kind(reward)})"
+    if abs(float(reward)) > MAX_REWARD:
+        return f"the reward should be at most {MAX_REWARD:g} either way, it is {_shown(reward)}"
+    return ""
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _shown(value: Any) -> str:
-    kind, text = type(value), repr(value)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return f"{text if len(text) <= 120 else f'{text[:117]}...'} ({module}{kind.__name__})"
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 class Env(gymnasium.Env):

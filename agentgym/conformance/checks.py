@@ -122,8 +122,8 @@ async def info_is_as_promised(probe: CheckContext) -> None:
             missing = [name for name in probe.spec.info_keys if name not in step.info]
             if missing:
                 raise CheckFailed(f"info of {where} lacks {', '.join(missing)}, which info_keys promises at every step")
-            if problem := info_problem(step.info):
-                raise CheckFailed(f"{where}: {problem}")
+            if problem := info_problem(step.info, f" of {where}"):
+                raise CheckFailed(problem)
         if problem := milestone_problem(episode.steps):
             raise CheckFailed(problem)
 

@@ -27,7 +27,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from agentgym.errors import CheckpointError, PolicyFailure
-from agentgym.rollouts.policy import Tokens
+from agentgym.rollouts.policy import ContextFull, Tokens
 from agentgym.rollouts.prompt_format import Message, PromptFormat
 from agentgym.rollouts.trajectory import Branch, Span, Trajectory
 from agentgym.spec import EnvSpec, ToolSpec
@@ -115,6 +115,11 @@ class ChatTemplate:
                     return token
         return self.tokenizer.eos_token_id
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text has at least its length divided by it, in tokens."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def stop_ids(self) -> frozenset[int]:
         """Tokens at which a reply stops: the one that the template ends it with, and the tokenizer's EOS."""
         return frozenset(token for token in (self.end_id, self.tokenizer.eos_token_id) if token is not None)
@@ -155,9 +160,16 @@ class Transcript:
                 setattr(twin, name, value.copy())
         return twin
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact."""
-        return self._extend(self._template.render(messages, self._tools))
+    def prompt(self, messages: Sequence[Message], max_length: int | None = None) -> list[int]:
+        """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact.
+
+        Raises ContextFull where its text is too long for `max_length` tokens, whatever they are: megabytes are not
+        encoded to find that out.
+        """
+        rendered = self._template.render(messages, self._tools)
+        if max_length is not None and len(rendered) > max_length * self._template.longest_token:
+            raise ContextFull(f"the prompt has {len(rendered)} characters; the engine takes {max_length} tokens")
+        return self._extend(rendered)
 
     def _extend(self, rendered: str) -> list[int]:
         if rendered.startswith(self._covered):
@@ -199,7 +211,9 @@ class Transcript:
         No branch is longer than `max_length`: what an engine refused to answer, or was never asked, is cut there.
         """
         if messages is not None:
-            self._extend(self._template.render(messages, self._tools))
+            rendered = self._template.render(messages, self._tools)
+            longest = len(rendered) if max_length is None else max_length * self._template.longest_token
+            self._extend(rendered[: max(longest, len(self._covered))])
         sampled_until = next((i + 1 for i in reversed(range(len(self._turn))) if self._turn[i] >= 0), 1)
         for column in (self._ids, self._turn, self._logprobs, self._versions):
             del column[max(max_length or len(column), sampled_until) :]

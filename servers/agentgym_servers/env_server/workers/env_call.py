@@ -176,8 +176,8 @@ def _answer(environment: ServedEnv, env: Env, raw: Any, first: bool) -> StepResu
         raise wrong(problem)
     if not (isinstance(terminated, _BOOLS) and isinstance(truncated, _BOOLS)):
         raise wrong(f"terminated and truncated should be bools, they are {_excerpt((terminated, truncated))}")
-    if problem := info_problem(info):
-        raise wrong(problem)
+    if not isinstance(info, dict):
+        raise wrong(info_problem(info))
     done = bool(terminated or truncated)
     try:
         reply = {
@@ -189,9 +189,12 @@ def _answer(environment: ServedEnv, env: Env, raw: Any, first: bool) -> StepResu
             "truncated": bool(truncated),
             "info": info,
         }
-        return StepResult(encode(reply, _plain), done)
+        body = encode(reply, _plain)
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise wrong(f"its answer is not JSON: {error}") from error
+    if problem := info_problem(info):
+        raise wrong(problem)
+    return StepResult(body, done)
 
 
 def _plain(value: Any) -> Any:
