@@ -84,11 +84,12 @@ def info_problem(info: Any, where: str = "") -> str:
 
 def reward_problem(reward: Any) -> str:
     """What is wrong with a step's reward; "" where nothing is."""
-    if not isinstance(reward, Real | np.number | np.bool_) or not math.isfinite(reward):  # type: ignore[arg-type]
-        return f"the reward should be a finite number, it is {_shown(reward)} (a {_kind(reward)})"
-    if abs(float(reward)) > MAX_REWARD:
-        return f"the reward should be at most {MAX_REWARD:g} either way, it is {_shown(reward)}"
-    return ""
+    if isinstance(reward, Real | np.number | np.bool_):
+        if abs(reward) <= MAX_REWARD:  # type: ignore[operator]  # compared as it is: not every int is a float
+            return ""
+        if isinstance(reward, int) or math.isfinite(reward):  # type: ignore[arg-type]
+            return f"the reward should be at most {MAX_REWARD:g} either way, it is {_shown(reward)}"
+    return f"the reward should be a finite number, it is {_shown(reward)} (a {_kind(reward)})"
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -211,8 +210,8 @@ def _opening(answer: Any) -> Step:
 def _step(answer: Any, env: str) -> Step:
     """Raises EnvironmentCrashed for a reward that is no number and ends that are no bools."""
     observation, reward, terminated, truncated, info = answer
-    if not isinstance(reward, Real | np.number | np.bool_):
-        raise EnvironmentCrashed(f"{env} broke its contract in step: {reward_problem(reward)}")
+    if not isinstance(reward, float) and (problem := reward_problem(reward)):  # of a float, the caller judges
+        raise EnvironmentCrashed(f"{env} broke its contract in step: {problem}")
     if not (isinstance(terminated, bool | np.bool_) and isinstance(truncated, bool | np.bool_)):
         raise EnvironmentCrashed(
             f"{env} broke its contract in step: terminated and truncated should be bools, they are "
