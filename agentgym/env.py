@@ -73,7 +73,7 @@ INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def info_problem(info: Any, where: str = "") -> str:
-    """What is wrong with the documented keys of `info`, naming the key and its type; "" where nothing is."""
+    """Fault in the documented keys of `info`, naming the key and its type; "" where there is none."""
     if not isinstance(info, dict):
         return f"info{where} should be a dict, it is {_shown(info)} (a {_kind(info)})"
     for name, (expected, fits) in INFO_TYPES.items():
@@ -83,7 +83,7 @@ def info_problem(info: Any, where: str = "") -> str:
 
 
 def reward_problem(reward: Any) -> str:
-    """What is wrong with a step's reward; "" where nothing is."""
+    """Fault in a step's reward; "" where there is none."""
     if isinstance(reward, Real | np.number | np.bool_):
         if abs(reward) <= MAX_REWARD:  # type: ignore[operator]  # compared as it is: not every int is a float
             return ""

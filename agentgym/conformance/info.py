@@ -1,4 +1,4 @@
-"""What the milestones of an episode must keep to."""
+"""Rules for the milestones of an episode."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def swallowing(url: str, count: int, *, stall: bool = False) -> AsyncItera
 
 @pytest.mark.parametrize("wire", ["http", "socket"])
 @pytest.mark.parametrize(("count", "stall"), [(1, False), (1, True), (3, False)])
-def test_a_lost_reset_is_asked_again_after_the_timeout(wire, count, stall):
+def test_a_lost_reset_is_retried_after_the_timeout(wire, count, stall):
     async def main(url: str) -> float:
         async with (
             swallowing(url, count, stall=stall) as (proxy, cut_url),
@@ -138,7 +138,7 @@ def test_other_sessions_of_the_socket_go_on_meanwhile():
 
 
 @pytest.mark.parametrize("wire", ["http", "socket"])
-def test_a_session_keeps_its_place_in_the_queue_longer_than_the_timeout(wire):
+def test_a_session_keeps_its_place_in_the_queue(wire):
     async def main(url: str) -> None:
         async with EnvClient(url, wire=wire, timeout_s=0.3) as client:
             first, second, third = (client.session() for _ in range(3))
@@ -172,7 +172,7 @@ def test_the_queue_ends_with_the_servers_own_refusal(wire):
 
 
 @pytest.mark.parametrize("wire", ["http", "socket"])
-def test_a_server_that_never_answers_is_given_up_after_the_queue_time(wire):
+def test_a_silent_server_is_given_up_after_the_queue_time(wire):
     async def main(url: str) -> None:
         async with (
             swallowing(url, 10**9) as (_, cut_url),

@@ -100,7 +100,7 @@ async def play(session: Any) -> Trajectory:
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda value: f"{value!r:.20}")
-def test_a_reward_that_no_learner_survives_is_a_failure_of_its_turn(reward):
+def test_a_reward_beyond_measure_is_a_failure_of_its_turn(reward):
     trajectory = asyncio.run(play(LocalSession(odd(reward=reward)())))
     assert trajectory.stop is StopReason.ENVIRONMENT_FAILED
     assert len(trajectory.turns) == 1
@@ -210,7 +210,7 @@ class Long(EchoEnv):
 
 @pytest.mark.parametrize("rollout", [{}, {"staleness": 1}], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("size", [5_000, 10_000_000])
-def test_an_observation_beyond_the_context_is_said_at_once(tmp_path, rollout, size):
+def test_an_observation_beyond_the_context_stops_at_once(tmp_path, rollout, size):
     env, started = type("Long", (Long,), {"size": size}), time.monotonic()
     with pytest.raises((PolicyFailure, GuardTripped), match=r"rollout\.max_length"):
         train(trainer_of(env, tmp_path, **rollout), tmp_path)
@@ -221,7 +221,7 @@ def failed(stop: StopReason, error: str = "") -> Trajectory:
     return Trajectory("odd", "train", 0, 0, 0, (), stop, "x" * 5000, error)
 
 
-def test_the_most_frequent_reason_is_said():
+def test_the_most_frequent_reason_is_reported():
     crash = failed(StopReason.ENVIRONMENT_FAILED, "ENVIRONMENT_CRASHED: odd raised ValueError: 1")
     other = failed(StopReason.ENVIRONMENT_FAILED, "ENVIRONMENT_CRASHED: odd raised ValueError: 2")
     late = failed(StopReason.DEADLINE, "the episode took longer than 1 s")

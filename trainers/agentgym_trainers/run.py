@@ -245,8 +245,7 @@ async def sampled_success(config: Config, env: Connection, model: Any, template:
 
 async def start_training(config: Config, folder: Path, env: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
-    newest = checkpoint.latest(folder) or start
-    state = checkpoint.load_state(newest)
+    newest, state = checkpoint.load_newest(folder, start)
     check_metrics(folder, state)
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)

@@ -1,4 +1,4 @@
-"""From a request to its prompts' tokens: in threads, within a time limit, and no longer than the context could hold."""
+"""Prompt tokens of a request: made in threads, within a time limit, and no longer than the context could hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ResultT = TypeVar("ResultT")
 
 
 class PromptModel(Protocol):
-    """What a model does with prompts; `render` and `encode` are called from several threads."""
+    """Interface of a model's prompts; `render` and `encode` are called from several threads."""
 
     max_length: int
     """Tokens of prompt and reply together."""

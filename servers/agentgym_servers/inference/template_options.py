@@ -1,4 +1,4 @@
-"""What a client may set of the chat template: plain variables, such as `enable_thinking`, and nothing else.
+"""Variables of the chat template that a client may set: plain ones, such as `enable_thinking`, and nothing else.
 
 Everything that `apply_chat_template` interprets itself is the server's: a template that the client brings would be
 executed, and it would change what is recorded under /episodes.

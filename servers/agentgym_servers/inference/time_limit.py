@@ -17,7 +17,7 @@ class _Stopped(BaseException):
 
 
 class TimeLimit:
-    """At most `at_once` calls at a time, each stopped after `limit_s` seconds. Use it within one event loop."""
+    """Runs at most `at_once` calls at a time, each stopped after `limit_s` seconds. Use it within one event loop."""
 
     def __init__(self, limit_s: float, at_once: int) -> None:
         self.limit_s = limit_s

@@ -36,7 +36,7 @@ class MetricsLog:
         return self.path.stat().st_size
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint says of the file, for `check_metrics`."""
+        """State of the file for a checkpoint; `check_metrics` reads it."""
         return {"metrics_bytes": self.position, "metrics_sha256": hashlib.sha256(self.path.read_bytes()).hexdigest()}
 
     def write(self, phase: str, step: int, metrics: dict[str, float]) -> None:
@@ -63,7 +63,7 @@ def check_metrics(run: Path, state: Mapping[str, Any]) -> None:
     unchanged = digest is None or hashlib.sha256(content).hexdigest() == digest
     if len(content) == position and unchanged and content[-1:] in (b"", b"\n"):
         return
-    step = _last_whole_step(content)
+    step = _last_complete_step(content)
     what = "is not what the run wrote" if path.is_file() else "is gone"
     raise CheckpointError(
         f"{path} {what} until its checkpoint of step {state['step']} (only its lines until step {step} can be read): "
@@ -71,8 +71,8 @@ def check_metrics(run: Path, state: Mapping[str, Any]) -> None:
     )
 
 
-def _last_whole_step(content: bytes) -> int:
-    """The step until which the lines are whole."""
+def _last_complete_step(content: bytes) -> int:
+    """The step until which the lines can be read."""
     last = 0
     for line in content.split(b"\n")[:-1]:
         try:

@@ -132,12 +132,18 @@ def load_state(folder: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(state, dict) or type(state.get("step")) is not int:
         raise CheckpointError(f"{folder / 'trainer.pt'} holds no state of a trainer; {_delete(folder)}")
-    named = _NAME.fullmatch(folder.name)
-    if named is not None and state["step"] != int(named[1]):
+    return state
+
+
+def load_newest(run: Path, start: Path) -> tuple[Path, dict[str, Any]]:
+    """(folder, state) of a run's newest checkpoint, or of `start`. Raises CheckpointError, naming what to delete."""
+    folder = latest(run) or start
+    state = load_state(folder)
+    if state["step"] != step_of(folder):
         raise CheckpointError(
             f"{folder} holds the checkpoint of step {state['step']}, under another's name; {_delete(folder)}"
         )
-    return state
+    return folder, state
 
 
 def verify(folder: Path) -> None:
