@@ -10,6 +10,9 @@ An observation is text, or `{"text": str, "image": uint8[H, W, 3]}`. An action i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from numbers import Real
 from typing import Any, ClassVar, TypedDict
 
 import gymnasium
@@ -39,6 +42,64 @@ class ToolCall(TypedDict):
 
 Observation = str | TextAndImage
 Action = str | ToolCall
+
+MAX_REWARD = 1e9
+"""Largest absolute reward: sums and squares of larger ones leave float32."""
+MAX_MILESTONE = 2**31
+
+
+def _is_reward(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= MAX_REWARD
+
+
+INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "success": ("a bool", lambda value: isinstance(value, bool)),
+    "valid_action": ("a bool", lambda value: isinstance(value, bool)),
+    "other_left": ("a bool", lambda value: isinstance(value, bool)),
+    "state_key": ("a string", lambda value: isinstance(value, str)),
+    "progress": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
+    "milestone": (
+        "a string or a count",
+        lambda value: isinstance(value, str) or (type(value) is int and 0 <= value <= MAX_MILESTONE),
+    ),
+    "available_actions": ("a list of strings", lambda value: isinstance(value, list) and {*map(type, value)} <= {str}),
+    "role": ("0 or 1", lambda value: type(value) is int and value in (0, 1)),
+    "rewards": (
+        f"two numbers from -{MAX_REWARD:g} to {MAX_REWARD:g}",
+        lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_reward, value)),
+    ),
+}
+"""Types of the documented keys of `info`; other keys are the environment's own."""
+
+
+def info_problem(info: Any, where: str = "") -> str:
+    """Fault in the documented keys of `info`, naming the key and its type; "" where there is none."""
+    if not isinstance(info, dict):
+        return f"info{where} should be a dict, it is {_shown(info)} (a {_kind(info)})"
+    for name, (expected, fits) in INFO_TYPES.items():
+        if name in info and not fits(info[name]):
+            return f"info[{name!r}]{where} is {_shown(info[name])}, not {expected} (it is a {_kind(info[name])})"
+    return ""
+
+
+def reward_problem(reward: Any) -> str:
+    """Fault in a step's reward; "" where there is none."""
+    if isinstance(reward, Real | np.number | np.bool_):
+        if abs(reward) <= MAX_REWARD:  # type: ignore[operator]  # compared as it is: not every int is a float
+            return ""
+        if isinstance(reward, int) or math.isfinite(reward):  # type: ignore[arg-type]
+            return f"the reward should be at most {MAX_REWARD:g} either way, it is {_shown(reward)}"
+    return f"the reward should be a finite number, it is {_shown(reward)} (a {_kind(reward)})"
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 class Env(gymnasium.Env):

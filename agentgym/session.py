@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from agentgym.env import Action, Env, Observation
+import numpy as np
+
+from agentgym.env import Action, Env, Observation, reward_problem
 from agentgym.errors import DeadlineExceeded, EnvironmentCrashed, EnvironmentFailure, EpisodeLost
 from agentgym.spec import EnvSpec
 
@@ -164,7 +166,7 @@ class LocalSession(Session):
 
     async def step(self, action: Action) -> Step:
         """Take one action and return its result."""
-        return await self.call(lambda: _step(self.env.step(action)))
+        return await self.call(lambda: _step(self.env.step(action), self.spec.id))
 
     async def query(self, name: str) -> Any:
         """Return what the environment's method `name` returns."""
@@ -205,6 +207,14 @@ def _opening(answer: Any) -> Step:
     return Step(observation, 0.0, False, False, info)
 
 
-def _step(answer: Any) -> Step:
+def _step(answer: Any, env: str) -> Step:
+    """Raises EnvironmentCrashed for a reward that is no number and ends that are no bools."""
     observation, reward, terminated, truncated, info = answer
+    if not isinstance(reward, float) and (problem := reward_problem(reward)):  # of a float, the caller judges
+        raise EnvironmentCrashed(f"{env} broke its contract in step: {problem}")
+    if not (isinstance(terminated, bool | np.bool_) and isinstance(truncated, bool | np.bool_)):
+        raise EnvironmentCrashed(
+            f"{env} broke its contract in step: terminated and truncated should be bools, they are "
+            f"{terminated!r:.60} and {truncated!r:.60}"
+        )
     return Step(observation, float(reward), bool(terminated), bool(truncated), info)

@@ -125,8 +125,8 @@ def _find(name: str) -> Recipe:
 def _read(path: Path) -> Recipe:
     try:
         return Recipe(path.stem, path, tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError or UnicodeDecodeError is a ValueError
+        raise ConfigError(f"{path} is not TOML in UTF-8: {error}") from error
 
 
 def _parts(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:

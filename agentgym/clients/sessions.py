@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 import uuid
 from collections.abc import Awaitable
 from json.encoder import encode_basestring
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import pydantic_core
 from pydantic import ValidationError
 
-from agentgym.clients.transports.http import ReplyT, malformed_reply
+from agentgym.clients.transports.http import ReplyT, Unanswered, malformed_reply
 from agentgym.env import Action
 from agentgym.errors import (
     BadRequest,
@@ -24,6 +25,7 @@ from agentgym.errors import (
     OutOfOrder,
     SessionBusy,
     UnknownSession,
+    Unreachable,
 )
 from agentgym.protocol import (
     VERBS,
@@ -54,9 +56,20 @@ class Transport(Protocol):
         ...
 
     async def ask(
-        self, verb: str, body: bytes, model: type[ReplyT], *, timeout_s: float = ..., retries: int = ...
+        self,
+        verb: str,
+        body: bytes,
+        model: type[ReplyT],
+        *,
+        timeout_s: float = ...,
+        retries: int = ...,
+        queue_until: float | None = ...,
     ) -> ReplyT:
-        """Any other verb. A server without room is asked again for a while, a lost reply `retries` times."""
+        """Any other verb. A server without room is asked again for a while, a lost reply `retries` times.
+
+        A request that may wait at the server has a time `queue_until` which it does so; it raises Unanswered whenever
+        `timeout_s` passes without a reply.
+        """
         ...
 
     async def stop(self) -> None:
@@ -209,18 +222,26 @@ class RemoteSession(Session):
         return reply
 
     async def _ask_begin(self, verb: str, body: dict[str, Any], model: type[Any]) -> Any:
-        client, timeout_s = self._client, self._client.timeout_s
-        if self._id is not None:
-            body = {**body, "session_id": self._id}
-        elif client.queue_s is not None:
-            body = {**body, "queue_s": client.queue_s}
-            timeout_s += client.queue_s
-        try:
-            encoded = json.dumps(body, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise BadRequest(f"the reset options cannot be sent as JSON: {error}") from error
+        client = self._client
         async with client.openings if self._id is None else client.resets:
-            return await client.wire.ask(verb, encoded, model, timeout_s=timeout_s)
+            if self._id is not None:
+                return await client.wire.ask(verb, _json({**body, "session_id": self._id}), model)
+            if client.queue_s is None:
+                return await client.wire.ask(verb, _json(body), model)
+            return await self._ask_queued(verb, body, model, client.queue_s)
+
+    async def _ask_queued(self, verb: str, body: dict[str, Any], model: type[Any], queue_s: float) -> Any:
+        """Ask every `timeout_s` until there is room, for `queue_s` seconds and one timeout. The server knows a request
+        by its episode: it keeps its place in the queue, and acts once."""
+        client, until = self._client, time.monotonic() + queue_s
+        while True:
+            left_s = max(0.0, until - time.monotonic())
+            try:
+                return await client.wire.ask(verb, _json({**body, "queue_s": left_s}), model, queue_until=until)
+            except Unanswered as error:
+                if not left_s:
+                    message = f"gave no answer in {queue_s + client.timeout_s:g} s; check that the server runs"
+                    raise Unreachable(f"{client.url}/{verb} {message}") from error
 
     def _session_id(self) -> str:
         """The session in its episode. Raises OutOfOrder before the first one, EpisodeLost after a lost one."""
@@ -265,6 +286,13 @@ class RemoteSession(Session):
                 EnvironmentCrashed(f"{self._client.url} answered an observation that cannot be read: {error}")
             ) from error
         return Step(observation, float(reply.reward or 0.0), reply.terminated, reply.truncated, reply.info)
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"the reset options cannot be sent as JSON: {error}") from error
 
 
 def _encoded(action: Action) -> bytes:

@@ -30,8 +30,8 @@ from agentgym.conformance.context import (
     short,
     tells_state,
 )
-from agentgym.conformance.info import INFO_TYPES, milestone_problem
-from agentgym.env import Action
+from agentgym.conformance.info import milestone_problem
+from agentgym.env import Action, info_problem
 from agentgym.errors import EnvironmentFailure
 from agentgym.session import LocalSession
 
@@ -122,10 +122,8 @@ async def info_is_as_promised(probe: CheckContext) -> None:
             missing = [name for name in probe.spec.info_keys if name not in step.info]
             if missing:
                 raise CheckFailed(f"info of {where} lacks {', '.join(missing)}, which info_keys promises at every step")
-            for name, value in step.info.items():
-                expected, fits = INFO_TYPES.get(name, ("", None))
-                if fits is not None and not fits(value):
-                    raise CheckFailed(f"info[{name!r}] of {where} is {value!r}, not {expected}")
+            if problem := info_problem(step.info, f" of {where}"):
+                raise CheckFailed(problem)
         if problem := milestone_problem(episode.steps):
             raise CheckFailed(problem)
 

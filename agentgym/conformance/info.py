@@ -1,26 +1,11 @@
-"""Types of the documented keys of `info`, and what the milestones of an episode must keep to."""
+"""Rules for the milestones of an episode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from agentgym.session import Step
-
-INFO_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "success": ("a bool", lambda value: isinstance(value, bool)),
-    "valid_action": ("a bool", lambda value: isinstance(value, bool)),
-    "state_key": ("a string", lambda value: isinstance(value, str)),
-    "progress": ("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1),
-    "milestone": ("a string or a count", lambda value: isinstance(value, str) or (type(value) is int and value >= 0)),
-    "available_actions": ("a list of strings", lambda value: isinstance(value, list) and {*map(type, value)} <= {str}),
-    "role": ("0 or 1", lambda value: type(value) is int and value in (0, 1)),
-    "rewards": (
-        "two numbers",
-        lambda value: isinstance(value, list) and len(value) == 2 and {*map(type, value)} <= {int, float},
-    ),
-}
 
 
 def milestone_problem(steps: Sequence[Step]) -> str:

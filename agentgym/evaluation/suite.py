@@ -175,7 +175,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
         ) from error
     try:
         return Suite.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
         raise ConfigError(f"{path} is not a suite: {_problems(error)}") from error

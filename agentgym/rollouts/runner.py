@@ -6,13 +6,12 @@ A failed episode is recorded data with a StopReason; a bug in our own code stops
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agentgym.env import Observation
+from agentgym.env import Observation, info_problem, reward_problem
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message, PromptFormat, text_of
@@ -102,7 +101,7 @@ class _Play:
     async def begin(self) -> None:
         if self.past is None:
             options = {"split": self.episode.split, "task": self.episode.task}
-            self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session)
+            self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session, None)
             self.last_observation = self.step.observation
         else:
             await self.session.restore(self.past.state, seed=self.past.chance)
@@ -145,7 +144,7 @@ class _Play:
             env_s = 0.0
         else:
             started = time.perf_counter()
-            after = _checked(await self.session.step(parsed.action), self.session)
+            after = _checked(await self.session.step(parsed.action), self.session, len(self.turns))
             env_s = time.perf_counter() - started
             self.last_observation = after.observation
         self.turns.append(
@@ -208,15 +207,15 @@ class _Play:
         )
 
 
-def _checked(step: Step, session: Session) -> Step:
-    """`step`, if it is one that can be shown and scored. Raises EnvironmentCrashed."""
-    observed = step.observation
+def _checked(step: Step, session: Session, turn: int | None) -> Step:
+    """`step`, if it is one that can be shown and scored; `turn` is None for a reset's. Raises EnvironmentCrashed."""
+    observed, where = step.observation, "at reset" if turn is None else f"in turn {turn}"
     if not isinstance(observed, str) and not (isinstance(observed, dict) and isinstance(observed.get("text"), str)):
         raise EnvironmentCrashed(
             f"{session.spec.id} observed a {type(observed).__name__}, not text, nor text and an image"
         )
-    if not math.isfinite(step.reward):
-        raise EnvironmentCrashed(f"{session.spec.id} gave the reward {step.reward}")
+    if problem := reward_problem(step.reward) or info_problem(step.info):
+        raise EnvironmentCrashed(f"{session.spec.id} broke its contract {where}: {problem}")
     return step
 
 

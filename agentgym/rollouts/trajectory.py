@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgym.env import Action
+from agentgym.env import Action, info_problem, reward_problem
 from agentgym.errors import CheckpointError
 
 
@@ -218,7 +218,7 @@ def read_jsonl(path: Path) -> Iterator[Trajectory]:
         for number, line in enumerate(file, 1):
             try:
                 yield Trajectory.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CheckpointError(f"{path}, line {number} is not a trajectory: {error!r}") from error
 
 
@@ -247,4 +247,6 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
 
 def _turn_from_json(record: dict[str, Any]) -> Turn:
     span = record["span"]
+    if problem := reward_problem(record["reward"]) or info_problem(record["info"]):
+        raise ValueError(problem)
     return Turn(**{**record, "span": None if span is None else Span(*span)})

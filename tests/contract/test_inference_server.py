@@ -374,9 +374,9 @@ class Says:
         self.requests: list[Any] = []
         self.let_go = threading.Event()
 
-    def chat(self, messages, tools, options):
+    def render(self, messages, tools, options):
         self.requests.append((messages, tools, options))
-        return self.encode("prompt", False)
+        return "prompt"
 
     def encode(self, text, special):
         return list(self.template.encode(text))

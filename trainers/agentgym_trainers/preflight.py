@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentgym import registry
 from agentgym.clients.client import Connection
 from agentgym.errors import ConfigError
+from agentgym.rollouts.policy import ContextFull
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import require_ray
 from agentgym_trainers.engines import ENGINES
@@ -49,12 +50,16 @@ async def check_room(config: Config, env: Connection, template: ChatTemplate) ->
             for task in range(min(count, spec.splits[split])):
                 step = await session.reset(seed=config.run.seed, options={"split": split, "task": task})
                 transcript = Transcript(template, template.stop_ids(), prompt_format.tools(spec))
-                length = len(transcript.prompt(prompt_format.messages(spec, [], step.observation)))
-                wanted = length + rollout.max_new_tokens
-                if wanted > rollout.max_length:
+                messages = prompt_format.messages(spec, [], step.observation)
+                try:
+                    length = len(transcript.prompt(messages, rollout.max_length))
+                except ContextFull:  # so long that it need not be encoded
+                    length = rollout.max_length + 1
+                if length + rollout.max_new_tokens > rollout.max_length:
                     also = "" if config.model.path is not None else " and model.tiny.max_length"
+                    tokens = f"more than {rollout.max_length}" if length > rollout.max_length else str(length)
                     raise ConfigError(
-                        f"the first prompt of {spec.id}'s task {task} ({split}) has {length} tokens, and with a "
+                        f"the first prompt of {spec.id}'s task {task} ({split}) has {tokens} tokens, and with a "
                         f"response of {rollout.max_new_tokens} it does not fit rollout.max_length, "
                         f"{rollout.max_length}, which a whole episode shares: raise rollout.max_length{also}"
                     )

@@ -136,7 +136,7 @@ def _read(kind: str, name: str | Path) -> dict[str, Any]:
     if path.suffix == ".toml":
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     else:
         shipped = _shipped(kind)
         if str(name) not in shipped:
@@ -146,10 +146,12 @@ def _read(kind: str, name: str | Path) -> dict[str, Any]:
                 f"there is no {kind} {str(name)!r}.{guess} The {kind}s are {', '.join(shipped)}; a file of "
                 "your own ends in .toml"
             )
-        text = (resources.files("agentgym_trainers") / f"{kind}s" / f"{name}.toml").read_text(encoding="utf-8")
+        content = (resources.files("agentgym_trainers") / f"{kind}s" / f"{name}.toml").read_bytes()
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not text in UTF-8 ({error}); save it as such") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
 
 

@@ -43,7 +43,7 @@ from agentgym_trainers.learner.build import placed, prepare
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.load import load_run
 from agentgym_trainers.monitoring.guards import check_context
-from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
+from agentgym_trainers.monitoring.metrics import MetricsLog, check_metrics, success_rate
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.monitoring.report import write_report
 from agentgym_trainers.nn import checkpoint, tiny
@@ -192,7 +192,7 @@ async def warm_start(config: Config, folder: Path, env: Connection, progress: Pr
             weights = await imitate(config, env, model, tokenizer, demonstrations, log, progress)
     finally:
         log.close()
-    return checkpoint.save(first, model, tokenizer, {"step": 0, "metrics_bytes": log.position}, weights)
+    return checkpoint.save(first, model, tokenizer, {"step": 0, **log.state_dict()}, weights)
 
 
 async def imitate(
@@ -245,13 +245,13 @@ async def sampled_success(config: Config, env: Connection, model: Any, template:
 
 async def start_training(config: Config, folder: Path, env: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint."""
-    newest = checkpoint.latest(folder) or start
+    newest, state = checkpoint.load_newest(folder, start)
+    check_metrics(folder, state)
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)
     reference = model if base == start else placed(config, checkpoint.load_model(start)[0])
     model = placed(config, model)
     trainer = build(config, folder, env.spec, _opener(env), model, reference, tokenizer)
-    state = checkpoint.load_state(newest)
     if newest != start:
         trainer.load(state)
     try:

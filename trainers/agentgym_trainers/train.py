@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agentgym.errors import CheckpointError
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Group, Trajectory
@@ -212,7 +213,7 @@ class Trainer:
             "replay": self.buffer.state_dict() if self.buffer is not None else None,
             "signals": {name: signal.state_dict() for name, signal in self.signals.items()},
             "torch_rng": torch.get_rng_state(),
-            "metrics_bytes": log.position,
+            **log.state_dict(),
         }
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
         checkpoint.save(folder, self.learner.model, self.tokenizer, state, self.learner.weights())
@@ -221,7 +222,19 @@ class Trainer:
         return folder
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built."""
+        """Continue from a checkpoint's state; the model itself was loaded when the trainer was built.
+
+        Raises CheckpointError for a state that is not this run's.
+        """
+        try:
+            self._load(state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the trainer.pt of step {state.get('step')} does not fit this run ({type(error).__name__}: {error}); "
+                "delete that checkpoint to go on from the one before"
+            ) from error
+
+    def _load(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
         self.learner.load_state_dict(state)
         self.curriculum.load_state_dict(state["curriculum"])

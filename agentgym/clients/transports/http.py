@@ -86,11 +86,19 @@ class HttpClient:
             await self._httpx.aclose()
 
     async def call(
-        self, verb: str, path: str, body: bytes | None, *, timeout_s: float | None = None, retries: int | None = None
+        self,
+        verb: str,
+        path: str,
+        body: bytes | None,
+        *,
+        timeout_s: float | None = None,
+        retries: int | None = None,
+        queue_until: float | None = None,
     ) -> bytes:
-        """The body of the reply."""
+        """The body of the reply. With `queue_until`, for a request that may wait at the server until then: an attempt
+        that gets no answer raises Unanswered, and is the caller's to ask again."""
         retries = self.retries if retries is None else retries
-        give_up = time.monotonic() + self.capacity_wait_s
+        give_up = time.monotonic() + self.capacity_wait_s if queue_until is None else queue_until
         failed = 0
         while True:
             try:
@@ -99,6 +107,8 @@ class HttpClient:
                     return reply.content
                 wait_s = self._refused(path, reply, give_up)
             except (httpx.RequestError, OSError, _TransientError) as error:
+                if queue_until is not None and isinstance(error, TimeoutError | httpx.ReadTimeout):
+                    raise Unanswered from error
                 if failed >= retries:
                     raise Unreachable(
                         f"{self.url}{path} gave no answer after {failed + 1} attempts ({type(error).__name__}: "
@@ -164,6 +174,10 @@ def direct(host: str, scheme: str = "http") -> bool:
     if host in ("localhost", "127.0.0.1", "::1"):
         return True
     return not {scheme, "all"} & set(urllib.request.getproxies()) or bool(urllib.request.proxy_bypass(host))
+
+
+class Unanswered(Exception):
+    """A request that may wait at the server got no answer in time: it waits, or its reply is lost."""
 
 
 class _TransientError(Exception):

@@ -19,6 +19,7 @@ from agentgym.clients.transports.http import (
     FIRST_BACKOFF_S,
     HttpClient,
     ReplyT,
+    Unanswered,
     excerpt,
     malformed_reply,
 )
@@ -46,14 +47,15 @@ MAX_BACKOFF_S = 2.0
 class _PendingRequest:
     """A request that somebody waits for."""
 
-    __slots__ = ("answer", "attempts", "body", "retries", "sent", "timeout_s", "verb")
+    __slots__ = ("answer", "attempts", "body", "queued", "retries", "sent", "timeout_s", "verb")
 
     def __init__(
-        self, verb: str, body: bytes, answer: asyncio.Future[Any], timeout_s: float, retries: int, sent: float
+        self, verb: str, body: bytes, answer: asyncio.Future[Any], timeout_s: float, retries: int, queued: bool
     ) -> None:
         self.verb, self.body, self.answer, self.timeout_s, self.retries = verb, body, answer, timeout_s, retries
-        self.attempts = 0
-        self.sent = sent
+        self.attempts, self.sent = 0, 0.0
+        self.queued = queued
+        """It may wait at the server: no answer in time does not mean that the socket is dead."""
 
 
 class WebSocketTransport:
@@ -103,13 +105,14 @@ class WebSocketTransport:
         *,
         timeout_s: float | None = None,
         retries: int | None = None,
+        queue_until: float | None = None,
     ) -> ReplyT:
         timeout_s = self._calls.timeout_s if timeout_s is None else timeout_s
         retries = self._calls.retries if retries is None else retries
-        give_up = time.monotonic() + self._calls.capacity_wait_s
+        give_up = time.monotonic() + self._calls.capacity_wait_s if queue_until is None else queue_until
         while True:
             try:
-                content = await self._put(verb, body, timeout_s, retries)
+                content = await self._put(verb, body, timeout_s, retries, queued=queue_until is not None)
                 break
             except (AtCapacity, SessionBusy) as error:
                 wait_s = ROOM_S if isinstance(error, AtCapacity) else BUSY_BACKOFF_S
@@ -139,9 +142,11 @@ class WebSocketTransport:
         if socket is not None:
             await socket.close()
 
-    def _put(self, verb: str, body: bytes, timeout_s: float, retries: int) -> asyncio.Future[Any]:
+    def _put(
+        self, verb: str, body: bytes, timeout_s: float, retries: int, *, queued: bool = False
+    ) -> asyncio.Future[Any]:
         answer = self._loop.create_future()
-        self._outbox.append(_PendingRequest(verb, body, answer, timeout_s, retries, 0.0))
+        self._outbox.append(_PendingRequest(verb, body, answer, timeout_s, retries, queued))
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -303,13 +308,8 @@ class WebSocketTransport:
             if ask.attempts <= ask.retries:
                 again.append(ask)
             else:
-                _settle(
-                    ask,
-                    Unreachable(
-                        f"{self.url}/{ask.verb} gave no answer after {ask.attempts} attempts ({why}); check that the "
-                        "server runs and the URL is right"
-                    ),
-                )
+                message = f"{self.url}/{ask.verb} gave no answer after {ask.attempts} attempts ({why})"
+                _settle(ask, Unreachable(f"{message}; check that the server runs and the URL is right"))
         return again
 
     def _fail(self, error: Exception) -> None:
@@ -347,16 +347,19 @@ class WebSocketTransport:
         """Now and then while something is asked: is a reply overdue, does the server still live?"""
         self._watch = None
         now, socket = time.monotonic(), self._socket
-        waiting = self._waiting()
-        if socket is None or not waiting:
+        if socket is None or not self._waiting():
             return
-        overdue = next((ask for ask in waiting if now - ask.sent > ask.timeout_s), None)
-        if overdue is not None:
-            self._lose(f"TimeoutError: no reply in {overdue.timeout_s:g} s")
+        overdue = [ask for ask in self._waiting() if now - ask.sent > ask.timeout_s]
+        if dead := [ask for ask in overdue if not ask.queued or socket.heard <= ask.sent]:
+            self._lose(f"TimeoutError: no reply in {dead[0].timeout_s:g} s")
         elif socket.pinged is not None and now - socket.pinged > PING_S:
             self._lose(f"the server did not answer a ping in {PING_S:g} s")
-        elif socket.pinged is None and now - socket.heard > PING_S:
+        elif socket.pinged is None and now - socket.heard > min(PING_S, self._calls.timeout_s / 2):
             socket.ping()
+        else:
+            for ask in overdue:
+                ask.answer.set_exception(Unanswered())
+            self._sent = {number: one for number, one in self._sent.items() if one not in overdue}
         self._watch = self._loop.call_later(self._watch_s, self._look)
 
     def _waiting(self) -> list[_PendingRequest]:

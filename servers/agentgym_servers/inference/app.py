@@ -23,8 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from agentgym import __version__
-from agentgym.errors import EpisodeRefused, PolicyFailure, UsageError
-from agentgym.spec import ToolSpec
+from agentgym.errors import EpisodeRefused, PolicyFailure
 from agentgym_servers.inference.episodes import (
     EPISODE_HEADER,
     EpisodeRecorder,
@@ -34,41 +33,28 @@ from agentgym_servers.inference.episodes import (
     episode_name,
 )
 from agentgym_servers.inference.generation import Generation
-from agentgym_servers.inference.parsing import MAX_REPLIES, ApiError, ChatRequest, TextRequest, too_long
+from agentgym_servers.inference.parsing import MAX_REPLIES, SHOWN, ApiError, ChatRequest, TextRequest, invalid, too_long
+from agentgym_servers.inference.prompts import RENDER_S, RETRY_AFTER_S, PromptModel, PromptReader, max_bytes
 from agentgym_servers.inference.responses import ChatResponse, CompletionResponse, TextResponse
 from agentgym_servers.inference.schemas import add_post, read_body
 from agentgym_servers.web.run import run_app, serve_in_loop
 
-RETRY_AFTER_S = 1
-BYTES_A_TOKEN = 64
-"""A body may have this many bytes for each token of the context, and 64 KiB: nothing longer could fit."""
 COMPLETION_TOKENS = 16
 """Tokens of a text completion whose request sets no maximum, as OpenAI has it."""
 
 CompletionT = TypeVar("CompletionT", ChatRequest, TextRequest)
 
 
-class Model(Protocol):
+class Model(PromptModel, Protocol):
     """Interface of a model; `agentgym_trainers.rollout.served_model.ServedModel` is one."""
 
     name: str
-    max_length: int
-    """Tokens of prompt and reply together."""
     temperature: float
     max_tokens: int | None
     """Maximum tokens of a chat response, where the request sets none; None is all the room there is."""
     stop_ids: frozenset[int]
     fingerprint: str
     """Names the weights."""
-
-    @property
-    def vocabulary(self) -> int: ...
-
-    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[ToolSpec], options: dict[str, Any]) -> list[int]:
-        """The prompt's tokens. Raises UsageError where the chat template refuses the conversation."""
-        ...
-
-    def encode(self, text: str, special: bool) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -88,14 +74,19 @@ class Model(Protocol):
 
 
 def create_inference_app(
-    model: Model, *, api_key: str | None = None, max_requests: int = 1024, recorder: EpisodeRecorder | None = None
+    model: Model,
+    *,
+    api_key: str | None = None,
+    max_requests: int = 1024,
+    recorder: EpisodeRecorder | None = None,
+    render_s: float = RENDER_S,
 ) -> FastAPI:
     """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
 
     More than `max_requests` replies at once, waiting ones included, are refused with 503. With `recorder`, calls that
-    name an episode are recorded as its turns.
+    name an episode are recorded as its turns. The chat template gets `render_s` seconds a request.
     """
-    server = InferenceServer(model, api_key, max_requests, recorder)
+    server = InferenceServer(model, api_key, max_requests, recorder, PromptReader(model, render_s))
     app = FastAPI(title="AgentGym inference server", version=__version__)
     for root in ("", "/episodes/{episode}") if recorder is not None else ("",):
         add_post(app, f"{root}/v1/chat/completions", ChatRequest, server.chat)
@@ -116,8 +107,15 @@ def create_inference_app(
 class InferenceServer:
     """The handlers."""
 
-    def __init__(self, model: Model, api_key: str | None, max_requests: int, recorder: EpisodeRecorder | None) -> None:
-        self.model, self.max_requests, self.recorder = model, max_requests, recorder
+    def __init__(
+        self,
+        model: Model,
+        api_key: str | None,
+        max_requests: int,
+        recorder: EpisodeRecorder | None,
+        prompts: PromptReader,
+    ) -> None:
+        self.model, self.max_requests, self.recorder, self.prompts = model, max_requests, recorder, prompts
         self.running = 0
         """Replies that are asked for and not given yet."""
         self._key = f"Bearer {api_key}".encode() if api_key else None
@@ -126,36 +124,29 @@ class InferenceServer:
     async def chat(self, request: Request) -> Response:
         body = await self._read(request, ChatRequest)
         name, model = self._episode(request, body.n), self.model
-        conversation, recording = (body.messages, body.tool_specs(), body.chat_template_kwargs), None
-        try:
-            if name is not None and self.recorder is not None:
-                recording = Recording(*self.recorder.chat(name, *conversation))
-            prompt = recording.call.prompt if recording is not None else model.chat(*conversation)
-        except EpisodeRefused:
-            raise
-        except (UsageError, TypeError) as error:  # TypeError: a template that does not expect a message of this shape
-            message = f"the model's chat template cannot read these messages: {error}"
-            raise ApiError(400, message, code="invalid_messages", param="messages") from error
-        most = self._most([prompt], body.limit(), model.max_tokens)
-        replies = self._replies([prompt], body)
+        self._check_room(body.n)
+        text, prompt = await self.prompts.chat(body)
+        recording = None
+        if name is not None and self.recorder is not None:
+            shown = str(body.messages[-1].get("content") or "")
+            recording = Recording(name, *self.recorder.chat(name, text, prompt, shown))
+            prompt = recording.call.prompt
+        most = self._most([prompt], body.limit(), model.max_tokens, "messages")
+        replies = self._replies([prompt], body, recording)
         answer = ChatResponse(body, model.name, model.fingerprint, [prompt], replies, model.decode)
         return await self._answer(request, answer, body, most, recording)
 
     async def complete(self, request: Request) -> Response:
         body, model = await self._read(request, TextRequest), self.model
-        name, recording = self._episode(request, body.n * len(body.prompts())), None
-        prompts = [
-            model.encode(one, body.add_special_tokens) if isinstance(one, str) else one for one in body.prompts()
-        ]
-        if not all(prompts) or not prompts:
-            raise ApiError(400, "a prompt has at least one token", code="invalid_value", param="prompt")
-        if not all(0 <= token < model.vocabulary for prompt in prompts for token in prompt):
-            raise ApiError(400, f"a token's id is 0 to {model.vocabulary - 1}", code="invalid_value", param="prompt")
+        count = body.n * len(body.prompts())
+        name, recording = self._episode(request, count), None
+        self._check_room(count)
+        prompts = await self.prompts.texts(body)
         if name is not None and self.recorder is not None:
-            recording = Recording(*self.recorder.complete(name, body.prompts()[0], prompts[0]))
+            recording = Recording(name, *self.recorder.complete(name, body.prompts()[0], prompts[0]))
             prompts = [recording.call.prompt]
-        most = self._most(prompts, body.max_tokens, COMPLETION_TOKENS)
-        replies = self._replies(prompts, body)
+        most = self._most(prompts, body.max_tokens, COMPLETION_TOKENS, "prompt")
+        replies = self._replies(prompts, body, recording)
         answer = TextResponse(body, model.name, model.fingerprint, prompts, replies, model.decode)
         return await self._answer(request, answer, body, most, recording)
 
@@ -180,7 +171,7 @@ class InferenceServer:
 
     def _named(self, name: str | None) -> None:
         if name is not None and name != self.model.name:
-            message = f"the model {name!r} is not served here; {self.model.name!r} is"
+            message = f"the model {name[:SHOWN]!r} is not served here; {self.model.name!r} is"
             raise ApiError(404, message, code="model_not_found", param="model")
 
     def authorize(self, request: Request) -> None:
@@ -192,7 +183,7 @@ class InferenceServer:
         """The request, refused before it is read whole when no prompt of its length could fit."""
         self.authorize(request)
         message = f"this model's maximum context length is {self.model.max_length} tokens"
-        body = await read_body(request, kind, 2**16 + BYTES_A_TOKEN * self.model.max_length, message)
+        body = await read_body(request, kind, max_bytes(self.model.max_length), message)
         self._named(body.model)
         return body
 
@@ -204,25 +195,32 @@ class InferenceServer:
         if self.recorder is None:
             raise ApiError(400, f"this server records no episodes; leave the header {EPISODE_HEADER} out")
         if replies != 1:
-            message = "a call of an episode is one turn, so it has one prompt and one reply: leave n out"
-            raise ApiError(400, message, code="invalid_value", param="n")
+            raise invalid("a call of an episode is one turn, so it has one prompt and one reply: leave n out", "n")
         return episode_name(name)
 
-    def _most(self, prompts: list[list[int]], body: int | None, usual: int | None) -> int:
+    def _most(self, prompts: list[list[int]], body: int | None, usual: int | None, param: str) -> int:
         """Tokens that a reply may have. Raises ApiError where prompt and reply do not fit the context."""
         longest = max(map(len, prompts))
         room = self.model.max_length - longest
         if room < 1 or (body is not None and body > room):
-            raise too_long(self.model.max_length, longest, body or 0)
+            raise too_long(self.model.max_length, str(longest), body or 0, param)
         return min(body or usual or room, room)
 
-    def _replies(self, prompts: list[list[int]], body: ChatRequest | TextRequest) -> list[Generation]:
-        """Empty ones: `n` to each prompt. Raises ApiError when they are too many."""
-        count, model = len(prompts) * body.n, self.model
+    def _check_room(self, count: int) -> None:
+        """Raises ApiError when `count` replies are too many, for a request or for now."""
         if count > MAX_REPLIES:
-            raise ApiError(400, f"a request has at most {MAX_REPLIES} replies", code="invalid_value", param="n")
+            raise invalid(f"a request has at most {MAX_REPLIES} replies", "n")
         if self.running + count > self.max_requests:
             raise ApiError(503, f"{self.running} replies are under way; ask again later", retry_s=RETRY_AFTER_S)
+
+    def _replies(
+        self, prompts: list[list[int]], body: ChatRequest | TextRequest, recording: Recording | None
+    ) -> list[Generation]:
+        """Empty ones: `n` to each prompt. From here on the request is answered, and its episode exists."""
+        self._check_room(len(prompts) * body.n)
+        if recording is not None and self.recorder is not None:
+            self.recorder.begin(recording.name, recording.episode)
+        model = self.model
         each = (prompt for prompt in prompts for _ in range(body.n))
         return [Generation(model.decode, prompt, stop_ids=model.stop_ids, stop=body.stop) for prompt in each]
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentgym.env import MAX_REWARD
 from agentgym.errors import EpisodeRefused
 from agentgym.rollouts.trajectory import Trajectory
-from agentgym.spec import ToolSpec
 from agentgym_servers.inference.generation import Generation
 from agentgym_servers.inference.parsing import ApiError
 from agentgym_servers.inference.schemas import add_post, read_body
@@ -28,6 +28,10 @@ from agentgym_servers.inference.schemas import add_post, read_body
 EPISODE_HEADER = "X-AgentGym-Episode"
 MAX_BYTES = 2**18
 """Largest body of a turn's report or an episode's result."""
+MAX_NUMBER = 2**63 - 1
+MAX_NAME = 256
+MAX_KEY = 2**16
+Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
 _NAME = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
@@ -64,11 +68,16 @@ class EpisodeRecorder(Protocol):
     """Interface of a recorder; `agentgym_trainers.rollout.external.recorder.Recorder` is one. All raise
     EpisodeRefused."""
 
-    def chat(
-        self, name: str, messages: Sequence[dict[str, Any]], tools: Sequence[ToolSpec], options: dict[str, Any]
-    ) -> tuple[EpisodeRecording, RecordedCall]: ...
+    def chat(self, name: str, text: str, ids: list[int], shown: str) -> tuple[EpisodeRecording, RecordedCall]:
+        """Find where a conversation continues: `text` and `ids` are the whole of it, `shown` its last message. An
+        episode of a new name exists once `begin` is called."""
+        ...
 
     def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[EpisodeRecording, RecordedCall]: ...
+
+    def begin(self, name: str, episode: Any) -> None:
+        """Keep the episode of a call that will be answered."""
+        ...
 
     def get(self, name: str) -> EpisodeRecording: ...
 
@@ -94,6 +103,7 @@ class EpisodeRecorder(Protocol):
 class Recording:
     """A call that becomes a turn once it is answered."""
 
+    name: str
     episode: EpisodeRecording
     call: RecordedCall
 
@@ -104,12 +114,12 @@ class Recording:
 class TurnReport(BaseModel):
     """Report of the environment's result of a turn."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    turn: int | None = Field(default=None, ge=0)
+    turn: int | None = Field(default=None, ge=0, le=MAX_NUMBER)
     """Its number, as the reply's `agentgym.turn` said it; None is the last one."""
-    reward: float | None = Field(default=None, allow_inf_nan=False)
-    state_key: str | None = None
+    reward: Reward | None = None
+    state_key: str | None = Field(default=None, max_length=MAX_KEY)
     """Names the environment's state before the turn: the anchor of credit that compares equal states."""
     valid_action: bool | None = None
 
@@ -117,18 +127,18 @@ class TurnReport(BaseModel):
 class EpisodeResult(BaseModel):
     """Result of an episode."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    reward: float | list[float] | None = None
+    reward: Reward | list[Reward] | None = None
     """A number is added to the last turn's reward; a list has the reward of every turn."""
     success: bool | None = None
     """None: whether the rewards' sum is positive."""
     truncated: bool = False
     """It was cut by a limit: its future is unknown, not zero."""
-    env: str | None = None
-    split: str | None = None
-    task: int | None = Field(default=None, ge=0)
-    group: int | None = Field(default=None, ge=0)
+    env: str | None = Field(default=None, max_length=MAX_NAME)
+    split: str | None = Field(default=None, max_length=MAX_NAME)
+    task: int | None = Field(default=None, ge=0, le=MAX_NUMBER)
+    group: int | None = Field(default=None, ge=0, le=MAX_NUMBER)
     """Episodes of one task and group are compared with one another."""
 
 

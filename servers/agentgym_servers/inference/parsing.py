@@ -1,7 +1,7 @@
 """Messages between an OpenAI client and the inference server: requests, replies' parts and errors.
 
 A field that would change the reply and is not supported is refused, unless it says what is done anyway (`top_p` 1).
-Fields that are not known are ignored, as other servers do.
+Fields that are not known are ignored, as other servers do. Numbers are numbers: no strings, no booleans, no NaN.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentgym.spec import ToolSpec
+from agentgym_servers.inference.template_options import TOP_LEVEL, option_error
 
 MAX_REPLIES = 64
 """Replies of one request, over all its prompts."""
 MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+"""Characters of a stop string: each token of a reply is compared with all of them."""
+MAX_TOKENS = 2**31 - 1
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+"""A temperature is 0, which is greedy, or in this range: logits divided by less overflow."""
+SHOWN = 200
+"""Characters of the client's own text that an error repeats."""
 
 
 class ApiError(Exception):
@@ -53,21 +61,24 @@ _KINDS = {
 
 def validation_error(error: ValidationError) -> ApiError:
     """A 400 that names the fields that are wrong."""
-    problems = [(".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")) for one in error.errors()]
-    message = "; ".join(f"{where}: {what}" if where else what for where, what in problems[:5])
+    errors = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    problems = [(".".join(map(str, one["loc"]))[:SHOWN], one["msg"].removeprefix("Value error, ")) for one in errors]
+    message = "; ".join(f"{where}: {what}" if where else what for where, what in problems)
     return ApiError(400, message, code="invalid_value", param=problems[0][0] or None)
 
 
-def too_long(length: int, tokens: int, limit: int = 0) -> ApiError:
+def too_long(length: int, prompt: str, limit: int = 0, param: str = "messages") -> ApiError:
+    """`prompt` says how long the prompt is, `limit` how long the reply may become."""
     more = f" and the reply may have {limit}" if limit else ""
-    return ApiError(
-        400,
-        f"this model's maximum context length is {length} tokens; the prompt has {tokens}{more}: shorten the "
-        "messages, "
-        "or lower max_tokens",
-        code="context_length_exceeded",
-        param="messages",
+    message = (
+        f"this model's maximum context length is {length} tokens; the prompt has {prompt}{more}: shorten the {param}, "
+        "or lower max_tokens"
     )
+    return ApiError(400, message, code="context_length_exceeded", param=param)
+
+
+def invalid(message: str, param: str) -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
 
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -95,23 +106,34 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "continue_final_message": (False,),
     "audio": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "prompt_embeds": (),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (-1,),
+    "use_beam_search": (False,),
 }
 """Fields that are not supported, and the values that ask for nothing; so does null."""
 
 
 class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+
     include_usage: bool = False
 
 
 class _Request(BaseModel):
     """Fields of both kinds of completion."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     model: str | None = None
     """None is the one that is served."""
-    max_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = Field(default=None, ge=0, le=100)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    temperature: float | None = Field(default=None, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: int = Field(default=1, ge=1, le=MAX_REPLIES)
     stop: list[str] = Field(default=[], max_length=MAX_STOPS)
@@ -124,26 +146,38 @@ class _Request(BaseModel):
     def _plain(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        for name, neutral in UNSUPPORTED.items():
-            value = given.get(name)
-            if value is not None and value not in neutral:
-                instead = f"; leave it out, or send {json.dumps(neutral[0])}" if neutral else "; leave it out"
-                raise ValueError(f"{name} is not supported by this server{instead}")
         given = {name: value for name, value in given.items() if value is not None}
+        for name, value in given.items():
+            if name in UNSUPPORTED and not any(_same(value, one) for one in UNSUPPORTED[name]):
+                neutral = UNSUPPORTED[name]
+                instead = f"; leave it out, or send {json.dumps(neutral[0])}" if neutral else "; leave it out"
+                raise invalid(f"{name} is not supported by this server{instead}", name)
+            if name in TOP_LEVEL or (name.startswith("return_") and name != "return_token_ids"):
+                raise invalid(f"{name[:SHOWN]} is not supported: the server decides it; leave it out", name[:SHOWN])
         if isinstance(given.get("stop"), str):
             given["stop"] = [given["stop"]]
         return given
 
-    @model_validator(mode="after")
-    def _stops(self) -> Self:
-        if not all(self.stop):
-            raise ValueError("stop: an empty string ends nothing; leave it out")
-        return self
+    @field_validator("temperature")
+    @classmethod
+    def _not_too_low(cls, temperature: float | None) -> float | None:
+        if temperature and temperature < MIN_TEMPERATURE:
+            raise ValueError(f"it is 0, which is greedy, or {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}")
+        return temperature
+
+    @field_validator("stop")
+    @classmethod
+    def _stops(cls, stop: list[str]) -> list[str]:
+        if not all(stop):
+            raise ValueError("an empty string ends nothing; leave it out")
+        if any(len(one) > MAX_STOP_CHARS for one in stop):
+            raise ValueError(f"a stop string has at most {MAX_STOP_CHARS} characters")
+        return stop
 
 
 class ChatRequest(_Request):
     messages: list[dict[str, Any]] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
     logprobs: bool = False
     tools: list[dict[str, Any]] = []
     tool_choice: Literal["auto", "none"] = "auto"
@@ -151,6 +185,14 @@ class ChatRequest(_Request):
 
     def limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _plain_variables(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if (problem := option_error(options)) is not None:
+            field, what = problem
+            raise invalid(f"{field}: {what}", field)
+        return options
 
     @model_validator(mode="after")
     def _read(self) -> Self:
@@ -189,10 +231,19 @@ class TextRequest(_Request):
         return list(self.prompt)  # type: ignore[arg-type]
 
 
+_ROLE = re.compile(r"[a-zA-Z0-9_-]{1,32}", re.ASCII)
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equality in which `true` is not 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
 def _message(message: dict[str, Any]) -> dict[str, Any]:
     """A message as chat templates take it: its content is text, the arguments of its tool calls are objects."""
-    if not isinstance(message.get("role"), str):
-        raise ValueError("messages: every message has a role")
+    role = message.get("role")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise ValueError("messages: every message has a role: system, user, assistant or tool")
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
@@ -202,6 +253,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("messages: the content of a message is text")
     read = {**message, "content": content or ""}
     if message.get("tool_calls"):
+        if not isinstance(message["tool_calls"], list):
+            raise ValueError("messages: the tool calls of a message are a list")
         read["tool_calls"] = [_native_call(call) for call in message["tool_calls"]]
     return read
 
@@ -212,7 +265,7 @@ def _native_call(call: Any) -> dict[str, Any]:
         arguments = function.get("arguments") or "{}"
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         return {**call, "function": {"name": function["name"], "arguments": arguments}}
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError("messages: a tool call has a function with a name and arguments that are JSON") from error
 
 

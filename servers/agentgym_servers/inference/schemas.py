@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from agentgym_servers.inference.parsing import ApiError, validation_error
 from agentgym_servers.web.cross_origin import foreign
@@ -20,7 +21,7 @@ def add_post(app: FastAPI, path: str, kind: type[BaseModel], handler: Callable[.
 
 
 async def read_body(request: Request, kind: type[BodyT], limit: int, problem: str) -> BodyT:
-    """Raises ApiError: 403 for a web page's, 413 beyond `limit` bytes (`told` says of what), 400 for what is wrong."""
+    """Raises ApiError: 403 for a web page's, 413 beyond `limit` bytes (`problem` says why), 400 for what is wrong."""
     if (page := foreign(request.scope)) is not None:
         raise ApiError(403, f"a page from {page[:200]} may not use this server: only programs may", code="forbidden")
     body = bytearray()
@@ -30,6 +31,9 @@ async def read_body(request: Request, kind: type[BodyT], limit: int, problem: st
             code = "context_length_exceeded"
             raise ApiError(413, f"{problem}; a request of more than {limit} bytes cannot fit", code=code)
     try:
+        from_json(body, allow_inf_nan=False)  # NaN is no JSON, wherever it stands
         return kind.model_validate_json(bytes(body))
     except ValidationError as error:
         raise validation_error(error) from error
+    except ValueError as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error

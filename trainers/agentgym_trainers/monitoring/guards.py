@@ -11,6 +11,7 @@ A guard changes nothing that is trained: it reads, and lets the run go on or rai
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.errors import GuardTripped, PolicyFailure
-from agentgym.rollouts.trajectory import Group, StopReason
+from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
 from agentgym_credit.batch import Batch
 from agentgym_trainers.data.sequences import is_demonstration
 
@@ -56,6 +57,10 @@ class GuardOptions(BaseModel):
     max_kl: float | None = Field(default=None, gt=0)
     """Ends a step's epochs once the log-probabilities of a trajectory's tokens, summed, have moved by more than this
     (|KL(sampling policy ‖ present one)|, mean over the optimizer batch). LOOP has 20."""
+
+
+MAX_REASON = 1000
+"""Characters of an episode's error that are repeated."""
 
 
 @runtime_checkable
@@ -148,10 +153,28 @@ def check_played(played: Sequence[Group], step: int, config: Any) -> None:
     episodes = [t for group in played for t in group.trajectories if not is_demonstration(t)]
     check_context([t.stop for t in episodes], f"step {step + 1}", config)
     if all(t.stop.is_failure for group in played for t in group.trajectories):
-        first = episodes[0]
-        raise PolicyFailure(
-            f"every episode of step {step + 1} failed: {first.error or f'the first ended {first.stop.value}'}"
-        )
+        raise PolicyFailure(f"every episode of step {step + 1} failed: {failure_reason(episodes)}")
+
+
+REMEDIES = {
+    StopReason.CONTEXT_FULL: "raise rollout.max_length, or let the environment show less",
+    StopReason.DEADLINE: "raise env.episode_s, or find out what is slow",
+    StopReason.ENVIRONMENT_FAILED: "`agentgym envs check` tries the environment by itself",
+    StopReason.POLICY_FAILED: "see what the engine printed",
+}
+
+
+def failure_reason(episodes: Sequence[Trajectory]) -> str:
+    """The most frequent reason why episodes left nothing to learn from, and what to do about it."""
+    kinds = Counter((t.stop, t.error.partition(":")[0]) for t in episodes)
+    (stop, code), count = kinds.most_common(1)[0]
+    first = next(t for t in episodes if (t.stop, t.error.partition(":")[0]) == (stop, code))
+    reason = first.error or f"it ended {stop.value}"
+    if stop is StopReason.CONTEXT_FULL:
+        size = len(first.final_observation)
+        reason = f"context_full before the first turn: an observation of {size} characters does not fit the context"
+    remedy = f"; {REMEDIES[stop]}" if stop in REMEDIES else ""
+    return f"{reason[:MAX_REASON]} ({count} of {len(episodes)} episodes){remedy}"
 
 
 def check_context(stops: Sequence[str], where: str, config: Any) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
+from agentgym.errors import CheckpointError
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers.data.sequences import is_demonstration
@@ -32,6 +35,10 @@ class MetricsLog:
     def position(self) -> int:
         return self.path.stat().st_size
 
+    def state_dict(self) -> dict[str, Any]:
+        """State of the file for a checkpoint; `check_metrics` reads it."""
+        return {"metrics_bytes": self.position, "metrics_sha256": hashlib.sha256(self.path.read_bytes()).hexdigest()}
+
     def write(self, phase: str, step: int, metrics: dict[str, float]) -> None:
         clean = {name: (float(value) if math.isfinite(value) else None) for name, value in metrics.items()}
         with self.path.open("a", encoding="utf-8") as file:
@@ -42,6 +49,38 @@ class MetricsLog:
 
     def close(self) -> None:
         self._tensorboard.close()
+
+
+def check_metrics(run: Path, state: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless metrics.jsonl begins with what it held when the checkpoint was written."""
+    path, position, digest = run / "metrics.jsonl", state.get("metrics_bytes"), state.get("metrics_sha256")
+    if type(position) is not int or position < 0:
+        raise CheckpointError(
+            f"the trainer.pt of step {state['step']} does not fit this run (metrics_bytes is {position!r:.60}); delete "
+            "that checkpoint to go on from the one before"
+        )
+    content = path.read_bytes()[:position] if path.is_file() else b""
+    unchanged = digest is None or hashlib.sha256(content).hexdigest() == digest
+    if len(content) == position and unchanged and content[-1:] in (b"", b"\n"):
+        return
+    step = _last_complete_step(content)
+    what = "is not what the run wrote" if path.is_file() else "is gone"
+    raise CheckpointError(
+        f"{path} {what} until its checkpoint of step {state['step']} (only its lines until step {step} can be read): "
+        f"put the file back, or delete the checkpoints after step {step} if there is an earlier one, or begin a new run"
+    )
+
+
+def _last_complete_step(content: bytes) -> int:
+    """The step until which the lines can be read."""
+    last = 0
+    for line in content.split(b"\n")[:-1]:
+        try:
+            entry = json.loads(line)
+            last = int(entry["step"]) if entry["phase"] == "rl" else last
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break
+    return last
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
+
+REQUIRED = ("config.json", "model.safetensors", "trainer.pt")
+"""Files of every checkpoint."""
+_NAME = re.compile(r"step-(\d{6,})", re.ASCII)
 
 
 def save(
@@ -116,27 +121,65 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The trainer's state in a checkpoint."""
+    """The trainer's state in a checkpoint. Nothing in it is executed. Raises CheckpointError."""
     verify(folder)
-    return torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+    except Exception as error:  # torch has several, of pickle, zip files and its own
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckpointError(
+            f"{folder / 'trainer.pt'} is no state of a trainer ({reason}); {_delete(folder)}"
+        ) from error
+    if not isinstance(state, dict) or type(state.get("step")) is not int:
+        raise CheckpointError(f"{folder / 'trainer.pt'} holds no state of a trainer; {_delete(folder)}")
+    return state
+
+
+def load_newest(run: Path, start: Path) -> tuple[Path, dict[str, Any]]:
+    """(folder, state) of a run's newest checkpoint, or of `start`. Raises CheckpointError, naming what to delete."""
+    folder = latest(run) or start
+    state = load_state(folder)
+    if state["step"] != step_of(folder):
+        raise CheckpointError(
+            f"{folder} holds the checkpoint of step {state['step']}, under another's name; {_delete(folder)}"
+        )
+    return folder, state
 
 
 def verify(folder: Path) -> None:
-    """Raises CheckpointError, naming the file, unless every file is as it was written."""
+    """Raises CheckpointError, naming the file, unless every file is as it was written, and there is no other."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} has no readable manifest.json, so it is not a whole checkpoint") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{folder} has no readable manifest.json, so it is not a whole checkpoint; {_delete(folder)}"
+        ) from error
+    if not isinstance(manifest, dict) or not set(REQUIRED) <= manifest.keys():
+        raise CheckpointError(
+            f"{folder / 'manifest.json'} is not what was written: it does not list {', '.join(REQUIRED)}; "
+            f"{_delete(folder)}"
+        )
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if extra := sorted(name for name in found - manifest.keys() - {"manifest.json"} if not name.startswith(".")):
+        raise CheckpointError(f"{folder / extra[0]} was not written with the checkpoint; delete that file")
     for name, digest in manifest.items():
-        if not (folder / name).is_file() or _digest(folder / name) != digest:
-            raise CheckpointError(
-                f"{folder / name} is missing or not what was written; delete {folder} to go on from the one before"
-            )
+        if name not in found or _digest(folder / name) != digest:
+            raise CheckpointError(f"{folder / name} is missing or not what was written; {_delete(folder)}")
+
+
+def _delete(folder: Path) -> str:
+    return f"delete {folder} to go on from the one before"
+
+
+def folders(run: Path) -> list[Path]:
+    """The folders of a run's checkpoints, the oldest first; others beside them are none."""
+    found = [path for path in (run / "checkpoints").glob("step-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=step_of)
 
 
 def latest(run: Path) -> Path | None:
     """The newest checkpoint of a run."""
-    found = sorted((run / "checkpoints").glob("step-*"))
+    found = folders(run)
     return found[-1] if found else None
 
 
@@ -146,7 +189,7 @@ def step_of(folder: Path) -> int:
 
 def prune(run: Path, keep: int) -> list[Path]:
     """Delete all but the first (where RL began) and the newest `keep` checkpoints, which are returned."""
-    later = sorted((run / "checkpoints").glob("step-*"))[1:]
+    later = folders(run)[1:]
     for folder in later[:-keep]:
         shutil.rmtree(folder)
     return later[-keep:]

@@ -51,7 +51,7 @@ class TokenActor:
         if self._transcript is None:
             tools = ask.prompt_format.tools(ask.session.spec)
             self._transcript = Transcript(self._template, self._sampling.stop_ids, tools)
-        return self._transcript.prompt(ask.messages)
+        return self._transcript.prompt(ask.messages, self._max_length)
 
     def _record(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         assert self._transcript is not None

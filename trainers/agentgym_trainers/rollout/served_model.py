@@ -44,13 +44,13 @@ class ServedModel:
         """Sequences that nobody uses, the longest idle first, and the length of the last prompt of each."""
         self._unseeded = np.random.default_rng()
 
-    def chat(self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: dict[str, Any]) -> list[int]:
-        """The prompt's tokens, up to where the reply begins; `options` go to the chat template.
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: dict[str, Any]) -> str:
+        """The conversation as text, up to where the reply begins; `options` go to the chat template.
 
         Raises CheckpointError where the template refuses the conversation.
         """
         template = ChatTemplate(self.template.tokenizer, options) if options else self.template
-        return list(template.encode(template.render(messages, tools)))
+        return template.render(messages, tools)
 
     def encode(self, text: str, special: bool) -> list[int]:
         """A text's tokens; with `special`, those that the tokenizer puts around a text, too."""

@@ -16,6 +16,7 @@ counted and say why.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from agentgym.errors import CheckpointError, PolicyFailure
-from agentgym.rollouts.policy import Tokens
+from agentgym.rollouts.policy import ContextFull, Tokens
 from agentgym.rollouts.prompt_format import Message, PromptFormat
 from agentgym.rollouts.trajectory import Branch, Span, Trajectory
 from agentgym.spec import EnvSpec, ToolSpec
@@ -39,12 +40,18 @@ class ChatTemplate:
     """A Hugging Face tokenizer's chat template as three functions: render, encode, decode."""
 
     def __init__(self, tokenizer: Any, options: dict[str, Any] | None = None) -> None:
-        """`options` go to the template (`enable_thinking`, for instance)."""
+        """`options` are variables of the template (`enable_thinking`, for instance).
+
+        Raises CheckpointError for a name that `apply_chat_template` interprets itself.
+        """
         if not getattr(tokenizer, "chat_template", None):
             raise CheckpointError(
                 f"the tokenizer of {tokenizer.name_or_path or 'this model'} has no chat template; save one with it "
                 "(tokenizer.chat_template = ...) or choose a chat model"
             )
+        reserved = inspect.signature(tokenizer.apply_chat_template).parameters.keys() & {*(options or {})}
+        if reserved:
+            raise CheckpointError(f"{', '.join(sorted(reserved))}: no variable of a chat template; leave it out")
         self.tokenizer = tokenizer
         self._options = options or {}
         self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
@@ -52,7 +59,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
         """The conversation as text; with `generation`, up to where the reply begins.
 
-        Raises CheckpointError where the template refuses it (a system message, for instance).
+        Raises CheckpointError where the template refuses it (a system message, for instance) or cannot read it.
         """
         offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
         try:
@@ -61,6 +68,10 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error
+        except Exception as error:  # a template is a program: it may raise anything about a message of another shape
+            raise CheckpointError(
+                f"the model's chat template cannot read the conversation: {type(error).__name__}: {error}"
+            ) from error
 
     def encode(self, text: str, after: int | None = None) -> tuple[int, ...]:
         """Token ids of rendered text: special tokens are recognized, none are added.
@@ -104,6 +115,11 @@ class ChatTemplate:
                     return token
         return self.tokenizer.eos_token_id
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: a text has at least its length divided by it, in tokens."""
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def stop_ids(self) -> frozenset[int]:
         """Tokens at which a reply stops: the one that the template ends it with, and the tokenizer's EOS."""
         return frozenset(token for token in (self.end_id, self.tokenizer.eos_token_id) if token is not None)
@@ -144,9 +160,16 @@ class Transcript:
                 setattr(twin, name, value.copy())
         return twin
 
-    def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact."""
-        return self._extend(self._template.render(messages, self._tools))
+    def prompt(self, messages: Sequence[Message], max_length: int | None = None) -> list[int]:
+        """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact.
+
+        Raises ContextFull where its text is too long for `max_length` tokens, whatever they are: megabytes are not
+        encoded to find that out.
+        """
+        rendered = self._template.render(messages, self._tools)
+        if max_length is not None and len(rendered) > max_length * self._template.longest_token:
+            raise ContextFull(f"the prompt has {len(rendered)} characters; the engine takes {max_length} tokens")
+        return self._extend(rendered)
 
     def _extend(self, rendered: str) -> list[int]:
         if rendered.startswith(self._covered):
@@ -188,7 +211,9 @@ class Transcript:
         No branch is longer than `max_length`: what an engine refused to answer, or was never asked, is cut there.
         """
         if messages is not None:
-            self._extend(self._template.render(messages, self._tools))
+            rendered = self._template.render(messages, self._tools)
+            longest = len(rendered) if max_length is None else max_length * self._template.longest_token
+            self._extend(rendered[: max(longest, len(self._covered))])
         sampled_until = next((i + 1 for i in reversed(range(len(self._turn))) if self._turn[i] >= 0), 1)
         for column in (self._ids, self._turn, self._logprobs, self._versions):
             del column[max(max_length or len(column), sampled_until) :]

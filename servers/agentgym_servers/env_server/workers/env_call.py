@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from agentgym import registry
-from agentgym.env import Env
+from agentgym.env import Env, info_problem, reward_problem
 from agentgym.errors import (
     BadRequest,
     ConfigError,
@@ -174,12 +172,12 @@ def _answer(environment: ServedEnv, env: Env, raw: Any, first: bool) -> StepResu
         )
     if isinstance(observation, dict) and observation["image"].shape[2] != 3:
         raise wrong(f"the image should be uint8[height, width, 3], it is {observation['image'].shape}")
-    if not (isinstance(reward, _NUMBERS) and math.isfinite(reward)):  # type: ignore[arg-type]
-        raise wrong(f"the reward should be a finite number, it is {_excerpt(reward)}")
+    if problem := reward_problem(reward):
+        raise wrong(problem)
     if not (isinstance(terminated, _BOOLS) and isinstance(truncated, _BOOLS)):
         raise wrong(f"terminated and truncated should be bools, they are {_excerpt((terminated, truncated))}")
     if not isinstance(info, dict):
-        raise wrong(f"info should be a dict, it is {_excerpt(info)}")
+        raise wrong(info_problem(info))
     done = bool(terminated or truncated)
     try:
         reply = {
@@ -191,9 +189,12 @@ def _answer(environment: ServedEnv, env: Env, raw: Any, first: bool) -> StepResu
             "truncated": bool(truncated),
             "info": info,
         }
-        return StepResult(encode(reply, _plain), done)
+        body = encode(reply, _plain)
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise wrong(f"its answer is not JSON: {error}") from error
+    if problem := info_problem(info):
+        raise wrong(problem)
+    return StepResult(body, done)
 
 
 def _plain(value: Any) -> Any:
@@ -204,7 +205,6 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{_excerpt(value)} ({type(value).__name__})")
 
 
-_NUMBERS = (float, int, Real, np.number, np.bool_)
 _BOOLS = (bool, np.bool_)
 
 

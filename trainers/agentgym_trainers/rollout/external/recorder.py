@@ -12,9 +12,7 @@ import numpy as np
 
 from agentgym.errors import EpisodeRefused
 from agentgym.rollouts.policy import EpisodeSpec
-from agentgym.rollouts.prompt_format import Message
 from agentgym.rollouts.trajectory import Trajectory, write_jsonl
-from agentgym.spec import ToolSpec
 from agentgym_trainers.rollout.external.episode import PreparedCall, RecordedEpisode
 from agentgym_trainers.rollout.external.reconcile import PromptRequest
 from agentgym_trainers.rollout.tokens import ChatTemplate
@@ -59,11 +57,8 @@ class Recorder:
         self._expire()
         if name in self._episodes:
             raise EpisodeRefused(f"the episode {name!r} exists already; choose another name")
-        self._make_room()
-        rng = self._unseeded.spawn(1)[0] if rng is None else rng
-        episode = RecordedEpisode(name, self.template, rng, played, self.strict)
-        self._episodes[name] = episode
-        self._used[name] = self._clock()
+        episode = self._new(name, played, rng)
+        self.begin(name, episode)
         return episode
 
     def get(self, name: str) -> RecordedEpisode:
@@ -82,14 +77,12 @@ class Recorder:
         self._episodes.pop(name, None)
         self._used.pop(name, None)
 
-    def chat(
-        self, name: str, messages: Sequence[Message], tools: Sequence[ToolSpec], options: dict[str, Any]
-    ) -> tuple[RecordedEpisode, PreparedCall]:
-        """Find where a conversation continues. Raises EpisodeRefused, or CheckpointError where the template refuses
-        it."""
-        template = ChatTemplate(self.template.tokenizer, options) if options else self.template
-        text = template.render(messages, tools)
-        return self._ask(name, PromptRequest(text), str(messages[-1].get("content") or ""))
+    def chat(self, name: str, text: str, ids: list[int], shown: str) -> tuple[RecordedEpisode, PreparedCall]:
+        """Find where a conversation continues: `text` and `ids` are the whole of it, `shown` its last message.
+
+        An episode of a new name is kept once `begin` is called. Raises EpisodeRefused.
+        """
+        return self._ask(name, PromptRequest(text, fresh=ids), shown)
 
     def complete(self, name: str, prompt: str | list[int], ids: list[int]) -> tuple[RecordedEpisode, PreparedCall]:
         """Find where a text continues, or its tokens; `ids` are those of either. Raises EpisodeRefused."""
@@ -98,6 +91,13 @@ class Recorder:
         else:
             request = PromptRequest(self.template.decode(ids), ids, ids)
         return self._ask(name, request, request.text)
+
+    def begin(self, name: str, episode: RecordedEpisode) -> None:
+        """Keep the episode of a call that will be answered. Raises EpisodeRefused where there is no room."""
+        if name not in self._episodes:
+            self._make_room()
+            self._episodes[name] = episode
+            self._used[name] = self._clock()
 
     def finish(
         self,
@@ -154,8 +154,14 @@ class Recorder:
 
     def _ask(self, name: str, request: PromptRequest, shown: str) -> tuple[RecordedEpisode, PreparedCall]:
         self._expire()
-        episode = self.get(name) if name in self._episodes else self.open(name)
+        episode = self.get(name) if name in self._episodes else self._new(name)
         return episode, episode.ask(request, shown)
+
+    def _new(
+        self, name: str, played: EpisodeSpec | None = None, rng: np.random.Generator | None = None
+    ) -> RecordedEpisode:
+        rng = self._unseeded.spawn(1)[0] if rng is None else rng
+        return RecordedEpisode(name, self.template, rng, played, self.strict)
 
     def _played(
         self, episode: RecordedEpisode, env: str | None, split: str | None, task: int | None, group: int | None

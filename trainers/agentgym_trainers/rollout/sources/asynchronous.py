@@ -18,6 +18,7 @@ from collections import deque
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym_trainers.monitoring.guards import failure_reason
 from agentgym_trainers.monitoring.wait_tracker import ENGINE, ENV, TrackedPolicy, WaitTracker
 from agentgym_trainers.rollout.journal import Journal, Prompt
 from agentgym_trainers.rollout.sources.base import Collector, Source
@@ -47,7 +48,7 @@ class AsynchronousSource(Source):
         """The first `groups` groups that are whole; they count as learned from by the present step."""
         journal = self._begin(trainer)
         taken: list[tuple[Prompt, Group]] = []
-        empty = 0
+        failed: list[Group] = []
         while len(taken) < groups:
             self._admit(trainer, journal, len(taken))
             while self._ready and len(taken) < groups:
@@ -55,13 +56,13 @@ class AsynchronousSource(Source):
                 journal.consumed([prompt], trainer.step + 1)
                 if group.without_failures().trajectories:
                     taken.append((prompt, group))
-                    empty = 0
+                    failed.clear()
                     continue
-                empty += 1  # infrastructure failed every attempt: nothing to learn from, and the next prompt's turn
+                failed.append(group)  # no attempt left anything to learn from: the next prompt's turn
                 self._failed_groups += 1
-                if empty > (1 + trainer.config.rollout.staleness) * groups:  # more than can be under way at once
-                    error = group.trajectories[0].error
-                    raise PolicyFailure(f"every episode of {empty} groups failed, the last one: {error}")
+                if len(failed) > (1 + trainer.config.rollout.staleness) * groups:  # more than can be under way at once
+                    reason = failure_reason([t for one in failed for t in one.trajectories])
+                    raise PolicyFailure(f"every episode of {len(failed)} groups failed: {reason}")
             if len(taken) < groups:
                 await self._wait(trainer, journal)
         self._admit(trainer, journal, len(taken))
