@@ -36,8 +36,9 @@ def pack(most_files: int, most_bytes: int) -> bytes:
             for entry in walk:
                 member = tarfile.TarInfo(f"{root[1:]}/{entry.path}")
                 member.mode, member.mtime = stat.S_IMODE(entry.stat.st_mode), entry.stat.st_mtime_ns // 10**9
-                if entry.stat.st_ino in inodes:
-                    member.type, member.linkname = tarfile.LNKTYPE, inodes[entry.stat.st_ino]
+                inode = entry.stat.st_dev, entry.stat.st_ino
+                if inode in inodes:
+                    member.type, member.linkname = tarfile.LNKTYPE, inodes[inode]
                 elif stat.S_ISDIR(entry.stat.st_mode):
                     member.type = tarfile.DIRTYPE
                 elif stat.S_ISLNK(entry.stat.st_mode):
@@ -45,7 +46,7 @@ def pack(most_files: int, most_bytes: int) -> bytes:
                 elif stat.S_ISFIFO(entry.stat.st_mode):
                     member.type = tarfile.FIFOTYPE
                 elif stat.S_ISREG(entry.stat.st_mode):
-                    inodes[entry.stat.st_ino], member.size = member.name, entry.stat.st_size
+                    inodes[inode], member.size = member.name, entry.stat.st_size
                     total += member.size
                     if total > most_bytes:
                         raise Refused(f"the files of /work and /tmp are more than {most_bytes >> 20} MB, holes counted")

@@ -21,6 +21,9 @@ MAPPING_BYTES = 512
 MAX_MAPS_BYTES = 256 << 10
 """Length of a process's list of mappings that is read; a longer one counts as the longest that the kernel allows."""
 MAX_MAPPINGS = 1 << 16
+LOCK_BYTES = 256
+MAX_LOCKS_BYTES = 256 << 10
+"""Length of the list of file locks that is read: about 5,000; more of them pass every limit."""
 MAX_HANDLES = 256
 """RLIMIT_NOFILE of a command."""
 UNKNOWN_TCP_BYTES = 8 << 20
@@ -35,7 +38,7 @@ class Meter:
     """The memory of all processes of the sandbox but this one, in bytes.
 
     It counts, by what the kernel says or by the most that a thing can hold: pages of processes, page tables,
-    mappings, open files, sockets (those that no process holds as well), and files beyond their content. The content
+    mappings, open files and locks, sockets (those that no process holds as well), and files beyond their content. The content
     of files is held by the sizes of the folders; other memory the seccomp filter refuses.
     """
 
@@ -54,7 +57,7 @@ class Meter:
         """Return an upper bound, and what is closer where that is over the limit."""
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         others = self._sockets() + sum(map(_handles, processes)) * HANDLE_BYTES
-        others += sum(map(file_count, self.folders)) * FILE_BYTES
+        others += sum(map(file_count, self.folders)) * FILE_BYTES + _locks()
         for pages in (_mapped, _resident, _shared_once):
             found = others + sum(map(pages, processes))
             if found <= self.limit:
@@ -127,6 +130,13 @@ def _handles(process: int) -> int:
         return MAX_HANDLES
     except OSError:
         return 0
+
+
+def _locks() -> int:
+    with contextlib.suppress(OSError), open("/proc/locks", "rb") as file:
+        found = file.read(MAX_LOCKS_BYTES)
+        return found.count(b"\n") * LOCK_BYTES if len(found) < MAX_LOCKS_BYTES else 1 << 62
+    return 0
 
 
 def _mapped(process: int) -> int:

@@ -162,13 +162,12 @@ class Shell:
         """Remember the shell's folder, variables and functions for the next command."""
         if len(kept) >= STATE_BYTES:
             return
-        folder, newline, rest = kept.decode(errors="replace").partition("\n")
-        if not newline or "\0" in folder:
+        folder, _, rest = kept.decode(errors="replace").partition("\n")
+        if not folder.startswith("/") or "\0" in folder or rest.count("\0") != 1:
             return  # the command replaced the shell, or wrote here itself: all stays as it was
         variables, _, functions = rest.partition("\0")
         kept_ones = [line for line in f"\n{variables.rstrip()}".split("\ndeclare ")[1:] if not own(line)]
-        state = "\n".join([*(f"declare {line}" for line in kept_ones), functions])
-        self.folder, self.state = folder, state.replace("\0", "")
+        self.folder, self.state = folder, "\n".join([*(f"declare {line}" for line in kept_ones), functions])
 
 
 class Output:
