@@ -21,13 +21,14 @@ import ctypes, os, mmap, sys
 libc = ctypes.CDLL(None, use_errno=True)
 def call(number, *arguments):
     ctypes.set_errno(0)
-    done = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
+    wide = [ctypes.c_long(one) if isinstance(one, int) else one for one in (number, *arguments)]
+    done = libc.syscall(*wide)
     return 0 if done >= 0 else ctypes.get_errno()
 """
 """`call(number, ...)` is 0 or the error's number: 1 is EPERM, 38 ENOSYS."""
 MANY = """
 import os, socket, time
-def in_all(work, count=25, seconds=30):
+def in_all(work, count=14, seconds=30):
     for _ in range(count):
         if os.fork() == 0:
             held = []
@@ -49,7 +50,13 @@ def numbers(*those: int) -> str:
     return f"{CALL}\nprint([call(one, 0, 0, 0, 0, 0, 0) for one in {list(those)}])"
 
 
-PRLIMIT = "import resource\ntry: resource.prlimit(1, resource.{}, ({}, {}))\nexcept PermissionError as e: print('no', e.errno)"
+PRLIMIT = """
+import resource
+try:
+    resource.prlimit(1, resource.{}, ({}, {}))
+except PermissionError as error:
+    print("no", error.errno)
+"""
 
 PROCESS_ONE = [
     *(
@@ -85,7 +92,9 @@ PROCESS_ONE = [
         "echo 0 > /proc/1/oom_score_adj || echo no",
         r"\A(?!(.|\n)*OUT)(.|\n)*no",
     ),
-    Attack("trace and copy from process 1", numbers(101, 310, 311, 312, 438, 440, 279, 256), r"\[1, 1, 1, 1, 1, 1, 1, 1\]"),
+    Attack(
+        "trace and copy from process 1", numbers(101, 310, 311, 312, 438, 440, 279, 256), r"\[1, 1, 1, 1, 1, 1, 1, 1\]"
+    ),
     Attack("tracing by a debugger", "gdb -p 1 -batch 2>&1; strace true 2>&1; echo tried", "tried"),
 ]
 
@@ -95,13 +104,18 @@ NAMESPACES = [
     Attack(
         "new name spaces",
         f"{CALL}\nkinds = (0x10000000, 0x20000, 0x40000000, 0x20000000, 0x2000000, 0x4000000, 0x8000000, 0x80)\n"
-        "print({call(272, one) for one in kinds}, {call(56, one | 17, 0, 0, 0, 0) for one in kinds[:-1]}, call(435, 0, 0), "
+        "print({call(272, one) for one in kinds}, {call(56, one | 17, 0, 0, 0, 0) for one in kinds[:-1]}, "
+        "call(435, 0, 0), "
         "call(308, 0, 0))",
         r"\{1\} \{1\} 38 1",
     ),
     Attack("x32's numbers", f"{CALL}\nprint(call(0x40000000 + 39), call(0x40000000 + 272, 0x10000000))", "1 1"),
     Attack("calls that are newer than the list", numbers(453, 457, 467, 469, 500), r"\[(38, ){4}38\]"),
-    Attack("modules, swap, clocks", numbers(175, 313, 176, 246, 320, 169, 163, 167, 168, 179, 227, 164, 159, 103), r"\[(1, ){13}1\]"),
+    Attack(
+        "modules, swap, clocks",
+        numbers(175, 313, 176, 246, 320, 169, 163, 167, 168, 179, 227, 164, 159, 103),
+        r"\[(1, ){13}1\]",
+    ),
     Attack("BPF, io_uring and the like", numbers(321, 323, 298, 425, 426, 427, 317, 444, 300), r"\[(1, ){8}1\]"),
     Attack("keys", numbers(248, 249, 250), r"\[1, 1, 1\]"),
 ]
@@ -110,7 +124,8 @@ SOCKETS = [
     Attack(
         "families of sockets",
         "import socket\nopen_ones = []\nfor family in range(64):\n for kind in (1, 2, 3, 5):\n  try:\n"
-        "   socket.socket(family, kind); open_ones.append(family)\n  except OSError: pass\nprint(sorted(set(open_ones)))",
+        "   socket.socket(family, kind); open_ones.append(family)\n  except OSError: pass\n"
+        "print(sorted(set(open_ones)))",
         r"\[1, 2, 10\]",
     ),
     Attack(
@@ -121,14 +136,16 @@ SOCKETS = [
     ),
     Attack(
         "larger buffers",
-        "import socket\na, b = socket.socketpair()\nfor option in (7, 8, 32, 33):\n try: a.setsockopt(1, option, 1 << 22)\n"
+        "import socket\na, b = socket.socketpair()\nfor option in (7, 8, 32, 33):\n"
+        " try: a.setsockopt(1, option, 1 << 22)\n"
         " except OSError as error: print(error.errno)",
         r"\A(1\n){4}\Z",
     ),
     Attack(
         "full pairs of sockets",
         f"{MANY}\ndef work(held):\n while True:\n  for one in socket.socketpair():\n   held.append(one)\n"
-        "   one.setblocking(False)\n   try:\n    while True: one.send(bytes(4096))\n   except BlockingIOError: pass\nin_all(work)",
+        "   one.setblocking(False)\n   try:\n    while True: one.send(bytes(4096))\n   except BlockingIOError: pass\n"
+        "in_all(work)",
     ),
     Attack(
         "full sockets that were closed before they were accepted",
@@ -147,20 +164,34 @@ SOCKETS = [
     Attack(
         "full TCP connections",
         f"{MANY}\ndef work(held):\n heard = socket.create_server(('127.0.0.1', 0))\n while True:\n"
-        "  one = socket.create_connection(heard.getsockname()); held += [one, heard.accept()[0]]\n  one.setblocking(False)\n"
+        "  one = socket.create_connection(heard.getsockname()); held += [one, heard.accept()[0]]\n"
+        "  one.setblocking(False)\n"
         "  try:\n   while True: one.send(bytes(65536))\n  except BlockingIOError: pass\nin_all(work)",
     ),
 ]
 
 MEMORY = [
-    Attack("many processes", f"{MANY}\ndef work(held):\n held.append(b'x' * (30 << 20))\nin_all(work)", "memory: more than"),
+    Attack(
+        "many processes", f"{MANY}\ndef work(held):\n held.append(b'x' * (30 << 20))\nin_all(work)", "memory: more than"
+    ),
     Attack("one large process", "x=$(head -c 250000000 /dev/zero | tr '\\0' x); echo $?", ""),
-    Attack("shared memory without a name", "import mmap\ntry: mmap.mmap(-1, 4096)\nexcept PermissionError: print('no')", "no"),
-    Attack("shared memory of /dev/zero", "import mmap\nf = open('/dev/zero', 'r+b')\ntry: mmap.mmap(f.fileno(), 4096)\n"
-           "except OSError: print('no')", "no"),
+    Attack(
+        "shared memory without a name",
+        "import mmap\ntry: mmap.mmap(-1, 4096)\nexcept PermissionError: print('no')",
+        "no",
+    ),
+    Attack(
+        "shared memory of /dev/zero",
+        "import mmap\nf = open('/dev/zero', 'r+b')\ntry: mmap.mmap(f.fileno(), 4096)\nexcept OSError: print('no')",
+        "no",
+    ),
     Attack("memory files, System V, queues", numbers(319, 447, 29, 68, 64, 240, 206), r"\[(1, ){6}1\]"),
     Attack("pages in pipes", numbers(275, 276, 278, 40), r"\[(38, ){3}38\]"),
-    Attack("large pipes", "import fcntl, os\ntry: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)\nexcept OSError as e: print(e.errno)", "1"),
+    Attack(
+        "large pipes",
+        "import fcntl, os\ntry: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)\nexcept OSError as e: print(e.errno)",
+        "1",
+    ),
     Attack(
         "full pipes",
         f"{MANY}\ndef work(held):\n while True:\n  a, b = os.pipe(); os.set_blocking(b, False)\n  try:\n"
@@ -170,14 +201,16 @@ MEMORY = [
     Attack("large pages", f"{CALL}\nprint(call(157, 41, 0, 0, 0, 0), call(9, 0, 1 << 21, 3, 0x40022, -1, 0))", "1 1"),
     Attack(
         "page tables",
-        f"{MANY}\nimport mmap\ndef work(held):\n m = mmap.mmap(-1, 150 << 20, flags=mmap.MAP_PRIVATE | 0x20)\n held.append(m)\n"
+        f"{MANY}\nimport mmap\ndef work(held):\n m = mmap.mmap(-1, 150 << 20, flags=mmap.MAP_PRIVATE | 0x20)\n"
+        " held.append(m)\n"
         " sum(m[i] for i in range(0, len(m), 2 << 20))\nin_all(work, seconds=1)",
     ),
     Attack(
         "many mappings",
         f"{MANY}\n{CALL}\ndef work(held):\n libc.mmap.restype = ctypes.c_void_p\n"
         " at = libc.mmap(None, 120 << 20, 1, 0x22, -1, 0)\n"
-        " for i in range(0, 120 << 20, 8192): libc.mprotect(ctypes.c_void_p(at + i), 4096, 0)\nin_all(work, count=8, seconds=1)",
+        " for i in range(0, 120 << 20, 8192): libc.mprotect(ctypes.c_void_p(at + i), 4096, 0)\n"
+        "in_all(work, count=8, seconds=1)",
     ),
     Attack(
         "many file locks",
@@ -195,7 +228,7 @@ MEMORY = [
     Attack("own limits raised", "ulimit -v unlimited; ulimit -n 100000; ulimit -u 5000; echo tried", "tried"),
     Attack(
         "memory of deleted files",
-        "for i in 1 2 3 4 5 6 7 8; do eval \"exec 1$i>/tmp/$i\"; rm /tmp/$i; head -c 16000000 /dev/zero >&1$i; done",
+        'for i in 1 2 3 4 5 6 7 8; do eval "exec 1$i>/tmp/$i"; rm /tmp/$i; head -c 16000000 /dev/zero >&1$i; done',
         "No space",
     ),
 ]
@@ -205,16 +238,39 @@ FILES = [
         "folders deeper than a path may be long",
         "for i in $(seq 22); do d=$(printf 'n%.0s' $(seq 200)); mkdir $d && cd -P $d; done; touch f; cd /work",
     ),
-    Attack("folders deeper than is looked at", "import os\nfor _ in range(1500): os.mkdir('q'); os.chdir('q')", refused="nested deeper"),
+    Attack(
+        "folders deeper than is looked at",
+        "import os\nfor _ in range(1500): os.mkdir('q'); os.chdir('q')",
+        refused="nested deeper",
+    ),
     Attack("links to a sparse file", "truncate -s 16M /tmp/big; for i in $(seq 100); do ln -s /tmp/big $i; done"),
-    Attack("names of one sparse file", "truncate -s 16M big; for i in $(seq 100); do ln big $i; done", refused="more than 16 MB"),
-    Attack("many sparse files", "for i in $(seq 1000); do echo $i; done | xargs truncate -s 16M", refused="more than 16 MB"),
-    Attack("links to files of the kernel", "ln -sf /proc/self/attr/exec a.py; ln -s /proc/kmsg k; ln -s /dev/zero z; ln -s . loop"),
-    Attack("a link in the middle of a path", "ln -s / root; ln -s /proc/self/fd fd; ls root/usr >/dev/null; echo made", "made"),
-    Attack("pipes and sockets", "mkfifo p; rm a.py; mkfifo a.py; python3 -c \"import socket; socket.socket(1).bind('s')\""),
+    Attack(
+        "names of one sparse file",
+        "truncate -s 16M big; for i in $(seq 100); do ln big $i; done",
+        refused="more than 16 MB",
+    ),
+    Attack(
+        "many sparse files", "for i in $(seq 1000); do echo $i; done | xargs truncate -s 16M", refused="more than 16 MB"
+    ),
+    Attack(
+        "links to files of the kernel",
+        "ln -sf /proc/self/attr/exec a.py; ln -s /proc/kmsg k; ln -s /dev/zero z; ln -s . loop",
+    ),
+    Attack(
+        "a link in the middle of a path",
+        "ln -s / root; ln -s /proc/self/fd fd; ls root/usr >/dev/null; echo made",
+        "made",
+    ),
+    Attack(
+        "pipes and sockets", "mkfifo p; rm a.py; mkfifo a.py; python3 -c \"import socket; socket.socket(1).bind('s')\""
+    ),
     Attack("names that are no text", "touch $'\\xff\\xfe'; touch $'new\\nline'; touch -- '-rf'", refused="not UTF-8"),
     Attack("locked files and folders", "mkdir -p x/y; echo 1 > x/y/z; chmod 0 x/y/z x/y x; chmod 0 a.py"),
-    Attack("more files than are allowed", "import os\nfor i in range(10**6): open(f'/tmp/{i}', 'w').close()", "files in /tmp"),
+    Attack(
+        "more files than are allowed",
+        "import os\nfor i in range(10**6): open(f'/tmp/{i}', 'w').close()",
+        "files in /tmp",
+    ),
     Attack("long names", "import os\nfor i in range(1500): open('n' * 250 + str(i), 'w').close()"),
 ]
 
@@ -224,10 +280,16 @@ SHELL = [
     Attack("a folder that is none", "mkdir gone; cd gone; rmdir ../gone"),
     Attack("garbage for the shell's state", "head -c 90000 /dev/urandom >&9; exec true"),
     Attack("state without end", "timeout 1 cat /dev/zero >&9; true"),
-    Attack("own output taken away", "cat /proc/self/fd/1 >/dev/null & for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; sleep 0.3"),
+    Attack(
+        "own output taken away",
+        "cat /proc/self/fd/1 >/dev/null & for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; sleep 0.3",
+    ),
     Attack("output without end", "yes", "time", timeout_s=1),
     Attack("a long variable", "export LONG=$(head -c 90000 /dev/zero | tr '\\0' x)"),
-    Attack("processes that stay", "(trap '' HUP TERM INT; setsid nohup sleep 77 >/dev/null 2>&1 &); setsid sleep 77 & disown -a"),
+    Attack(
+        "processes that stay",
+        "(trap '' HUP TERM INT; setsid nohup sleep 77 >/dev/null 2>&1 &); setsid sleep 77 & disown -a",
+    ),
     Attack("closed outputs", "exec 1>&- 2>&- 9>&-; sleep 0.1"),
 ]
 

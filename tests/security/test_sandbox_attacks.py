@@ -26,8 +26,9 @@ from agentgym_environments.backends.sandbox import (
     SandboxLost,
     WorkRefused,
     backends,
+)
+from agentgym_environments.backends.sandbox import (
     box as boxes,
-    filter,
 )
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 
@@ -91,7 +92,6 @@ def test_a_sandbox_outlives_an_attack(watched, attack):
         box.read(path)
     box.restore(watched.first)
     assert box.changes() == {}
-    print("PEAK", attack.name, watched.peak >> 20)
     assert watched.peak < LIMITS.host_mb << 20
 
 
@@ -135,16 +135,31 @@ def env():
 
 
 EPISODES = {
-    "deep": ("run for i in $(seq 22); do d=$(printf 'n%.0s' $(seq 200)); mkdir $d && cd -P $d; done; cd /work", "submit"),
+    "deep": (
+        "run for i in $(seq 22); do d=$(printf 'n%.0s' $(seq 200)); mkdir $d && cd -P $d; done; cd /work",
+        "submit",
+    ),
     "odd-link": ("run ln -s /proc/self/attr/exec solve.py", "view solve.py", "edit solve.py 1-1\nx", "submit"),
-    "files-limit": ("run python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (3, 3))'", "run echo", "submit"),
-    "process-limit": ("run python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NPROC, (1, 1))'", "run echo", "submit"),
+    "files-limit": (
+        "run python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NOFILE, (3, 3))'",
+        "run echo",
+        "submit",
+    ),
+    "process-limit": (
+        "run python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_NPROC, (1, 1))'",
+        "run echo",
+        "submit",
+    ),
     "memory-limit": ("run python3 -c 'import resource as r; r.prlimit(1, r.RLIMIT_AS, (1, 1))'", "run echo", "submit"),
     "interrupt": ("run kill -INT 1", "run echo", "submit"),
-    "sparse": ("run truncate -s 16M a b; for i in 1 2 3 4 5 6 7 8 9; do ln -s a $i; ln b l$i; done", "submit", "submit"),
+    "sparse": (
+        "run truncate -s 16M a b; for i in 1 2 3 4 5 6 7 8 9; do ln -s a $i; ln b l$i; done",
+        "submit",
+        "submit",
+    ),
     "odd-name": ("run touch $'\\xff'", "submit", "submit"),
     "odd-paths": ("view /proc/self/mem", "view \0", "edit /proc/self/fd/1 1-0\n{}", "edit d 1-0\nx", "submit"),
-    "nested": ("run python3 -c 'import os\nfor _ in range(900): os.mkdir(\"q\"); os.chdir(\"q\")'", "submit"),
+    "nested": ('run python3 -c \'import os\nfor _ in range(900): os.mkdir("q"); os.chdir("q")\'', "submit"),
     "long": (f"run echo {'x' * 200_000}", f"run echo {'x' * 2_000_000}", "submit"),
 }
 

@@ -49,7 +49,7 @@ class SandboxEnded(BadRequest):
 
 
 class WorkRefused(BadRequest):
-    """What commands have left cannot be read or kept; the message says what and why."""
+    """Files that commands have left cannot be read or kept; the message says which and why."""
 
 
 class Ran(NamedTuple):

@@ -23,12 +23,13 @@ NAMESPACES = {
 
 UNCOUNTED_MEMORY = {
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
-    "shmctl": (31, 195), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "io_setup": (206, 0), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "shmctl": (31, 195), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "io_setup": (206, 0),
+    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
     "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446),
     "seccomp": (317, 277), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "mbind": (237, 235),
     "set_mempolicy": (238, 237), "set_mempolicy_home_node": (450, 450), "modify_ldt": (154, None),
 }  # fmt: skip
-"""What they make belongs to no folder and to no process that could be counted."""
+"""Calls that make what belongs to no folder and to no process that could be counted."""
 
 MUCH_ATTACKED = {
     "bpf": (321, 280), "userfaultfd": (323, 282), "perf_event_open": (298, 241), "io_uring_setup": (425, 425),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-
 SHARED_MB = 16
 """Size of /dev/shm."""
 

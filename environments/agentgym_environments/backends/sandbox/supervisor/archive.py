@@ -15,7 +15,7 @@ MAX_ARCHIVE_BYTES = 32 << 20
 
 
 class Refused(Exception):
-    """What the agent has made cannot be read or kept; the sentence says why."""
+    """Raised where files of the agent cannot be read or kept; the sentence says why."""
 
 
 class Bounded(io.BytesIO):

@@ -5,12 +5,11 @@ Where a control group counts it too, this is what ends a command with a sentence
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import os
 import struct
 from typing import Any
-
-import _socket
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 HANDLE_BYTES = 64 << 10
@@ -37,9 +36,9 @@ BYTES_A_SECOND = 4 << 30
 class Meter:
     """The memory of all processes of the sandbox but this one, in bytes.
 
-    It counts, by what the kernel says or by the most that a thing can hold: pages of processes, page tables,
-    mappings, open files and locks, sockets (those that no process holds as well), and files beyond their content. The content
-    of files is held by the sizes of the folders; other memory the seccomp filter refuses.
+    It counts, by what the kernel says or by the most that a thing can hold: pages of processes, page tables, mappings,
+    open files and locks, sockets (those that no process holds as well), and files beyond their content. The content of
+    files is held by the sizes of the folders; other memory the seccomp filter refuses.
     """
 
     def __init__(self, limit: int, cpus: float, folders: tuple[str, ...]) -> None:
@@ -148,7 +147,7 @@ def _mapped(process: int) -> int:
 
 
 def _resident(process: int) -> int:
-    """Pages of its own, page tables and mappings. Files in memory are on some disk, or in a folder whose size is held."""
+    """Pages of its own, page tables and mappings. Pages of files are on a disk, or in a folder whose size is held."""
     return _status(process, ("RssAnon", "VmPTE", "VmSwap")) + _mappings(process)
 
 

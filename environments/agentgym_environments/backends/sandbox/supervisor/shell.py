@@ -200,7 +200,7 @@ def prctl(libc: Any, option: int, value: int, more: int | None = None) -> None:
 
 
 def read_some(pipe: int) -> bytes | None:
-    """What is in the pipe; None when that is nothing yet, b"" when nobody can write to it."""
+    """Return what is in the pipe; None when that is nothing yet, b"" when nobody can write to it."""
     try:
         return os.read(pipe, 65536)
     except BlockingIOError:

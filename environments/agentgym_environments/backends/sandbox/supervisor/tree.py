@@ -26,7 +26,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Entry(NamedTuple):
+class TreeEntry(NamedTuple):
     path: str
     """Path below the folder that is walked."""
     folder: int
@@ -41,10 +41,10 @@ class Walk:
     def __init__(self, root: str, most: int) -> None:
         self.root, self.most = root, most
         self.left_out: list[str] = []
-        """What was not looked at, and why: sentences."""
+        """Paths that were not looked at, and why: sentences."""
         self._count = self._characters = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TreeEntry]:
         try:
             handle = os.open(self.root, FOLDER)
         except OSError as error:
@@ -58,7 +58,7 @@ class Walk:
     def leave_out(self, path: str, why: str) -> None:
         self.left_out.append(f"{shown(path)} ({why})")
 
-    def _below(self, handle: int, prefix: str, depth: int) -> Iterator[Entry]:
+    def _below(self, handle: int, prefix: str, depth: int) -> Iterator[TreeEntry]:
         for name in sorted(os.listdir(handle)):
             path = prefix + name
             self._count += 1
@@ -67,7 +67,7 @@ class Walk:
                 self.leave_out(path, f"more than {self.most} files, or than {MAX_PATH_CHARACTERS} characters of names")
                 return
             found = os.lstat(name, dir_fd=handle)
-            yield Entry(path, handle, name, found)
+            yield TreeEntry(path, handle, name, found)
             if stat.S_ISDIR(found.st_mode):
                 if depth == MAX_DEPTH:
                     self.leave_out(path, f"folders are nested deeper than {MAX_DEPTH}")
