@@ -157,7 +157,7 @@ EPISODES = {
         "submit",
         "submit",
     ),
-    "odd-name": ("run touch $'\\xff'", "submit", "submit"),
+    "odd-name": ("run touch $'\\xff'", "submit"),
     "odd-paths": ("view /proc/self/mem", "view \0", "edit /proc/self/fd/1 1-0\n{}", "edit d 1-0\nx", "submit"),
     "nested": ('run python3 -c \'import os\nfor _ in range(900): os.mkdir("q"); os.chdir("q")\'', "submit"),
     "long": (f"run echo {'x' * 200_000}", f"run echo {'x' * 2_000_000}", "submit"),

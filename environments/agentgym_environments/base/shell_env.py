@@ -86,12 +86,13 @@ class ShellEnv(EpisodeEnv):
         try:
             judged = self._do(parsed)
         except WorkRefused as error:
-            judged = Judged(f"not done: {error}", over=False)
+            judged = Judged(f"not {'submitted' if isinstance(parsed, Submit) else 'done'}: {error}", over=False)
         except SandboxEnded as error:
             judged = Judged(f"{error}: the episode is over, without a reward")
         self.success = judged.success
         terminated, truncated = self.end_turn(judged.over)
-        return judged.message, judged.reward, terminated, truncated, self._info(valid=parsed is not None)
+        message = judged.message.encode(errors="backslashreplace").decode()  # a file's name may be no text
+        return message, judged.reward, terminated, truncated, self._info(valid=parsed is not None)
 
     def close(self) -> None:
         if self._box is not None:

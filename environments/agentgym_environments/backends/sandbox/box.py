@@ -129,7 +129,7 @@ class Sandbox:
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None when there is no such regular file of at most 16 MB. A relative path starts at /work;
-        no link is followed."""
+        a link that leads out of it is not followed."""
         content = self._ask("read", path=path)
         return None if content is None else base64.b64decode(content)
 
@@ -142,8 +142,8 @@ class Sandbox:
     def changes(self) -> dict[str, bytes | None]:
         """Files of /work that differ from those at the start: path -> content, None for a file that is gone.
 
-        Links, pipes and sockets are no files. Raises WorkRefused where the files are more than 16 MB together, nested
-        too deep, or have names that are not UTF-8.
+        A link counts as the file of /work that it leads to; pipes, sockets and other links are no files. Raises
+        WorkRefused where the files are more than 16 MB together or nested too deep.
         """
         found = self._ask("changes")
         return {path: None if content is None else base64.b64decode(content) for path, content in found.items()}

@@ -51,13 +51,13 @@ class Supervisor:
     def changes(self) -> dict[str, str | None]:
         """Files of /work that are not as they were at the start, in base64; None for those that are gone.
 
-        Links, pipes and sockets are no files. Raises Refused where there is more than may be looked at.
+        A link counts as the file of /work that it leads to; pipes, sockets and other links are no files. Raises Refused where there is more than may be looked at.
         """
         hashes, contents, left_out = self._compare(contents=True)
         if left_out:
             more = f" and {len(left_out) - 3} more" if len(left_out) > 3 else ""
-            raise archive.Refused(f"{', '.join(left_out[:3])}{more}: remove what cannot be read")
-        gone = [path for path, one in self._first.items() if not is_link(one) and is_link(hashes.get(path, "link"))]
+            raise archive.Refused(f"the files cannot be read: {', '.join(left_out[:3])}{more}; remove some")
+        gone = [path for path in self._first if path not in contents and hashes.get(path, "link").startswith("link")]
         return {**contents, **dict.fromkeys(gone)}
 
     def digest(self) -> str:
@@ -83,6 +83,11 @@ class Supervisor:
             found = entry.stat
             if stat.S_ISLNK(found.st_mode):
                 hashes[entry.path] = f"link {os.readlink(entry.name, dir_fd=entry.folder)}"
+                if contents and total <= tree.MAX_READ_BYTES and hashes[entry.path] != self._first.get(entry.path):
+                    content = tree.read(entry.path)
+                    total += len(content or b"")
+                    if content is not None:
+                        changed[entry.path] = base64.b64encode(content).decode()
             if not stat.S_ISREG(found.st_mode):
                 continue
             mark = (found.st_ctime_ns, found.st_size)
@@ -95,21 +100,14 @@ class Supervisor:
             if not contents or hashes[entry.path] == self._first.get(entry.path):
                 continue
             total += found.st_size
-            if not tree.is_text(entry.path):
-                walk.leave_out(entry.path, "a name that is not UTF-8")
-            elif total > tree.MAX_READ_BYTES:
-                walk.leave_out(entry.path, f"the changed files are more than {tree.MAX_READ_BYTES >> 20} MB")
-                total -= found.st_size
-            else:
+            if total <= tree.MAX_READ_BYTES:
                 with tree.opened(entry.folder, entry.name, found, os.O_RDONLY | tree.FILE) as handle:
                     content = tree.regular_content(handle, tree.MAX_READ_BYTES) or b""
                 changed[entry.path] = base64.b64encode(content).decode()
+        if total > tree.MAX_READ_BYTES:
+            walk.left_out.append(f"all that has changed (more than {tree.MAX_READ_BYTES >> 20} MB)")
         self._known_hashes = known
         return hashes, changed, walk.left_out
-
-
-def is_link(one: str) -> bool:
-    return one.startswith("link")
 
 
 def answer(sandbox: Supervisor, request: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ MAX_READ_BYTES = 16 << 20
 MAX_DEPTH = 64
 MAX_PATH_CHARACTERS = 4 << 20
 """Length of all paths together."""
+MAX_LINKS = 20
 BLOCK = 1 << 16
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -100,15 +101,6 @@ def shown(path: str) -> str:
     return path if len(path) <= 100 else f"{path[:60]}...{path[-30:]}"
 
 
-def is_text(path: str) -> bool:
-    """Return whether a name is UTF-8."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def content_hash(handle: int, size: int) -> str:
     """A hash of a file's content. Holes are not read: equal contents have equal hashes, whatever is on the disk."""
     digest, offset = hashlib.sha256(str(size).encode()), 0
@@ -135,7 +127,10 @@ def regular_content(handle: int, most: int) -> bytes | None:
 
 def read(path: str) -> bytes | None:
     """The content of the regular file at an absolute or relative path; None when there is none, or it is too long."""
-    path = absolute(path)
+    try:
+        path = absolute(path)
+    except (OSError, ValueError):
+        return None
     if path.startswith(tuple(f"{folder}/" for folder in NOT_FILES)) and not path.startswith("/dev/shm/"):
         return None
     try:
@@ -153,10 +148,10 @@ def read(path: str) -> bytes | None:
 
 def write(path: str, content: bytes) -> str:
     """Write a file and its folders. Return why it could not be written; "" when it was."""
-    path = absolute(path)
-    if not path.startswith(tuple(f"{folder}/" for folder in WRITABLE)):
-        return os.strerror(errno.EROFS)
     try:
+        path = absolute(path)
+        if not path.startswith(tuple(f"{folder}/" for folder in WRITABLE)):
+            return os.strerror(errno.EROFS)
         with folder_of(path, make=True) as (folder, name):
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
@@ -173,8 +168,39 @@ def write(path: str, content: bytes) -> str:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, without dots."""
-    return "/" + os.path.normpath(os.path.join("/work", path)).lstrip("/")
+    """The path from the root, without dots. In /work it has no links either, and none may lead out of /work."""
+    path = "/" + os.path.normpath(os.path.join("/work", path)).lstrip("/")
+    if not path.startswith("/work/"):
+        return path
+    pending, found, links = path.split("/")[1:], "", 0
+    while pending:
+        name = pending.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            found = found.rpartition("/")[0]
+            continue
+        target = link_target(f"{found}/{name}")
+        if target is None:
+            found = f"{found}/{name}"
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        found = "" if target.startswith("/") else found
+        pending = [*target.split("/"), *pending]
+    if not found.startswith("/work/"):
+        raise OSError(errno.EXDEV, "a link leads out of /work")
+    return found
+
+
+def link_target(path: str) -> str | None:
+    """The target of the link at a path without links before its end; None when there is no link."""
+    try:
+        with folder_of(path) as (folder, name):
+            return os.readlink(name, dir_fd=folder)
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager
