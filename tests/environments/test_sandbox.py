@@ -192,7 +192,7 @@ def test_programs_are_started_from_where_they_were_found(monkeypatch, tmp_path):
     (tmp_path / "bwrap").symlink_to(program)
     backends.bubblewrap_problem.cache_clear()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert backends.bubblewrap(SandboxLimits(), {}, [])[0] == str(tmp_path / "bwrap")
+    assert backends.bubblewrap(SandboxLimits.model_validate({}), {}, [])[0] == str(tmp_path / "bwrap")
     with Sandbox(backend="bubblewrap") as box:
         assert box.run("echo $PATH").output.startswith("/opt/bin:")
     (tmp_path / "bwrap").unlink()

@@ -51,7 +51,8 @@ class Supervisor:
     def changes(self) -> dict[str, str | None]:
         """Files of /work that are not as they were at the start, in base64; None for those that are gone.
 
-        A link counts as the file of /work that it leads to; pipes, sockets and other links are no files. Raises Refused where there is more than may be looked at.
+        A link counts as the file of /work that it leads to; pipes, sockets and other links are no files. Raises
+        Refused where there is more than may be looked at.
         """
         hashes, contents, left_out = self._compare(contents=True)
         if left_out:
