@@ -14,6 +14,8 @@ class Attack(NamedTuple):
     refused: str = ""
     """Regular expression of the sentence with which `changes` refuses; "" where it does not."""
     timeout_s: float = 20.0
+    counted: bool = False
+    """True where a control group counts what is taken, so that Docker's sandboxes allow it."""
 
 
 CALL = """
@@ -179,14 +181,16 @@ MEMORY = [
         "shared memory without a name",
         "import mmap\ntry: mmap.mmap(-1, 4096)\nexcept PermissionError: print('no')",
         "no",
+        counted=True,
     ),
     Attack(
         "shared memory of /dev/zero",
         "import mmap\nf = open('/dev/zero', 'r+b')\ntry: mmap.mmap(f.fileno(), 4096)\nexcept OSError: print('no')",
         "no",
+        counted=True,
     ),
     Attack("memory files, System V, queues", numbers(319, 447, 29, 68, 64, 240, 206), r"\[(1, ){6}1\]"),
-    Attack("pages in pipes", numbers(275, 276, 278, 40), r"\[(38, ){3}38\]"),
+    Attack("pages in pipes", numbers(275, 276, 278, 40), r"\[(38, ){3}38\]", counted=True),
     Attack(
         "large pipes",
         "import fcntl, os\ntry: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)\nexcept OSError as e: print(e.errno)",
@@ -197,7 +201,7 @@ MEMORY = [
         f"{MANY}\ndef work(held):\n while True:\n  a, b = os.pipe(); os.set_blocking(b, False)\n  try:\n"
         "   while True: os.write(b, bytes(4096))\n  except BlockingIOError: pass\nin_all(work)",
     ),
-    Attack("epoll and inotify", numbers(213, 291, 253, 294), r"\[(38, ){3}38\]"),
+    Attack("epoll and inotify", numbers(213, 291, 253, 294), r"\[(38, ){3}38\]", counted=True),
     Attack("large pages", f"{CALL}\nprint(call(157, 41, 0, 0, 0, 0), call(9, 0, 1 << 21, 3, 0x40022, -1, 0))", "1 1"),
     Attack(
         "page tables",

@@ -73,6 +73,8 @@ def test_a_sandbox_outlives_an_attack(watched, attack):
     if CALL in attack.code and platform.machine() != "x86_64":
         pytest.skip("the numbers of the calls are those of x86-64")
     box, watched.peak = watched.box, 0
+    if attack.counted and box.backend == "docker":
+        pytest.skip("the container's control group counts this")
     code = attack.code
     if "\n" in code:
         assert box.write("/tmp/attack.py", code.encode()) == ""
