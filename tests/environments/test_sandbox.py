@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -122,6 +124,81 @@ def test_a_missing_program_is_a_clear_error(monkeypatch, tmp_path):
     backends.bubblewrap_problem.cache_clear()
 
 
-def test_the_filter_is_known_on_two_machines_and_empty_elsewhere():
-    assert len(filter.program("x86_64")) == len(filter.program("aarch64")) > 400
+def verdict(machine: str, number: int, *arguments: int, control_group: bool = False) -> str:
+    """What the filter answers to a call, by running its code."""
+    mark = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003}[machine]
+    code = filter.program(machine.replace("i386", "x86_64"), control_group=control_group)
+    data = struct.pack("=IIQ6Q", number, mark, 0, *arguments, *(0,) * (6 - len(arguments)))
+    loaded, at = 0, 0
+    while True:
+        kind, yes, no, value = struct.unpack_from("=HBBI", code, 8 * at)
+        at += 1
+        if kind == 0x06:
+            return {0x7FFF0000: "allowed", 0x50001: "refused", 0x50026: "absent", 0x80000000: "killed"}[value]
+        if kind == 0x20:
+            (loaded,) = struct.unpack_from("=I", data, value)
+        else:
+            true = {0x15: loaded == value, 0x45: loaded & value, 0x25: loaded > value, 0x35: loaded >= value}[kind]
+            at += yes if true else no
+
+
+@pytest.mark.parametrize(
+    ("expected", "call", "x86_64", "aarch64", "arguments"),
+    [
+        ("allowed", "read", 0, 63, (0,)),
+        ("refused", "ptrace", 101, 117, ()),
+        ("refused", "mount", 165, 40, ()),
+        ("refused", "io_uring_setup", 425, 425, ()),
+        ("absent", "clone3", 435, 435, ()),
+        ("absent", "a call of the future", 500, 500, ()),
+        ("absent", "epoll_create1", 291, 20, ()),
+        ("allowed", "clone of a process", 56, 220, (17,)),
+        ("refused", "clone into a user name space", 56, 220, (0x10000011,)),
+        ("allowed", "own limit", 302, 261, (0, 7, 1 << 32)),
+        ("allowed", "limit of another, read", 302, 261, (1, 7, 0, 4096)),
+        ("refused", "limit of another", 302, 261, (1, 7, 4096)),
+        ("refused", "limit of another, lower half null", 302, 261, (1, 7, 1 << 32)),
+        ("allowed", "socket of Unix", 41, 198, (1, 1, 0)),
+        ("allowed", "socket of TCP", 41, 198, (2, 1, 6)),
+        ("allowed", "socket of UDP 6", 41, 198, (10, 2, 17)),
+        ("refused", "socket of SCTP", 41, 198, (2, 1, 132)),
+        ("refused", "socket of netlink", 41, 198, (16, 3, 0)),
+        ("refused", "socket of virtual machines", 41, 198, (40, 1, 0)),
+        ("allowed", "SO_REUSEADDR", 54, 208, (3, 1, 2)),
+        ("allowed", "TCP_KEEPCNT's level", 54, 208, (3, 6, 7)),
+        ("refused", "SO_SNDBUF", 54, 208, (3, 1, 7)),
+        ("allowed", "private memory", 9, 222, (0, 4096, 3, 0x22)),
+        ("refused", "shared memory without a name", 9, 222, (0, 4096, 3, 0x21)),
+        ("allowed", "shared memory of a file", 9, 222, (0, 4096, 3, 0x01)),
+    ],
+)
+def test_the_filter_answers_as_listed(expected, call, x86_64, aarch64, arguments):
+    assert (verdict("x86_64", x86_64, *arguments), verdict("aarch64", aarch64, *arguments)) == (expected, expected)
+
+
+def test_the_filter_has_one_machine_and_no_other():
+    assert verdict("i386", 4) == "killed"
+    assert verdict("x86_64", 0x40000000 + 39) == "refused"
+    assert verdict("x86_64", 291, control_group=True) == "allowed"
+    assert verdict("x86_64", 9, 0, 4096, 3, 0x21, control_group=True) == "allowed"
     assert filter.program("riscv64") == b""
+
+
+def test_programs_are_started_from_where_they_were_found(monkeypatch, tmp_path):
+    """What starts bubblewrap has a PATH of its own."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise MissingDependency("a sandbox needs bubblewrap: apt-get install bubblewrap")
+    (tmp_path / "bwrap").symlink_to(program)
+    backends.bubblewrap_problem.cache_clear()
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert backends.bubblewrap(SandboxLimits.model_validate({}), {}, [])[0] == str(tmp_path / "bwrap")
+    with Sandbox(backend="bubblewrap") as box:
+        assert box.run("echo $PATH").output.startswith("/opt/bin:")
+    (tmp_path / "bwrap").unlink()
+    (tmp_path / "bwrap").write_text("no program")
+    (tmp_path / "bwrap").chmod(0o755)
+    backends.bubblewrap_problem.cache_clear()
+    with pytest.raises(MissingDependency, match=r"bwrap cannot be started .*apt-get install bubblewrap"):
+        Sandbox(backend="bubblewrap")
+    backends.bubblewrap_problem.cache_clear()

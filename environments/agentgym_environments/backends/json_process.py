@@ -15,6 +15,8 @@ from typing import IO, Any
 
 from agentgym.errors import EnvironmentCrashed
 
+ENDED_S = 1.0
+"""Seconds between the end of a process's output and its own end."""
 CLOSE_S = 5.0
 """Seconds that a process may take to end once its standard input is closed."""
 
@@ -45,6 +47,8 @@ class JsonProcess:
         )
         self._end = weakref.finalize(self, _end, self._process, self._log, own_group)
         self._rest = b""
+        self.code: int | None = None
+        """Exit code of a process that ended by itself; None before, and when it was closed."""
 
     @property
     def pid(self) -> int:
@@ -64,6 +68,8 @@ class JsonProcess:
             self._process.stdin.flush()
         line = self._line(timeout_s, max_bytes)
         if not line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.code = self._process.wait(ENDED_S)
             message = ""
             if self._log is not None:
                 self._log.seek(0)

@@ -13,7 +13,7 @@ from agentgym.errors import BadRequest, ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Command, Edit, Run, Submit, View
-from agentgym_environments.backends.sandbox.box import Sandbox
+from agentgym_environments.backends.sandbox.box import Sandbox, SandboxEnded, WorkRefused
 from agentgym_environments.base.episode_env import EpisodeEnv
 
 LINES = 150
@@ -77,23 +77,22 @@ class ShellEnv(EpisodeEnv):
         self._box = self.open_sandbox()
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Do an action. Whatever it does to the sandbox is the agent's turn: an observation, or the end without reward.
+
+        Raises SandboxLost when the sandbox ended for another reason.
+        """
         self.require_running("step")
         parsed = actions.understand(action)
-        judged = Judged("", over=False)
-        if isinstance(parsed, Run):
-            observation = self._run(parsed.command)
-        elif isinstance(parsed, View):
-            observation = self._view(parsed)
-        elif isinstance(parsed, Edit):
-            observation = self._edit(parsed)
-        elif isinstance(parsed, Submit):
-            judged = self.judged()
-            observation = judged.message
-        else:
-            observation = f"not an action; {actions.GRAMMAR}"
+        try:
+            judged = self._do(parsed)
+        except WorkRefused as error:
+            judged = Judged(f"not {'submitted' if isinstance(parsed, Submit) else 'done'}: {error}", over=False)
+        except SandboxEnded as error:
+            judged = Judged(f"{error}: the episode is over, without a reward")
         self.success = judged.success
         terminated, truncated = self.end_turn(judged.over)
-        return observation, judged.reward, terminated, truncated, self._info(valid=parsed is not None)
+        message = judged.message.encode(errors="backslashreplace").decode()  # a file's name may be no text
+        return message, judged.reward, terminated, truncated, self._info(valid=parsed is not None)
 
     def close(self) -> None:
         if self._box is not None:
@@ -126,6 +125,19 @@ class ShellEnv(EpisodeEnv):
 
     # What the actions do.
 
+    def _do(self, parsed: Command | None) -> Judged:
+        if isinstance(parsed, Submit):
+            return self.judged()
+        if isinstance(parsed, Run):
+            observation = self._run(parsed.command)
+        elif isinstance(parsed, View):
+            observation = self._view(parsed)
+        elif isinstance(parsed, Edit):
+            observation = self._edit(parsed)
+        else:
+            observation = f"not an action; {actions.GRAMMAR}"
+        return Judged(observation, over=False)
+
     def _run(self, command: str) -> str:
         ran = self.box.run(command, self.command_s)
         why = f"\n[stopped: {ran.stopped}]" if ran.stopped else ""
@@ -135,7 +147,7 @@ class ShellEnv(EpisodeEnv):
     def _view(self, view: View) -> str:
         content = self.box.read(view.path)
         if content is None:
-            return f"there is no file {view.path}; `run ls` lists a folder"
+            return f"there is no file {view.path} that can be viewed; `run ls` lists a folder"
         lines = content.decode(errors="replace").split("\n")
         first = max(1, view.first)
         last = min(view.last or len(lines), len(lines), first + LINES - 1)
@@ -146,7 +158,7 @@ class ShellEnv(EpisodeEnv):
     def _edit(self, edit: Edit) -> str:
         found = self.box.read(edit.path)
         if found is None and (edit.first, edit.last) != (1, 0):
-            return f"there is no file {edit.path}; `edit {edit.path} 1-0` makes it"
+            return f"there is no file {edit.path} that can be edited; `edit {edit.path} 1-0` makes it"
         old = (found or b"").decode(errors="surrogateescape")
         new = actions.replace(old, edit)
         if new is None:
@@ -163,6 +175,12 @@ class ShellEnv(EpisodeEnv):
         return {
             "success": self.success,
             "valid_action": valid,
-            "state_key": f"{self.subject()}/{self.box.digest()[:20]}",
+            "state_key": f"{self.subject()}/{self._digest()[:20]}",
             "available_actions": [] if self.over else self.offers(),
         }
+
+    def _digest(self) -> str:
+        try:
+            return self.box.digest()
+        except (SandboxEnded, WorkRefused) as error:
+            return type(error).__name__

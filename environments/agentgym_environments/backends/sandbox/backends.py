@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentgym.errors import ConfigError, MissingDependency
-from agentgym_environments.backends.sandbox.limits import SandboxLimits
+from agentgym_environments.backends.sandbox.limits import SHARED_MB, SandboxLimits
 
 Backend = Literal["auto", "bubblewrap", "docker"]
 
@@ -48,10 +48,14 @@ def choose(backend: str) -> Literal["bubblewrap", "docker"]:
 @cache
 def bubblewrap_problem() -> str:
     """Return why bubblewrap cannot make a sandbox here; "" when it can. Found by trying, once a process."""
-    if shutil.which("bwrap") is None:
+    program = shutil.which("bwrap")
+    if program is None:
         return "a sandbox needs bubblewrap: apt-get install bubblewrap"
-    tried = ["bwrap", *_namespaces(), "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    done = subprocess.run(tried, capture_output=True, text=True)
+    tried = [program, *_namespaces(), "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    try:
+        done = subprocess.run(tried, capture_output=True, text=True)
+    except OSError as error:
+        return f"{program} cannot be started ({error.strerror}): apt-get install bubblewrap"
     if done.returncode == 0:
         return ""
     return (
@@ -89,7 +93,7 @@ def _namespaces() -> list[str]:
 
 def bubblewrap(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str]) -> list[str]:
     """The command of a sandbox: an empty root, /usr, this Python, and three folders in memory to write to."""
-    command = ["bwrap", *_namespaces(), "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
+    command = [_found("bwrap"), *_namespaces(), "--new-session", "--as-pid-1", "--clearenv", "--hostname", "sandbox"]
     for folder in _parents(["/etc/x", "/opt/bin/x", sys.base_prefix, *readonly.values()]):
         command += ["--perms", "0755", "--dir", folder]  # bubblewrap makes missing ones for its own user alone
     command += ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
@@ -107,10 +111,19 @@ def bubblewrap(limits: SandboxLimits, readonly: Mapping[str, str], program: list
         command += ["--tmpfs", hidden, "--remount-ro", hidden]
     for outside, inside in readonly.items():
         command += ["--ro-bind", outside, inside]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder, megabytes in {"/work": limits.disk_mb, "/tmp": limits.disk_mb, "/dev/shm": 16}.items():
+    # /dev/full reads as /dev/zero does, but cannot be mapped: shared memory that no process need hold on to.
+    command += ["--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero"]
+    for folder, megabytes in {"/work": limits.disk_mb, "/tmp": limits.disk_mb, "/dev/shm": SHARED_MB}.items():
         command += ["--perms", "0777", "--size", str(megabytes << 20), "--tmpfs", folder]
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work", "--", python(), *program]
+
+
+def _found(program: str) -> str:
+    """The program's path here: what starts it has another PATH."""
+    path = shutil.which(program)
+    if path is None:
+        raise MissingDependency(f"{program} is no longer in PATH")
+    return path
 
 
 def _parents(paths: list[str]) -> list[str]:
@@ -136,8 +149,8 @@ def hidden_folders() -> tuple[str, ...]:
 
 def docker(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str], name: str, image: str) -> list[str]:
     """The command of a container that ends when its stdin does."""
-    memory = f"{limits.memory_mb + 3 * limits.disk_mb + 64}m"
-    command = ["docker", "run", "--rm", "--interactive", "--name", name, "--label", "agentgym.sandbox"]
+    memory = f"{limits.host_mb}m"
+    command = [_found("docker"), "run", "--rm", "--interactive", "--name", name, "--label", "agentgym.sandbox"]
     command += [
         "--network",
         "none",
@@ -150,7 +163,7 @@ def docker(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str
         "sandbox",
     ]
     command += ["--security-opt", "no-new-privileges", "--pids-limit", str(limits.processes + 8), "--ipc", "private"]
-    command += ["--memory", memory, "--memory-swap", memory, "--cpus", str(limits.cpus), "--shm-size", "16m"]
+    command += ["--memory", memory, "--memory-swap", memory, "--cpus", str(limits.cpus), "--shm-size", f"{SHARED_MB}m"]
     room = f"size={limits.disk_mb}m,nr_inodes={limits.files}"
     for folder in ("/work", "/tmp"):
         command += ["--tmpfs", f"{folder}:rw,exec,nosuid,nodev,{room},mode=1777,uid=10002,gid=10002"]
