@@ -266,9 +266,7 @@ class OpenEnvSocket(SequentialHandler):
 class OpenEnvMcpSocket(SequentialHandler):
     """One socket on `/mcp`: JSON-RPC, with a session of its own that ends with the socket."""
 
-    def __init__(
-        self, verbs: EnvBackend, env: str, attachments: Attachments, meter: Meter | None = None
-    ) -> None:
+    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments, meter: Meter | None = None) -> None:
         super().__init__(meter)
         self._verbs, self._env = verbs, env
         self._rpc = Rpc(verbs, env, attachments)

@@ -74,7 +74,15 @@ def add_routes(
     app.add_api_route("/envs", handle_errors(front.envs), methods=["GET"], response_model=None)
     add_error_replies(app)
     sockets = {"ws": front.ws, "mcp": front.ws_mcp}
-    app.add_middleware(FastPathMiddleware, verbs=verbs, calls=calls, sockets=sockets, root=root, largest=max_body_bytes)
+    app.add_middleware(
+        FastPathMiddleware,
+        verbs=verbs,
+        calls=calls,
+        sockets=sockets,
+        root=root,
+        largest=max_body_bytes,
+        long=("step", "step_many", "restore"),
+    )
 
 
 def _described(verb: str) -> dict[str, Any]:
@@ -189,7 +197,8 @@ class _Handlers:
         await serve_websocket(scope, receive, send, conversation)
 
     async def ws_mcp(self, env: str, scope: Any, receive: Any, send: Any) -> None:
-        await serve_websocket(scope, receive, send, OpenEnvMcpSocket(self.verbs, env, self.attachments, scope.get(METER)))
+        conversation = OpenEnvMcpSocket(self.verbs, env, self.attachments, scope.get(METER))
+        await serve_websocket(scope, receive, send, conversation)
 
     def _env(self, request: Request) -> str:
         return env_of(self.verbs, request.path_params.get("name"))

@@ -205,9 +205,7 @@ class ServerSession:
         self.episode, self._given = episode, True
         return episode.reply
 
-    async def _step(
-        self, episode: _Episode, step_request: _StepRequest, action: Action, deadline_s: float
-    ) -> bytes:
+    async def _step(self, episode: _Episode, step_request: _StepRequest, action: Action, deadline_s: float) -> bytes:
         began = time.perf_counter()
         answer = await self._call("step", action, deadline_s=deadline_s)
         return self._stepped(episode, step_request, answer, began)

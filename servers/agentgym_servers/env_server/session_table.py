@@ -219,8 +219,8 @@ class SessionTable:
             self.sweep()
             if self._by_address[address] >= most:
                 raise QuotaExceeded(
-                    f"one address may have {most} sessions here, and yours has them: close some, wait for a lease to run "
-                    "out, or start the server with a larger `--sessions-per-address`"
+                    f"one address may have {most} sessions here, and yours has them: close some, wait for a lease "
+                    "to run out, or start the server with a larger `--sessions-per-address`"
                 )
         return address
 

@@ -19,9 +19,9 @@ from agentgym.errors import BadRequest, EnvironmentFailure
 from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
 from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
+from agentgym_servers.web.caller import CALLER, Caller
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
-from agentgym_servers.web.caller import CALLER, Caller
 from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
 
 MAX_ID = 2**63

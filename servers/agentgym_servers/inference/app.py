@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,7 @@ from agentgym_servers.inference.generation import Generation
 from agentgym_servers.inference.parsing import MAX_REPLIES, ApiError, ChatRequest, TextRequest, too_long
 from agentgym_servers.inference.responses import ChatResponse, CompletionResponse, TextResponse
 from agentgym_servers.inference.schemas import add_post, read_body
+from agentgym_servers.web.cross_origin import SiteGuard
 from agentgym_servers.web.run import run_app, serve_in_loop
 
 RETRY_AFTER_S = 1
@@ -88,12 +89,17 @@ class Model(Protocol):
 
 
 def create_inference_app(
-    model: Model, *, api_key: str | None = None, max_requests: int = 1024, recorder: EpisodeRecorder | None = None
+    model: Model,
+    *,
+    api_key: str | None = None,
+    max_requests: int = 1024,
+    recorder: EpisodeRecorder | None = None,
+    hosts: Iterable[str] = (),
 ) -> FastAPI:
     """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
 
     More than `max_requests` replies at once, waiting ones included, are refused with 503. With `recorder`, calls that
-    name an episode are recorded as its turns.
+    name an episode are recorded as its turns. `hosts` are names of the server, beside its addresses and localhost.
     """
     server = InferenceServer(model, api_key, max_requests, recorder)
     app = FastAPI(title="AgentGym inference server", version=__version__)
@@ -105,6 +111,7 @@ def create_inference_app(
     if recorder is not None:
         add_episodes(app, Episodes(recorder, server.authorize))
     app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
+    app.add_middleware(SiteGuard, hosts=hosts, origins=False)
     app.add_exception_handler(EpisodeRefused, _refused)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)

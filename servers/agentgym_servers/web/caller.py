@@ -14,5 +14,6 @@ class Caller(NamedTuple):
     """The id of its API key, where it needed one."""
 
 
-CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())
+NOBODY = Caller()
+CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
 """Set for each request; a socket's handler sets it again for its frames."""

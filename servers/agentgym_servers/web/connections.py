@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections import Counter
 from dataclasses import dataclass
@@ -123,6 +124,7 @@ class Connections:
                 entry.watched.cut(f"the client has read nothing for {self.bounds.unread_s:g} s")
 
 
+@functools.lru_cache(maxsize=4096)
 def address_of(host: str) -> str:
     """Return what counts as one address: an IPv4 address, or the network of an IPv6 one that its user chooses from."""
     try:

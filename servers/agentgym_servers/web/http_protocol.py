@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol within the bounds of a server: heads, half-sent requests, connections.
 
-What is refused here never reaches the application: no key is looked at and nothing is kept. Each refusal is a WireError,
-after which the connection is closed.
+What is refused here never reaches the application: no key is looked at and nothing is kept. Each refusal is a
+WireError, after which the connection is closed.
 """
 
 from __future__ import annotations

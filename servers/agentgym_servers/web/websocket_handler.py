@@ -90,6 +90,21 @@ async def serve_websocket(scope: Any, receive: Any, send: Any, conversation: Web
         conversation.end()
 
 
+def close_socket(scope: Any, send: Any, code: int, reason: str) -> None:
+    """Close an application's WebSocket from outside, whatever the application and its client do."""
+    protocol = scope.get("extensions", {}).get(EXTENSION)
+    if protocol is not None:
+        protocol.end(code, reason)
+    else:
+        task = asyncio.ensure_future(_quietly_close(send, code, reason))
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""Keeps tasks until they are done."""
+
+
 class LinkProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol that hands whole text frames to a conversation at once."""
 
@@ -334,9 +349,9 @@ class _Direct:
         self._protocol.hold(on)
 
 
-async def _quietly_close(send: Any) -> None:
+async def _quietly_close(send: Any, code: int = 1000, reason: str = "") -> None:
     try:
-        await send({"type": "websocket.close", "code": 1000})
+        await send({"type": "websocket.close", "code": code, "reason": reason})
     except (OSError, RuntimeError):  # it has gone in the meantime
         return
 
