@@ -6,6 +6,7 @@ Whatever is sent is refused by a typed 4xx or by closing the connection, and the
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -52,12 +53,12 @@ def send(connection: socket.socket, content: bytes) -> bool:
     return True
 
 
-def receive(connection: socket.socket, enough: Callable[[bytes], bool]) -> tuple[bytes, bool]:
+def receive(connection: socket.socket, enough: Callable[[bytes], bool], piece: int = 65536) -> tuple[bytes, bool]:
     """What the server says, until it is enough or the server closes; and whether it closed."""
     content = b""
     while not enough(content):
         try:
-            part = connection.recv(65536)
+            part = connection.recv(piece)
         except ConnectionError:
             return content, True
         if not part:
@@ -80,7 +81,10 @@ def of(server: Served, content: bytes) -> bytes:
 
 def require_alive(server: Served) -> None:
     began = time.monotonic()
-    assert httpx.get(f"{server.url}/health", timeout=WAIT_S).json()["status"] == "healthy"
+    connection = http.client.HTTPConnection(*server.address, timeout=WAIT_S)
+    with contextlib.closing(connection):
+        connection.request("GET", "/health")
+        assert json.load(connection.getresponse())["status"] == "healthy"
     assert time.monotonic() - began < LIVENESS_S
 
 
@@ -120,7 +124,7 @@ def test_a_half_sent_request_is_given_up(server, content):
 def opened(server: Served, connection: socket.socket, path: str) -> bool:
     """Open a WebSocket. False, checked, where the server has none."""
     send(connection, UPGRADE.format(path, "{}:{}".format(*server.address)).encode())
-    content, closed = receive(connection, lambda content: b"\r\n\r\n" in content)
+    content, closed = receive(connection, lambda content: content.endswith(b"\r\n\r\n"), 1)
     if content.startswith(b"HTTP/1.1 101"):
         return True
     require_refused(content, closed)

@@ -7,6 +7,7 @@ WireError, after which the connection is closed.
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +16,14 @@ from agentgym_servers.web.connections import Connections, Refusal
 
 MALFORMED = Refusal(400, "BAD_REQUEST", "this is not a valid HTTP/1.1 request")
 TWO_HOSTS = Refusal(400, "BAD_REQUEST", "a request has one Host header")
+
+
+NO_HANDSHAKE = Refusal(
+    400,
+    "BAD_REQUEST",
+    "only a WebSocket may be asked for instead of HTTP/1.1: by GET, with Sec-WebSocket-Version 13 and a "
+    "Sec-WebSocket-Key of 16 bytes in base64",
+)
 
 
 class _RefusedError(Exception):
@@ -79,8 +88,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if hosts > 1:
             self._refusal = TWO_HOSTS
             raise _RefusedError
+        if self.parser.should_upgrade() and not _is_handshake(self.parser.get_method(), self.headers):
+            self._refusal = NO_HANDSHAKE
+            raise _RefusedError
         self._in_head, self._unclaimed = False, 0
         super().on_headers_complete()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._began is None:  # it came with the end of the request before it
+            self._began = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer after the body is not kept
@@ -149,3 +166,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _release(self) -> None:
         self._all.held -= self._held
         self._held = 0
+
+
+def _is_handshake(method: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request that asks for another protocol opens a WebSocket: what websockets checks again."""
+    fields = {name: value for name, value in headers}
+    try:
+        key = base64.b64decode(fields.get(b"sec-websocket-key", b"").strip(), validate=True)
+    except ValueError:
+        return False
+    return (
+        method == b"GET"
+        and len(key) == 16
+        and fields.get(b"sec-websocket-version", b"").strip() == b"13"
+        and fields.get(b"upgrade", b"").strip().lower() == b"websocket"
+    )
