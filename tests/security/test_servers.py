@@ -134,16 +134,23 @@ def opened(server: Served, connection: socket.socket, path: str) -> bool:
 def read_frame(connection: socket.socket) -> tuple[int, bytes] | None:
     """The opcode and payload of the server's next frame; None when it has closed the connection."""
     try:
-        head = connection.recv(2, socket.MSG_WAITALL)
-        if len(head) < 2:
-            return None
-        size = head[1]
+        first, size = exactly(connection, 2)
         if size >= 126:
-            width = 2 if size == 126 else 8
-            size = int.from_bytes(connection.recv(width, socket.MSG_WAITALL))
-        return head[0] & 15, connection.recv(size, socket.MSG_WAITALL)
+            size = int.from_bytes(exactly(connection, 2 if size == 126 else 8))
+        return first & 15, exactly(connection, size)
     except ConnectionError:
         return None
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes. Raises ConnectionError at the end."""
+    content = b""
+    while len(content) < size:
+        part = connection.recv(size - len(content))
+        if not part:
+            raise ConnectionError
+        content += part
+    return content
 
 
 def require_answered(answer: tuple[int, bytes] | None) -> None:
