@@ -111,7 +111,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conversation: WebSocketHandler | None = None
-        self._all, self._bounds = connections, connections.bounds
+        self._all, self.bounds = connections, connections.bounds
         self._part = bytearray()
         """A frame that is not complete yet."""
         self._need = 0
@@ -172,12 +172,10 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         self._handle(data)
 
     def check(self, now: float) -> None:
-        """End the socket if a frame has been half-sent for too long."""
-        if self._part and now - self._since > self._bounds.body_s:
-            self.end(POLICY, f"a frame is sent within {self._bounds.body_s:g} s")
+        if self._part and now - self._since > self.bounds.body_s:
+            self.end(POLICY, f"a frame is sent within {self.bounds.body_s:g} s")
 
     def cut(self, why: str) -> None:
-        """End the socket of a client that does not read."""
         self.end(POLICY, why)
 
     def end(self, code: int, reason: str) -> None:
@@ -191,11 +189,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()
-        self.loop.call_later(self._bounds.linger_s, self.transport.abort)
-
-    def has_much_unread(self) -> bool:
-        """Return whether the client has left more of its answers unread than may wait."""
-        return self.transport.get_write_buffer_size() > self._bounds.unread_bytes
+        self.loop.call_later(self.bounds.linger_s, self.transport.abort)
 
     def _shake_hands(self, data: bytes) -> None:
         try:
@@ -280,8 +274,8 @@ class LinkProtocol(WebSocketsSansIOProtocol):
             conversation.text(apply_mask(data[start + head : stop], data[start + head - 4 : start + head]))
         else:
             self._fragments = self._fragments + 1 if self.conn.current_size is not None else 0
-            if self._fragments > self._bounds.fragments:
-                self.end(POLICY, f"a message has at most {self._bounds.fragments} frames")
+            if self._fragments > self.bounds.fragments:
+                self.end(POLICY, f"a message has at most {self.bounds.fragments} frames")
                 return None
             super().data_received(data[start:stop])
         return stop
@@ -336,7 +330,8 @@ class _Direct:
             head = b"\x81\x7e" + size.to_bytes(2)
         else:
             head = b"\x81\x7f" + size.to_bytes(8)
-        if not protocol.writable.is_set() and protocol.has_much_unread():
+        waiting = 0 if protocol.writable.is_set() else protocol.transport.get_write_buffer_size()
+        if waiting > protocol.bounds.unread_bytes:
             protocol.end(POLICY, NOT_READING)
         else:
             protocol.transport.write(head + text)
