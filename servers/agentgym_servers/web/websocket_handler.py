@@ -102,7 +102,6 @@ def close_socket(scope: Any, send: Any, code: int, reason: str) -> None:
 
 
 _closing: set[asyncio.Task[None]] = set()
-"""Keeps tasks until they are done."""
 
 
 class LinkProtocol(WebSocketsSansIOProtocol):
