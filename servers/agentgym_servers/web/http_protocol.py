@@ -88,20 +88,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if hosts > 1:
             self._refusal = TWO_HOSTS
             raise _RefusedError
-        if self.parser.should_upgrade() and not _is_handshake(self.parser.get_method(), self.headers):
+        upgrade = self.parser.should_upgrade()
+        if upgrade and not _is_handshake(self.parser.get_method(), self.headers):
             self._refusal = NO_HANDSHAKE
             raise _RefusedError
         self._in_head, self._unclaimed = False, 0
         super().on_headers_complete()
+        if not upgrade:
+            self.headers = []  # the request has its own list; what comes now is a trailer
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._began is None:  # it came with the end of the request before it
             self._began = self.loop.time()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer after the body is not kept
-            super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
         self._unclaimed = 0
