@@ -14,7 +14,8 @@ scored │   ├── BadRequest             the request itself is wrong (422)
 │   ├── OutOfOrder             a step index that is neither the next nor one already answered (409)
 │   ├── EpisodeLost            the session existed and is gone: lease ran out, environment died (410)
 │   ├── AtCapacity             no room for another session now (503)
-│   │   └── RateLimited        a key asked more often than it may (429)
+│   │   ├── RateLimited        a key asked more often than it may (429)
+│   │   └── QuotaExceeded      a key or address has all the sessions that it may have (429)
 │   ├── WrongKey               no API key, or one that the gateway does not know (401)
 │   ├── MissingScope           the API key may not do this (403)
 │   ├── DeadlineExceeded       the environment did not answer in time (504)
@@ -125,6 +126,12 @@ class RateLimited(AtCapacity):
     code, scope, retryable, status = "RATE_LIMITED", "server", True, 429
 
 
+class QuotaExceeded(AtCapacity):
+    """A key or an address has as many sessions as it may have."""
+
+    code, scope, retryable, status = "QUOTA_EXCEEDED", "server", True, 429
+
+
 class WrongKey(EnvironmentFailure):
     """The API key is missing, unknown, expired or revoked."""
 
@@ -192,6 +199,7 @@ FAILURES: dict[str, type[EnvironmentFailure]] = {
         EpisodeLost,
         AtCapacity,
         RateLimited,
+        QuotaExceeded,
         WrongKey,
         MissingScope,
         DeadlineExceeded,

@@ -13,14 +13,17 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic_core import to_json
 
 from agentgym.env import Action, Observation
 from agentgym.errors import FAILURES, EnvironmentFailure, MissingDependency, Scope
 
+MAX_OPTIONS_BYTES = 64 * 2**10
+"""JSON of the options that a reset passes on to the environment."""
 QUEUE_S: Any = Field(default=0.0, ge=0, le=600)
 
 
@@ -44,11 +47,21 @@ class ResetRequest(BaseModel):
     seed: int | None = Field(default=None, ge=0)
     episode_id: str | None = Field(default=None, max_length=255)
     session_id: str | None = Field(default=None, max_length=64)
-    split: str | None = None
+    split: str | None = Field(default=None, max_length=1024)
     index: int | None = Field(default=None, ge=0)
     """The task within the split. OpenEnv's name for it; `task` in `reset(options=...)`."""
     queue_s: float = QUEUE_S
     """Seconds to wait for room, first come first served, before the answer is CAPACITY_REACHED."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        size = len(to_json(self.model_extra, serialize_unknown=True)) if self.model_extra else 0
+        if size > MAX_OPTIONS_BYTES:
+            raise ValueError(
+                f"the environment's options may have {MAX_OPTIONS_BYTES} bytes of JSON, these have {size}: leave out "
+                "what the environment does not read"
+            )
+        return self
 
     def options(self) -> dict[str, Any]:
         """`options` of `Env.reset`."""

@@ -28,10 +28,19 @@ database_option = click.option(
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 takes a free one.")
 @database_option
 @click.option("--rate", help="How often one API key may ask.  [default: 2000/second]")
+@click.option("--sessions-per-key", type=click.IntRange(min=1), help="Of each environment.  [default: 512]")
+@click.option("--sessions-per-address", type=click.IntRange(min=1), help="Of each environment.  [default: 768]")
+@click.option(
+    "--allow-private-urls/--no-private-urls",
+    "private_urls",
+    default=None,
+    help="Register by URL on this machine or a private network.  [default: if it listens to this machine alone]",
+)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name of the gateway; may be repeated.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--die-with-stdin", is_flag=True, hidden=True)
 @click.pass_context
-def gateway(context: click.Context, database: str, rate: str | None, **options: Any) -> None:
+def gateway(context: click.Context, database: str, **options: Any) -> None:
     """Serve registered environments behind one address, until interrupted; a page at / shows them.
 
     Without API keys it listens to this machine alone. `agentgym register` adds an environment.
@@ -39,11 +48,11 @@ def gateway(context: click.Context, database: str, rate: str | None, **options: 
     context.obj = database
     if context.invoked_subcommand is not None:
         return
-    from agentgym_servers.gateway.app import RATE, run_gateway
+    from agentgym_servers.gateway.app import run_gateway
 
     _make_folder(database)
     with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
-        run_gateway(database, rate=rate or RATE, **options)
+        run_gateway(database, **{name: value for name, value in options.items() if value is not None})
 
 
 @gateway.group()

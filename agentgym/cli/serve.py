@@ -15,6 +15,8 @@ from agentgym.cli.terminal import note_if_open
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1024, show_default=True)
+@click.option("--sessions-per-address", type=click.IntRange(min=1), help="Of one client.  [default: all]")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name of this server; may be repeated.")
 @click.option(
     "--lease",
     type=click.FloatRange(min=0, min_open=True),
@@ -45,6 +47,8 @@ def serve(
     host: str,
     port: int,
     max_sessions: int,
+    sessions_per_address: int | None,
+    hosts: tuple[str, ...],
     lease: float,
     queue: int,
     workers: int | None,
@@ -66,6 +70,8 @@ def serve(
             port,
             log_format=log_format,
             max_sessions=max_sessions,
+            sessions_per_address=sessions_per_address,
+            hosts=hosts,
             queue=queue,
             workers=workers,
             worker_memory_mb=worker_memory,

@@ -7,15 +7,21 @@ TLS, proxies, redirects, compression (`agentgym.clients.transports.http` leaves 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 IDLE_S = 30.0
 """A connection that was not used for so long is not used again: the server may be about to close it."""
 IDLE_ONCE_S = 2.0
 """The same for a request that must not be sent twice: servers close idle connections after five seconds or more."""
 MAX_HEAD = 65536
+MAX_CONTENT = 256 * 2**20
+"""Bytes of a reply's body, unless a request says otherwise."""
+
+Connect = Callable[[str, int], Awaitable[socket.socket]]
+"""Returns a socket that is connected to a host and port. Raises OSError."""
 
 
 class HttpResponse(NamedTuple):
@@ -30,19 +36,37 @@ class NotConnected(ConnectionError):
 
 
 class KeepAlive:
-    """Requests to one host. As many connections as there are requests at once; idle ones are used again."""
+    """Requests to one host. As many connections as there are requests at once; idle ones are used again.
 
-    def __init__(self, host: str, port: int, authority: str, headers: Mapping[str, str] | None = None) -> None:
-        self._host, self._port = host, port
+    With `connect`, that is who connects.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        authority: str,
+        headers: Mapping[str, str] | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self._host, self._port, self._connect_to = host, port, connect
         fixed = {"host": authority, "accept": "application/json", "content-type": "application/json", **(headers or {})}
         self._fixed = "".join(["\r\n", *(f"{name}: {value}\r\n" for name, value in fixed.items())]).encode("latin-1")
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
     async def request(
-        self, verb: str, target: bytes, body: bytes | None, timeout_s: float, *, repeatable: bool = True
+        self,
+        verb: str,
+        target: bytes,
+        body: bytes | None,
+        timeout_s: float,
+        *,
+        repeatable: bool = True,
+        max_content: int = MAX_CONTENT,
     ) -> HttpResponse:
-        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no (whole, legal) reply.
+        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no (whole, legal) reply, or one
+        of more than `max_content` bytes.
 
         A `repeatable` request is sent again when its connection turns out to have been closed while idle.
         """
@@ -51,14 +75,14 @@ class KeepAlive:
         async with asyncio.timeout(timeout_s):
             connection = self._reusable(IDLE_S if repeatable else IDLE_ONCE_S)
             try:
-                reply = await connection.exchange(head + body) if connection is not None else None
+                reply = await connection.exchange(head + body, max_content) if connection is not None else None
             except ConnectionError:  # most likely it was closed while idle
                 if not repeatable:
                     raise
                 reply = None
             if connection is None or reply is None:
                 connection = await self._connect()
-                reply = await connection.exchange(head + body)
+                reply = await connection.exchange(head + body, max_content)
         if connection.open:
             connection.used = time.monotonic()
             self._idle.append(connection)
@@ -80,8 +104,11 @@ class KeepAlive:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
+        where: dict[str, Any] = {"host": self._host, "port": self._port}
         try:
-            _, connection = await loop.create_connection(lambda: _Connection(self._open), self._host, self._port)
+            if self._connect_to is not None:
+                where = {"sock": await self._connect_to(self._host, self._port)}
+            _, connection = await loop.create_connection(lambda: _Connection(self._open), **where)
         except OSError as error:
             raise NotConnected(str(error)) from error
         return connection
@@ -97,6 +124,9 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[HttpResponse] | None = None
         self._head: tuple[int, dict[str, str], int] | None = None
         """Status, headers and where the body begins, once they are here."""
+        self._max_content = MAX_CONTENT
+        self._chunks = bytearray()
+        """The body of a chunked reply, as far as it is here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.open = transport, True  # type: ignore[assignment]  # uvloop's is no asyncio.Transport
@@ -128,10 +158,12 @@ class _Connection(asyncio.Protocol):
             if reply.headers.get("connection", "").lower() == "close":
                 self.drop()
             self._buffer.clear()
+            self._chunks = bytearray()
             self._head = None
             self._waiter.set_result(reply)
 
-    async def exchange(self, request: bytes) -> HttpResponse:
+    async def exchange(self, request: bytes, max_content: int = MAX_CONTENT) -> HttpResponse:
+        self._max_content = max_content
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._waiter = asyncio.get_running_loop().create_future()
@@ -162,28 +194,37 @@ class _Connection(asyncio.Protocol):
             pairs = (line.partition(":") for line in lines)
             self._head = int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}, end + 4
         status, headers, start = self._head
+        if len(self._buffer) - start + len(self._chunks) > self._max_content + MAX_HEAD:
+            raise ValueError(f"it has more than {self._max_content} bytes")
         if headers.get("transfer-encoding", "").lower() == "chunked":
-            content = _dechunk(self._buffer, start)
-            return None if content is None else HttpResponse(status, headers, content)
+            return HttpResponse(status, headers, bytes(self._chunks)) if self._dechunk(start) else None
         if "content-length" not in headers:
             return HttpResponse(status, headers, b"") if status in (204, 304) else None
         length = int(headers["content-length"])
         if length < 0:
             raise ValueError(f"its length is {length}")
+        if length > self._max_content:
+            raise ValueError(f"it has {length} bytes, and may have {self._max_content}")
         if len(self._buffer) < start + length:
             return None
         return HttpResponse(status, headers, bytes(self._buffer[start : start + length]))
 
+    def _dechunk(self, start: int) -> bool:
+        """Take the complete chunks out of the buffer, whose body begins at `start`. Trailers are not read.
 
-def _dechunk(buffer: bytearray, position: int) -> bytes | None:
-    """The body of a chunked reply, or None while it is incomplete. Trailers are not read."""
-    content = bytearray()
-    while (end := buffer.find(b"\r\n", position)) >= 0:
-        size = int(buffer[position:end].split(b";")[0], 16)
-        position = end + 2 + size + 2
-        if size == 0:
-            return bytes(content) if len(buffer) >= position else None
-        if len(buffer) < position:
-            return None
-        content += buffer[end + 2 : end + 2 + size]
-    return None
+        Return whether the last one was there.
+        """
+        buffer, position = self._buffer, start
+        while (end := buffer.find(b"\r\n", position)) >= 0:
+            size = int(buffer[position:end].split(b";")[0], 16)
+            stop = end + 2 + size + 2
+            if size < 0 or size > self._max_content:
+                raise ValueError(f"a chunk has {size} bytes")
+            if len(buffer) < stop:
+                break
+            if size == 0:
+                return True
+            self._chunks += buffer[end + 2 : end + 2 + size]
+            position = stop
+        del buffer[start:position]
+        return False

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -24,6 +24,7 @@ from agentgym_servers.env_server.routes import Mode, add_routes
 from agentgym_servers.env_server.session_table import SessionTable
 from agentgym_servers.env_server.workers.env_call import Factory, envs_of
 from agentgym_servers.env_server.workers.pool import WorkerPool
+from agentgym_servers.web.cross_origin import SiteGuard
 from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
 from agentgym_servers.web.run import run_app
@@ -40,6 +41,8 @@ def create_app(
     workers: int | None = None,
     worker_memory_mb: int = 4096,
     lease_s: float = 600.0,
+    sessions_per_address: int | None = None,
+    hosts: Iterable[str] = (),
     replies_kept: int = 4,
     max_body_bytes: int = 16 * 2**20,
     mode: Mode = "simulation",
@@ -50,6 +53,9 @@ def create_app(
     An environment whose spec says `inline` runs in the server's own thread; every other in worker processes, at most
     `workers` (one a core) for each environment, each with `worker_memory_mb` for its sessions. What a factory makes
     runs in threads of this process instead. When `max_sessions` are open, at most `queue` requests may wait for room.
+
+    One address may have `sessions_per_address` of them, by default all. `hosts` are names of the server, beside its
+    addresses and localhost.
 
     A session that nobody uses for `lease_s` seconds ends. Of each session the last `replies_kept` step replies are
     kept for retries. `mode` is OpenEnv's. `clock` (seconds) is for tests. Raises UsageError for an environment that
@@ -65,6 +71,7 @@ def create_app(
         queue=queue,
         lease_s=lease_s,
         replies_kept=replies_kept,
+        sessions_per_address=sessions_per_address,
         clock=clock,
     )
     verbs = LocalBackend(found, sessions)
@@ -83,6 +90,7 @@ def create_app(
     app.state.sessions = sessions
     app.add_api_route("/metrics", lambda: Response(metrics.render(), media_type=PAGE_TYPE), methods=["GET"])
     add_routes(app, verbs, max_body_bytes=max_body_bytes, lease_s=lease_s, mode=mode)
+    app.add_middleware(SiteGuard, hosts=hosts)  # the last added is asked first
     return app
 
 
@@ -106,7 +114,7 @@ def run_server(
 
     Raises UsageError when an environment cannot be served or the port is taken.
     """
-    app = create_app(envs, **options)
+    app = create_app(envs, **{**options, "hosts": [host, *options.get("hosts", ())]})
     run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
 
 
@@ -117,6 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--max-sessions", type=int, default=1024)
+    parser.add_argument("--sessions-per-address", type=int, help="of one client (default: all)")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name of this server")
     parser.add_argument("--queue", type=int, default=1024, help="requests that may wait for room")
     parser.add_argument(
         "--workers", type=int, help="processes for each environment that is not inline (default: one a core)"
@@ -134,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.port,
             die_with_stdin=options.die_with_stdin,
             max_sessions=options.max_sessions,
+            sessions_per_address=options.sessions_per_address,
+            hosts=options.allow_host,
             queue=options.queue,
             workers=options.workers,
             worker_memory_mb=options.worker_memory_mb,

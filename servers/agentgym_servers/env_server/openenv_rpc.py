@@ -217,5 +217,10 @@ def tool_result(reply: dict[str, Any], opening: str = "") -> dict[str, Any]:
     }
 
 
+def refused(why: str) -> bytes:
+    """Return the response to a frame that is not looked at."""
+    return _response(None, error={"code": SERVER, "message": why, "data": None})
+
+
 def _response(identity: Any, **outcome: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "id": identity, **outcome})

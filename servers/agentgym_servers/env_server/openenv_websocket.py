@@ -20,15 +20,17 @@ from agentgym.errors import (
     EnvironmentFailure,
     EnvironmentNotOpened,
     EpisodeLost,
+    RateLimited,
     UnknownSession,
 )
 from agentgym.protocol import ResetRequest, SessionRequest, StepRequest
 from agentgym_servers.env_server.attachments import Attachments
-from agentgym_servers.env_server.openenv_rpc import Rpc, capacity, tool_result, tools_of
+from agentgym_servers.env_server.openenv_rpc import Rpc, capacity, refused, tool_result, tools_of
 from agentgym_servers.env_server.sequential import FrameReply, SequentialHandler
 from agentgym_servers.web.backend import BackendReply, EnvBackend, consume_exception, done
 from agentgym_servers.web.encoding import encode, wrapped
 from agentgym_servers.web.parsing import NotJson, details, read
+from agentgym_servers.web.websocket_handler import Meter
 
 RESERVED = ("session_id", "episode_id", "queue_s")
 """Reset options that do not go to the environment."""
@@ -61,8 +63,15 @@ class OpenEnvSocket(SequentialHandler):
     """One socket on `/ws`: a session of its own, ended with the socket, or the session `session_id` as long as it
     is attached."""
 
-    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments, session_id: str | None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        verbs: EnvBackend,
+        env: str,
+        attachments: Attachments,
+        session_id: str | None,
+        meter: Meter | None = None,
+    ) -> None:
+        super().__init__(meter)
         self._verbs, self._env, self._attachments = verbs, env, attachments
         self._wanted = session_id
         self._session: str | None = None
@@ -76,6 +85,8 @@ class OpenEnvSocket(SequentialHandler):
 
     def answered(self, frame: bytes | str) -> FrameReply:
         try:
+            if self.meter is not None:
+                self.meter()
             if isinstance(frame, str):
                 raise NotJson(frame)
             message = read(frame)
@@ -237,6 +248,8 @@ class OpenEnvSocket(SequentialHandler):
                 return _Failed("INVALID_JSON", str(error))
             case ValidationError():
                 return _Failed("VALIDATION_ERROR", f"{error.error_count()} validation errors", errors=_of_action(error))
+            case RateLimited():
+                return _Failed(error.code, str(error))
             case AtCapacity():
                 more = capacity(self._verbs, self._env)
                 return _Failed("CAPACITY_REACHED", str(error), closes=True, **more)
@@ -253,8 +266,8 @@ class OpenEnvSocket(SequentialHandler):
 class OpenEnvMcpSocket(SequentialHandler):
     """One socket on `/mcp`: JSON-RPC, with a session of its own that ends with the socket."""
 
-    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments) -> None:
-        super().__init__()
+    def __init__(self, verbs: EnvBackend, env: str, attachments: Attachments, meter: Meter | None = None) -> None:
+        super().__init__(meter)
         self._verbs, self._env = verbs, env
         self._rpc = Rpc(verbs, env, attachments)
         self._attachments = attachments
@@ -264,6 +277,11 @@ class OpenEnvMcpSocket(SequentialHandler):
         return self._open()
 
     def answered(self, frame: bytes | str) -> FrameReply:
+        try:
+            if self.meter is not None:
+                self.meter()
+        except RateLimited as error:
+            return refused(str(error))
         return self._rpc.raw(frame.encode() if isinstance(frame, str) else frame, self._session)
 
     def left(self) -> None:

@@ -30,7 +30,7 @@ from agentgym_servers.web.responses import (
     reply_dump,
     reply_json,
 )
-from agentgym_servers.web.websocket_handler import serve_websocket
+from agentgym_servers.web.websocket_handler import METER, serve_websocket
 
 __all__ = ["Mode", "add_routes", "reply_json"]
 
@@ -74,7 +74,15 @@ def add_routes(
     app.add_api_route("/envs", handle_errors(front.envs), methods=["GET"], response_model=None)
     add_error_replies(app)
     sockets = {"ws": front.ws, "mcp": front.ws_mcp}
-    app.add_middleware(FastPathMiddleware, verbs=verbs, calls=calls, sockets=sockets, root=root, largest=max_body_bytes)
+    app.add_middleware(
+        FastPathMiddleware,
+        verbs=verbs,
+        calls=calls,
+        sockets=sockets,
+        root=root,
+        largest=max_body_bytes,
+        long=("step", "step_many", "restore"),
+    )
 
 
 def _described(verb: str) -> dict[str, Any]:
@@ -179,15 +187,18 @@ class _Handlers:
         return reply_dump({"environments": listed})
 
     async def ws(self, env: str, scope: Any, receive: Any, send: Any) -> None:
-        query = parse_qs(scope["query_string"].decode("latin-1"))
+        query, meter = parse_qs(scope["query_string"].decode("latin-1")), scope.get(METER)
         if query.get("ext") == ["1"]:
-            conversation = Multiplex(self.verbs, env, lease_s=self.lease_s, max_frame_bytes=self.max_body_bytes)
+            largest = self.max_body_bytes
+            conversation = Multiplex(self.verbs, env, lease_s=self.lease_s, max_frame_bytes=largest, meter=meter)
         else:
-            conversation = OpenEnvSocket(self.verbs, env, self.attachments, query.get("session_id", [None])[-1])
+            session_id = query.get("session_id", [None])[-1]
+            conversation = OpenEnvSocket(self.verbs, env, self.attachments, session_id, meter)
         await serve_websocket(scope, receive, send, conversation)
 
     async def ws_mcp(self, env: str, scope: Any, receive: Any, send: Any) -> None:
-        await serve_websocket(scope, receive, send, OpenEnvMcpSocket(self.verbs, env, self.attachments))
+        conversation = OpenEnvMcpSocket(self.verbs, env, self.attachments, scope.get(METER))
+        await serve_websocket(scope, receive, send, conversation)
 
     def _env(self, request: Request) -> str:
         return env_of(self.verbs, request.path_params.get("name"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
-from agentgym_servers.web.websocket_handler import WebSocketSender
+from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
 
 WAITING = 16
 """Frames read ahead of their turn; the socket of a client that sends more is not read."""
@@ -21,7 +22,10 @@ class SequentialHandler:
 
     link: WebSocketSender
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.meter = meter
+        self._context = contextvars.copy_context()
+        """The socket's own, which has its caller: frames come in none."""
         self._busy: asyncio.Future[Any] | None = None
         self._waiting: deque[bytes | str] = deque()
         self._over = False
@@ -73,7 +77,7 @@ class SequentialHandler:
         if isinstance(reply, bytes):
             self.link.send(reply)
         elif reply is not None:
-            self._busy = asyncio.ensure_future(reply)
+            self._busy = asyncio.get_running_loop().create_task(reply, context=self._context)
             self._busy.add_done_callback(self._finished)
 
     def _finished(self, reply: asyncio.Future[bytes | None]) -> None:

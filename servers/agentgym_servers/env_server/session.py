@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import secrets
 import time
@@ -19,6 +20,8 @@ from agentgym_servers.env_server.workers.worker import Worker
 from agentgym_servers.web.encoding import extended
 from agentgym_servers.web.metrics import Latencies, Metrics
 
+MAX_KEPT = 1024
+"""Characters of an action that are kept; of a longer one, its digest is."""
 MAX_PAST_EPISODES = 64
 """Number of ended episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
 
@@ -32,11 +35,18 @@ class _Running:
     task: asyncio.Task[Any]
 
 
+class _Digest(NamedTuple):
+    """What is kept of a long action."""
+
+    sha256: bytes
+    excerpt: str
+
+
 class _StepRequest(NamedTuple):
     """A step as it was asked for."""
 
     index: int
-    action: Action
+    action: Action | _Digest
     request_id: str | None
 
     def again(self, index: int | None, request_id: str | None) -> bool:
@@ -47,8 +57,8 @@ class _StepRequest(NamedTuple):
 @dataclass
 class _Episode:
     id: str
-    arguments: Any
-    """Arguments of its reset: a reset asked again must match."""
+    arguments: bytes
+    """Digest of its reset's arguments: a reset asked again must match."""
     reply: bytes = b""
     steps: int = 0
     done: bool = False
@@ -80,8 +90,10 @@ class SessionOwner(Protocol):
 class ServerSession:
     """One open environment. Its methods return reply bodies, or a task that will; they raise EnvironmentFailure."""
 
-    def __init__(self, env: ServedEnv, table: SessionOwner) -> None:
+    def __init__(self, env: ServedEnv, table: SessionOwner, address: str) -> None:
         self.id = secrets.token_hex(16)
+        self.address = address
+        """Who opened it."""
         self.env = env
         self.worker = table.worker(env, self._failed)
         self.metrics = table.metrics.envs[env.name]
@@ -103,11 +115,11 @@ class ServerSession:
     def reset(self, request: ResetRequest) -> bytes | asyncio.Task[bytes]:
         """Begin an episode. With the present episode's `episode_id`, its stored reply again."""
         arguments = (request.seed, request.options())
-        return self._begin("reset", request.episode_id, arguments, arguments)
+        return self._begin("reset", request.episode_id, _digest(arguments), arguments)
 
     def restore(self, state: bytes, seed: int | None, episode_id: str | None) -> bytes | asyncio.Task[bytes]:
         """Begin in the state of a snapshot, at step 0, with its chance or another."""
-        return self._begin("restore", episode_id, (state, seed), (state, seed))
+        return self._begin("restore", episode_id, _digest(seed, state), (state, seed))
 
     def step(self, request: StepRequest, action: Action) -> bytes | asyncio.Task[bytes]:
         """Apply a step, replay the reply of one applied before, or join the one that is running."""
@@ -115,7 +127,7 @@ class ServerSession:
         if request.episode_id is not None and request.episode_id not in (self._pending_id, self._episode_id()):
             raise OutOfOrder(f"the step is of episode {request.episode_id!r}, which is not this session's present one")
         if running is not None and running.kind == "step" and running.key.again(index, request.request_id):
-            _same(running.key, action)
+            _same(running.key, _kept(action))
             return running.task
         if episode is not None and ((index is not None and index < episode.steps) or request.request_id is not None):
             reply = self._replay(episode, index, request.request_id, action)
@@ -129,11 +141,11 @@ class ServerSession:
             raise OutOfOrder(f"step {index} was asked for and the next is {episode.steps}; ask for that one first")
         if episode.done:
             raise OutOfOrder(f"the episode ended after {episode.steps} steps: POST /reset begins another")
-        step_request = _StepRequest(episode.steps, action, request.request_id)
+        step_request = _StepRequest(episode.steps, _kept(action), request.request_id)
         if self.worker.inline:
-            return self._step_now(episode, step_request)
+            return self._step_now(episode, step_request, action)
         deadline_s = min(self.env.spec.step_deadline_s, request.timeout_s or float("inf"))
-        return self._run("step", step_request, self._step(episode, step_request, deadline_s))
+        return self._run("step", step_request, self._step(episode, step_request, action, deadline_s))
 
     def query(self, verb: Verb) -> asyncio.Task[Any]:
         """Return a query's value, encoded. Raises BadRequest when the environment lacks the capability."""
@@ -149,7 +161,7 @@ class ServerSession:
         """The episodes this session has been in, as far as it remembers, and the present one."""
         return [*self._past, *(() if self.episode is None else (self.episode.id,))]
 
-    def _begin(self, kind: str, episode_id: str | None, arguments: Any, call: Any) -> bytes | asyncio.Task[bytes]:
+    def _begin(self, kind: str, episode_id: str | None, arguments: bytes, call: Any) -> bytes | asyncio.Task[bytes]:
         if self.running is not None:
             if self.running.kind == kind and episode_id is not None and self.running.key[0] == episode_id:
                 self._same_beginning(episode_id, arguments, self.running.key[1])
@@ -193,16 +205,15 @@ class ServerSession:
         self.episode, self._given = episode, True
         return episode.reply
 
-    async def _step(self, episode: _Episode, step_request: _StepRequest, deadline_s: float) -> bytes:
+    async def _step(self, episode: _Episode, step_request: _StepRequest, action: Action, deadline_s: float) -> bytes:
         began = time.perf_counter()
-        return self._stepped(
-            episode, step_request, await self._call("step", step_request.action, deadline_s=deadline_s), began
-        )
+        answer = await self._call("step", action, deadline_s=deadline_s)
+        return self._stepped(episode, step_request, answer, began)
 
-    def _step_now(self, episode: _Episode, step_request: _StepRequest) -> bytes:
+    def _step_now(self, episode: _Episode, step_request: _StepRequest, action: Action) -> bytes:
         began = time.perf_counter()
         try:
-            answer = self.worker.call_now("step", step_request.action)
+            answer = self.worker.call_now("step", action)
         except EnvironmentFailure as error:
             self._failed(error)
             raise
@@ -226,7 +237,7 @@ class ServerSession:
     def _replay(self, episode: _Episode, index: int | None, request_id: str | None, action: Action) -> bytes | None:
         for earlier, reply in episode.answered:
             if earlier.again(index, request_id):
-                _same(earlier, action)
+                _same(earlier, _kept(action))
                 return reply
         if index is None or index >= episode.steps:
             return None
@@ -234,7 +245,7 @@ class ServerSession:
             f"step {index} was answered long ago and its reply is no longer kept; the next is {episode.steps}"
         )
 
-    def _same_beginning(self, episode_id: str, arguments: Any, before: Any) -> None:
+    def _same_beginning(self, episode_id: str, arguments: bytes, before: bytes) -> None:
         if arguments != before:
             raise OutOfOrder(
                 f"episode {episode_id!r} was already begun with another seed or options; give a new episode a new id"
@@ -272,10 +283,25 @@ class ServerSession:
             self._table.end(self, f"its environment failed ({error.code}: {error})", error.code)
 
 
-def _same(earlier: _StepRequest, action: Action) -> None:
+def _digest(arguments: Any, state: bytes = b"") -> bytes:
+    text = json.dumps(arguments, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass") + b"\0" + state).digest()
+
+
+def _kept(action: Action) -> Action | _Digest:
+    """Return what a session keeps of an action: all of it, or a digest."""
+    if isinstance(action, str) and len(action) <= MAX_KEPT:
+        return action
+    text = json.dumps(action, sort_keys=True, default=repr)
+    return action if len(text) <= MAX_KEPT else _Digest(_digest(action), text[:80])
+
+
+def _same(earlier: _StepRequest, action: Action | _Digest) -> None:
     if action != earlier.action:
+        before = earlier.action
+        excerpt = before.excerpt if isinstance(before, _Digest) else json.dumps(before)[:80]
         raise OutOfOrder(
-            f"step {earlier.index} was already asked for with another action ({json.dumps(earlier.action)[:80]}); "
+            f"step {earlier.index} was already asked for with another action ({excerpt}); "
             "a retry must repeat the action"
         )
 

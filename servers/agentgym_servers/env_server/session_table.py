@@ -11,12 +11,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from agentgym.errors import AtCapacity, EnvironmentFailure, EpisodeLost, UnknownSession
+from agentgym.errors import AtCapacity, EnvironmentFailure, EpisodeLost, QuotaExceeded, UnknownSession
 from agentgym_servers.env_server.session import ServerSession
 from agentgym_servers.env_server.workers.env_call import ServedEnv
 from agentgym_servers.env_server.workers.pool import ProcessWorker, WorkerPool
 from agentgym_servers.env_server.workers.worker import LocalWorker, Worker
 from agentgym_servers.web.backend import consume_exception
+from agentgym_servers.web.caller import CALLER
 from agentgym_servers.web.logs import brief, note
 from agentgym_servers.web.metrics import Metrics
 
@@ -34,6 +35,8 @@ class _Waiter:
     env: ServedEnv
     episode_id: str | None
     session: asyncio.Future[ServerSession]
+    address: str
+    """Who asked."""
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
@@ -53,10 +56,14 @@ class SessionTable:
         queue: int,
         lease_s: float,
         replies_kept: int,
+        sessions_per_address: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_sessions, self.queue = max_sessions, queue
         self.lease_s, self.replies_kept, self.clock = lease_s, replies_kept, clock
+        self.sessions_per_address = sessions_per_address
+        self._by_address: Counter[str] = Counter()
+        """Sessions, and requests that wait for one, by who asked for them."""
         self.metrics = metrics
         self.live: dict[str, ServerSession] = {}
         self.episodes: dict[tuple[str, str], ServerSession] = {}
@@ -75,29 +82,33 @@ class SessionTable:
         metrics.gauge("agentgym_queue_length", "Waiting for room.", lambda: self._by_env(self.waiting.values()))
 
     def open(self, env: ServedEnv) -> ServerSession:
-        """A new session, at once. Raises AtCapacity."""
+        """A new session, at once. Raises AtCapacity or QuotaExceeded."""
+        address = self._address()
         if self.waiting or not self._has_room():
             raise self._full()
-        return self._new(env)
+        return self._new(env, address)
 
     def admit(
         self, env: ServedEnv, episode_id: str | None, queue_s: float
     ) -> ServerSession | asyncio.Future[ServerSession]:
         """The session that an earlier request with the same episode id opened or waits for, else a new one.
 
-        A future when it must wait for room, at most `queue_s` seconds. Raises AtCapacity, or the future does.
+        A future when it must wait for room, at most `queue_s` seconds. Raises AtCapacity, or the future does; raises
+        QuotaExceeded.
         """
         key = (env.name, episode_id) if episode_id is not None else object()
         if episode_id is not None and (begun := self.episodes.get((env.name, episode_id))) is not None:
             return self.find(env, begun.id)
         waiter = self.waiting.get(key)
+        address = self._address() if waiter is None else waiter.address
         if waiter is None and not self.waiting and self._has_room():
-            return self._new(env)
+            return self._new(env, address)
         if queue_s <= 0 or (waiter is None and len(self.waiting) >= self.queue):
             raise self._full()
         loop = asyncio.get_running_loop()
         if waiter is None:
-            waiter = self.waiting[key] = _Waiter(env, episode_id, loop.create_future())
+            waiter = self.waiting[key] = _Waiter(env, episode_id, loop.create_future(), address)
+            self._by_address[address] += 1
             waiter.session.add_done_callback(consume_exception)
         if waiter.timer is None or waiter.timer.when() < loop.time() + queue_s:
             waiter.cancel()
@@ -174,6 +185,7 @@ class SessionTable:
     def _forget(self, session: ServerSession) -> None:
         if self.live.pop(session.id, None) is None:
             return
+        self._count_less(session.address)
         for episode_id in session.episode_ids():
             self.episodes.pop((session.env.name, episode_id), None)
         if session.running is not None or session.worker.stuck:
@@ -194,10 +206,28 @@ class SessionTable:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
             loop.call_soon_threadsafe(unstick)
 
-    def _new(self, env: ServedEnv) -> ServerSession:
-        session = ServerSession(env, self)
+    def _new(self, env: ServedEnv, address: str) -> ServerSession:
+        session = ServerSession(env, self, address)
         self.live[session.id] = session
+        self._by_address[address] += 1
         return session
+
+    def _address(self) -> str:
+        """Return the address that asks for a session. Raises QuotaExceeded when it has all that it may have."""
+        address, most = CALLER.get().address, self.sessions_per_address
+        if most is not None and self._by_address[address] >= most:
+            self.sweep()
+            if self._by_address[address] >= most:
+                raise QuotaExceeded(
+                    f"one address may have {most} sessions here, and yours has them: close some, wait for a lease "
+                    "to run out, or start the server with a larger `--sessions-per-address`"
+                )
+        return address
+
+    def _count_less(self, address: str) -> None:
+        self._by_address[address] -= 1
+        if self._by_address[address] <= 0:
+            del self._by_address[address]
 
     def _has_room(self) -> bool:
         if not self._free():
@@ -222,7 +252,8 @@ class SessionTable:
         while self.waiting and self._free():
             _, waiter = self.waiting.popitem(last=False)
             waiter.cancel()
-            session = self._new(waiter.env)
+            self._count_less(waiter.address)
+            session = self._new(waiter.env, waiter.address)
             if waiter.episode_id is not None:
                 self.episodes[waiter.env.name, waiter.episode_id] = session
             waiter.session.set_result(session)
@@ -230,6 +261,7 @@ class SessionTable:
     def _too_late(self, key: Hashable) -> None:
         waiter = self.waiting.pop(key)
         waiter.cancel()
+        self._count_less(waiter.address)
         self.metrics.envs[waiter.env.name].errors[AtCapacity.code] += 1
         waiter.session.set_exception(self._full())
 

@@ -19,11 +19,14 @@ from agentgym.errors import BadRequest, EnvironmentFailure
 from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
 from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
+from agentgym_servers.web.caller import CALLER, Caller
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
-from agentgym_servers.web.websocket_handler import WebSocketSender
+from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
 
 MAX_ID = 2**63
+MAX_CALLS = 8192
+"""Steps and other calls of one socket under way; while there are more, its further frames wait."""
 TURN = 64
 """Steps of one request that are taken before other things have their turn."""
 
@@ -31,14 +34,19 @@ TURN = 64
 class Multiplex:
     """The conversation of one socket with one environment."""
 
-    def __init__(self, verbs: EnvBackend, env: str, *, lease_s: float, max_frame_bytes: int) -> None:
-        self._verbs, self._env = verbs, env
+    def __init__(
+        self, verbs: EnvBackend, env: str, *, lease_s: float, max_frame_bytes: int, meter: Meter | None = None
+    ) -> None:
+        self._verbs, self._env, self._meter = verbs, env, meter
+        self._running = 0
+        """Calls under way."""
+        caller = CALLER.get()
         hello = {"protocol": PROTOCOL, "env": env, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
         self._hello = encode({"type": "hello", "data": hello})
         self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
             name: (
                 verb.request.__pydantic_validator__.validate_python,
-                self._step_many if name == "step_many" else method_of(verbs, verb),
+                self._step_many if name == "step_many" else _asked_by(caller, name, method_of(verbs, verb)),
             )
             for name, verb in VERBS.items()
         }
@@ -52,6 +60,8 @@ class Multiplex:
         try:
             message = read(frame)
             identity, kind, data = _parts(message)
+            if self._meter is not None:
+                self._meter()
             if kind not in self._calls:
                 raise BadRequest(f"there is no {kind[:40]!r}; a frame's type is one of {', '.join(self._calls)}")
             validate, call = self._calls[kind]
@@ -70,6 +80,7 @@ class Multiplex:
             if type(answer) is bytes:
                 self._link.send(wrapped({"id": identity, "type": "reply"}, "data", answer))
             else:
+                self.count(1)
                 answer.add_done_callback(partial(self._settled, identity))  # type: ignore[union-attr]
 
     def unreadable(self, why: str) -> None:
@@ -78,7 +89,14 @@ class Multiplex:
     def end(self) -> None:
         """Nothing: what is running goes on, and is asked for again on another socket."""
 
+    def count(self, change: int) -> None:
+        """Note calls that began or ended: a client that asks faster than it is answered is not read meanwhile."""
+        before, self._running = self._running, self._running + change
+        if (before > MAX_CALLS) != (self._running > MAX_CALLS):
+            self._link.hold(self._running > MAX_CALLS)
+
     def _settled(self, identity: int, answer: asyncio.Future[bytes]) -> None:
+        self.count(-1)
         error = CANCELLED if answer.cancelled() else answer.exception()
         if error is None:
             self._link.send(wrapped({"id": identity, "type": "reply"}, "data", answer.result()))
@@ -86,7 +104,7 @@ class Multiplex:
             self._error(identity, failure(error) if isinstance(error, EnvironmentFailure) else _bug(error))
 
     def _step_many(self, identity: int, body: StepManyRequest) -> None:
-        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._env))
+        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._env), self.count)
 
     def _error(self, identity: int | None, error: bytes) -> None:
         self._link.send(wrapped({"id": identity, "type": "error"}, "data", error))
@@ -100,8 +118,15 @@ class _Results:
     """
 
     def __init__(
-        self, link: WebSocketSender, identity: int, body: StepManyRequest, ask: Callable[[StepRequest], BackendReply]
+        self,
+        link: WebSocketSender,
+        identity: int,
+        body: StepManyRequest,
+        ask: Callable[[StepRequest], BackendReply],
+        count: Callable[[int], None],
     ) -> None:
+        self._count = count
+        count(len(body.steps))
         self._link, self._identity, self._steps, self._ask = link, identity, body.steps, ask
         self._ready: list[bytes] = []
         self._pending = len(body.steps)
@@ -131,6 +156,7 @@ class _Results:
             answer = entry_bytes(entry)
         except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
             answer = _bug(error)
+        self._count(-1)
         self._ready.append(array((b"%d" % index, answer)))
         self._pending -= 1
         self._missing -= 1
@@ -145,6 +171,21 @@ class _Results:
         ready, self._ready = self._ready, []
         data = wrapped({"pending": self._pending}, "results", array(ready))
         self._link.send(wrapped({"id": self._identity, "type": "results"}, "data", data))
+
+
+def _asked_by(caller: Caller, verb: str, call: Callable[..., BackendReply]) -> Callable[..., BackendReply]:
+    """Return the call with its caller known where it opens a session: a frame does not come in its socket's context."""
+    if verb not in ("reset", "restore"):
+        return call
+
+    def asked(env: str, body: Any) -> BackendReply:
+        token = CALLER.set(caller)
+        try:
+            return call(env, body)
+        finally:
+            CALLER.reset(token)
+
+    return asked
 
 
 def _parts(message: Any) -> tuple[int, str, Any]:

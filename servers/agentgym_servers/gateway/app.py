@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -22,9 +23,12 @@ from agentgym_servers.env_server.routes import add_routes
 from agentgym_servers.gateway.auth import Guard, Keyring, is_loopback
 from agentgym_servers.gateway.backend import GatewayBackend, RegisteredEnv
 from agentgym_servers.gateway.database import RegistrationStore
+from agentgym_servers.gateway.destinations import Destinations
 from agentgym_servers.gateway.passthrough import Pipe
+from agentgym_servers.gateway.quotas import SESSIONS_PER_ADDRESS, SESSIONS_PER_KEY, Quotas
 from agentgym_servers.gateway.schemas import Registration
 from agentgym_servers.gateway.service import DRAIN_S, Gateway
+from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE
 from agentgym_servers.web.parsing import parse
 from agentgym_servers.web.responses import body_of, handle_errors, reply_dump, reply_json
@@ -41,9 +45,25 @@ class _Removal(RequestModel):
     drain_s: float = Field(default=DRAIN_S, ge=0, le=3600)
 
 
-def create_gateway(registry: RegistrationStore, *, rate: str = RATE, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
-    """The application over a registry. `rate` is how often one key may ask. Raises ConfigError for what is no rate."""
-    gateway, keyring = Gateway(registry), Keyring(registry, rate)
+def create_gateway(
+    registry: RegistrationStore,
+    *,
+    rate: str = RATE,
+    sessions_per_key: int = SESSIONS_PER_KEY,
+    sessions_per_address: int = SESSIONS_PER_ADDRESS,
+    private_urls: bool = True,
+    hosts: Iterable[str] = (),
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """The application over a registry. Raises ConfigError for what is no rate.
+
+    `rate` is how often one key may ask, over HTTP and by frames; a key and an address may have so many sessions of each
+    environment. With `private_urls` an environment may be registered at an address of this machine or of a private
+    network. `hosts` are names of the gateway, beside its addresses and localhost.
+    """
+    quotas = partial(Quotas, sessions_per_key, sessions_per_address)
+    gateway = Gateway(registry, Destinations(private=private_urls), quotas)
+    keyring = Keyring(registry, rate)
     keyring.load()
 
     @contextlib.asynccontextmanager
@@ -62,14 +82,26 @@ def create_gateway(registry: RegistrationStore, *, rate: str = RATE, max_body_by
     _add_watching(app, gateway, keyring)
     add_routes(app, GatewayBackend(gateway.envs), max_body_bytes=max_body_bytes, root=False)
     app.add_middleware(Pipe, envs=gateway.envs)
-    app.add_middleware(Guard, keyring=keyring)  # the last added is asked first
+    app.add_middleware(Guard, keyring=keyring, hosts=hosts)  # the last added is asked first
     return app
 
 
 def run_gateway(
-    database: str, host: str, port: int, *, rate: str = RATE, die_with_stdin: bool = False, **options: Any
+    database: str,
+    host: str,
+    port: int,
+    *,
+    die_with_stdin: bool = False,
+    announce: Callable[[str], None] | None = None,
+    log_format: Format | None = None,
+    private_urls: bool | None = None,
+    hosts: Iterable[str] = (),
+    **options: Any,
 ) -> None:
-    """Serve a gateway until SIGINT or SIGTERM. `options` are further ones of `run_app`.
+    """Serve a gateway until SIGINT or SIGTERM. `options` are further ones of `create_gateway`.
+
+    Private addresses may be registered by URL if `private_urls` says so, by default where the gateway listens to this
+    machine alone.
 
     Raises ConfigError when it would listen beyond this machine without an API key, or on another gateway's database.
     """
@@ -81,7 +113,9 @@ def run_gateway(
                 f"without API keys the gateway listens to this machine alone, not on {host}: make a key first, by "
                 "`agentgym gateway keys create`"
             )
-        run_app(create_gateway(registry, rate=rate), host, port, die_with_stdin=die_with_stdin, **options)
+        private = is_loopback(host) if private_urls is None else private_urls
+        app = create_gateway(registry, private_urls=private, hosts=[host, *hosts], **options)
+        run_app(app, host, port, die_with_stdin=die_with_stdin, announce=announce, log_format=log_format)
     finally:
         registry.close()
 

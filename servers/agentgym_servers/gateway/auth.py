@@ -10,8 +10,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
@@ -23,12 +23,20 @@ from agentgym.errors import ConfigError, EnvironmentFailure, MissingScope, RateL
 from agentgym.protocol import WireError
 from agentgym_servers.gateway.database import ApiKey, RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable
-from agentgym_servers.web.cross_origin import reject_cross_origin
+from agentgym_servers.web.caller import CALLER, Caller
+from agentgym_servers.web.cross_origin import ServerNames, client_address, reject_cross_origin
+from agentgym_servers.web.responses import send_error
+from agentgym_servers.web.websocket_handler import METER, close_socket
 
 SCOPES = ("register", "run", "read")
 """The rights of a key: add and remove environments; play in them; see what there is."""
-REFRESH_S = 2.0
-"""A key that was revoked elsewhere stops working within so long."""
+REFRESH_S = 1.0
+"""A key that was revoked elsewhere stops working within twice so long, and its sockets are closed."""
+WRONG_KEYS = "100/minute"
+"""How often one address may send a wrong key."""
+KEY_ENDED = "the API key of this socket was revoked or has expired"
+
+CloseSocket = Callable[[], None]
 OPEN_PATHS = ("/", "/health")
 """The page without its data, and whether the gateway lives."""
 
@@ -59,15 +67,21 @@ def is_loopback(host: str) -> bool:
 
 
 class Keyring:
-    """The keys of a registry, read again every REFRESH_S; while the database fails, those known before."""
+    """The keys of a registry, read again every REFRESH_S; while the database fails, those known before.
+
+    Sockets are closed once the key that opened them is no longer valid.
+    """
 
     def __init__(self, registry: RegistrationStore, rate: str) -> None:
         try:
             self._rate: RateLimitItem = parse(rate)
         except ValueError as error:
             raise ConfigError(f"{rate!r} is no rate; write it as 1000/second or 60000/minute") from error
+        self._wrong = parse(WRONG_KEYS)
         self._registry = registry
         self._keys: dict[str, ApiKey] = {}
+        self._sockets: dict[CloseSocket, str | None] = {}
+        """The open sockets, each with the key that opened it; None while none was needed."""
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     @property
@@ -85,8 +99,9 @@ class Keyring:
                 await asyncio.to_thread(self.load)
             except DatabaseUnavailable as error:
                 logging.getLogger(__name__).warning("the keys could not be read again: %s", error)
+            self.close_sockets()
 
-    def admit(self, secret: str | None, scope: str) -> ApiKey:
+    def admit(self, secret: str | None, scope: str, address: str) -> ApiKey:
         """The key, if it may do this now. Raises WrongKey, MissingScope or RateLimited."""
         if not secret:
             raise WrongKey("this gateway wants an API key: send it as `Authorization: Bearer KEY`")
@@ -94,17 +109,41 @@ class Keyring:
         key = self._keys.get(parts[1]) if len(parts) == 3 else None
         known = hmac.compare_digest(_digest(secret), "0" * 64 if key is None else key.digest)
         if key is None or not known or not key.valid(time.time()):
+            self._count(self._wrong, f"address {address}", "this address sent wrong API keys")
             raise WrongKey("this API key is unknown, revoked or expired; `agentgym gateway keys create` makes another")
-        if not self._limiter.hit(self._rate, key.id):
-            window, _ = self._limiter.get_window_stats(self._rate, key.id)
-            raise RateLimited(
-                f"the key {key.id} ({key.name}) asked more often than {self._rate}", max(1, round(window - time.time()))
-            )
+        self.count(key)
         if scope not in key.scopes:
             raise MissingScope(
                 f"the key {key.id} ({key.name}) lacks the scope {scope!r}; it has {', '.join(sorted(key.scopes))}"
             )
         return key
+
+    def count(self, key: ApiKey) -> None:
+        """Count a request or frame. Raises RateLimited for one too many."""
+        self._count(self._rate, key.id, f"the key {key.id} ({key.name}) asked")
+
+    def watch(self, close: CloseSocket, key: ApiKey | None) -> None:
+        """A socket was opened; `close` is called when its key is no longer valid."""
+        self._sockets[close] = None if key is None else key.id
+
+    def unwatch(self, close: CloseSocket) -> None:
+        """The socket is closed."""
+        self._sockets.pop(close, None)
+
+    def close_sockets(self) -> None:
+        """Close the sockets whose keys are no longer valid, and those without one as soon as there is a key."""
+        now = time.time()
+        for close, key_id in list(self._sockets.items()):
+            key = None if key_id is None else self._keys.get(key_id)
+            if (key_id is None and not self.empty) or (key_id is not None and (key is None or not key.valid(now))):
+                self.unwatch(close)
+                close()
+
+    def _count(self, rate: RateLimitItem, who: str, what: str) -> None:
+        if not self._limiter.hit(rate, who):
+            window, _ = self._limiter.get_window_stats(rate, who)
+            wait_s = max(1, round(window - time.time()))
+            raise RateLimited(f"{what} more often than {rate}; wait {wait_s} s", wait_s)
 
 
 class Guard:
@@ -114,35 +153,45 @@ class Guard:
     was made to point here passes for ours.
     """
 
-    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
-        self.app, self.keyring = app, keyring
+    def __init__(self, app: ASGIApp, keyring: Keyring, hosts: Iterable[str] = ()) -> None:
+        self.app, self.keyring, self._names = app, keyring, ServerNames(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         if await reject_cross_origin(scope, receive, send):
             return None
-        headers = Headers(scope=scope)
-        try:
-            self._require_own_name(headers)
-            if not self.keyring.empty and scope["path"] not in OPEN_PATHS:
-                self.keyring.admit(_secret(headers), _scope_of(scope.get("method", "GET"), scope["path"]))
-        except EnvironmentFailure as error:
-            more = []
-            if isinstance(error, RateLimited):
-                more = [(b"retry-after", b"%d" % error.retry_after_s)]
-            elif isinstance(error, WrongKey):
-                more = [(b"www-authenticate", b"Bearer")]
-            return await _refuse(scope, send, error, more)
+        headers, address, key = Headers(scope=scope), client_address(scope), None
+        if self.keyring.empty:
+            problem = self._names.refusal(scope)
+            if problem is not None:
+                return await send_error(scope, receive, send, 421, "WRONG_HOST", problem)
+        elif scope["path"] not in OPEN_PATHS:
+            try:
+                needed = _scope_of(scope.get("method", "GET"), scope["path"])
+                key = self.keyring.admit(_secret(headers), needed, address)
+            except EnvironmentFailure as error:
+                more = []
+                if isinstance(error, RateLimited):
+                    more = [(b"retry-after", b"%d" % error.retry_after_s)]
+                elif isinstance(error, WrongKey):
+                    more = [(b"www-authenticate", b"Bearer")]
+                return await _refuse(scope, send, error, more)
+        CALLER.set(Caller(address, None if key is None else key.id))
+        if scope["type"] == "websocket":
+            return await self._socket(key, scope, receive, send)
         await self.app(scope, receive, send)
 
-    def _require_own_name(self, headers: Headers) -> None:
+    async def _socket(self, key: ApiKey | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a socket as long as its key is valid, and count its frames."""
+        if key is not None:
+            scope = {**scope, METER: partial(self.keyring.count, key)}
+        close = partial(close_socket, scope, send, 1008, KEY_ENDED)
+        self.keyring.watch(close, key)
         try:
-            host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-        except ValueError:  # "[x"
-            host = ""
-        if self.keyring.empty and not is_loopback(host):
-            raise MissingScope("without API keys this gateway answers to localhost alone: ask it by that name")
+            await self.app(scope, receive, send)
+        finally:
+            self.keyring.unwatch(close)
 
 
 def _secret(headers: Headers) -> str | None:

@@ -18,12 +18,16 @@ from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, Sessio
 from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.metrics import Traffic
 from agentgym_servers.gateway.pool import ReplicaPool
+from agentgym_servers.gateway.quotas import Owner, Quotas
 from agentgym_servers.gateway.replicas import Replica
 from agentgym_servers.web.backend import BackendReply, consume_exception
+from agentgym_servers.web.caller import CALLER
 
 MARGIN_S = 30.0
 """A replica may take so much longer than the environment's own deadline."""
 LOOKUP_S = 5.0
+Placed = tuple[Replica, bytes]
+"""Where a session was opened, and the reply."""
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 """The form of a session id of our servers."""
 
@@ -38,6 +42,7 @@ class RegisteredEnv:
     spec: EnvSpec | None
     """None for one that does not speak AgentGym's extension: it is piped through, not routed."""
     created: float
+    quotas: Quotas = field(default_factory=Quotas)
     beginning: dict[str, asyncio.Future[bytes]] = field(default_factory=dict)
     """Episodes that are being begun now: asked for again, one joins."""
 
@@ -139,9 +144,12 @@ class GatewayBackend:
 
     async def _at(self, env: RegisteredEnv, session_id: str, ask: Callable[[Replica], Awaitable[bytes]]) -> bytes:
         replica = env.pool.table.get(session_id) or await self._find(env, session_id)
+        env.quotas.used(session_id)
         try:
             return await ask(replica)
-        except (Unreachable, EpisodeLost):
+        except (Unreachable, EpisodeLost) as error:
+            if isinstance(error, EpisodeLost):
+                env.quotas.ended(session_id)
             if replica.state == "gone" or not replica.running.ours:
                 env.pool.request_health_check()
             raise
@@ -151,6 +159,7 @@ class GatewayBackend:
             answer = await self._ask(env, body.session_id, "/close", _json(body))
         except EpisodeLost:  # with its replica: what was wanted
             answer = _json(SessionReply(session_id=body.session_id, closed=True))
+        env.quotas.ended(body.session_id)
         replica = env.pool.table.pop(body.session_id, None)
         if replica is not None:
             env.pool.left(replica)
@@ -210,11 +219,20 @@ class GatewayBackend:
         before = pool.episodes.get(key) if key is not None else None
         if before is not None and before.state == "ready":
             try:
-                return self._begun(pool, before, await begin(before), key)
+                return self._begun(env, before, await begin(before), key)
             except AtCapacity:  # the session is no longer there
                 pass
-        replica, answer = await pool.place(key, body.queue_s, begin)
-        return self._begun(pool, replica, answer, key)
+        owners = env.quotas.begin(CALLER.get())
+        replica, answer = await self._within(env, owners, pool.place(key, body.queue_s, begin))
+        return self._begun(env, replica, answer, key, owners)
+
+    async def _within(self, env: RegisteredEnv, owners: list[Owner], placing: Awaitable[Placed]) -> Placed:
+        """Open a session for its owners, who have a place for it until it is open or cannot be opened."""
+        try:
+            return await placing
+        except BaseException:
+            env.quotas.failed(owners)
+            raise
 
     async def _open(self, env: RegisteredEnv) -> bytes:
         """A session without an episode, by the one way that the protocol has to ask for it."""
@@ -229,11 +247,27 @@ class GatewayBackend:
                 raise error(str(answer["error"].get("message")))
             return _json(SessionReply(session_id=answer["result"]["session_id"]))
 
-        replica, answer = await env.pool.place(None, 0.0, begin)
-        return self._begun(env.pool, replica, answer, None)
+        owners = env.quotas.begin(CALLER.get())
+        replica, answer = await self._within(env, owners, env.pool.place(None, 0.0, begin))
+        return self._begun(env, replica, answer, None, owners)
 
-    def _begun(self, pool: ReplicaPool, replica: Replica, answer: bytes, episode_id: str | None) -> bytes:
-        pool.remember(json.loads(answer)["session_id"], replica, episode_id)
+    def _begun(
+        self,
+        env: RegisteredEnv,
+        replica: Replica,
+        answer: bytes,
+        episode_id: str | None,
+        owners: list[Owner] | None = None,
+    ) -> bytes:
+        try:
+            session_id = str(json.loads(answer)["session_id"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            if owners is not None:
+                env.quotas.failed(owners)
+            raise EnvironmentFailure(f"{env.name} opened a session and did not say which: {error!r}"[:300]) from error
+        env.pool.remember(session_id, replica, episode_id)
+        if owners is not None:
+            env.quotas.opened(owners, session_id)
         return answer
 
 

@@ -35,6 +35,7 @@ class Container:
     """A running container with a server in it. It outlives a gateway that is killed, which finds it again."""
 
     ours = True
+    destinations = None
 
     def __init__(self, engine: ContainerEngine, container: DockerContainer, url: str) -> None:
         self.url = url

@@ -47,6 +47,12 @@ class EnvUnreachable(EnvironmentFailure):
     code, scope, retryable, status = "ENVIRONMENT_UNREACHABLE", "server", False, 502
 
 
+class AddressRefused(EnvironmentFailure):
+    """The URL leads to an address that the gateway does not ask."""
+
+    code, scope, retryable, status = "ADDRESS_REFUSED", "server", False, 422
+
+
 class DatabaseUnavailable(EnvironmentFailure):
     """The database cannot be read or written; what it holds is untouched."""
 

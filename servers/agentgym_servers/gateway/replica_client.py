@@ -15,19 +15,28 @@ from agentgym.clients.transports.http11 import HttpResponse, KeepAlive
 from agentgym.clients.transports.websocket import WebSocketTransport
 from agentgym.errors import ConfigError, DeadlineExceeded, EnvironmentFailure, Unreachable
 from agentgym.protocol import WireError
+from agentgym_servers.gateway.destinations import Destinations
 
 CONNECT_AGAIN_S = 30.0
 """Seconds for which requests are used after a server refused its socket."""
+MAX_REPLY = 64 * 2**20
+"""Bytes of a reply; a server that sends more is not read further."""
 
 
 class ReplicaClient:
-    """Client of the server at `url`. It never retries: that is the caller's decision."""
+    """Client of the server at `url`. It never retries: that is the caller's decision.
 
-    def __init__(self, url: str) -> None:
+    `destinations`: the addresses that it may have; None for a server that the gateway started.
+    """
+
+    def __init__(self, url: str, destinations: Destinations | None = None) -> None:
         parsed = httpx.URL(url)
         self.url = url.rstrip("/")
         self.prefix = parsed.raw_path.rstrip(b"/").decode()
-        self._lean = KeepAlive(parsed.host, parsed.port or 80, parsed.netloc.decode())
+        self.host, self.port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
+        self.destinations = destinations
+        connect = None if destinations is None else destinations.socket
+        self._lean = KeepAlive(self.host, self.port, parsed.netloc.decode(), connect=connect)
         self._tls = (
             httpx.AsyncClient(headers={"content-type": "application/json"}) if parsed.scheme == "https" else None
         )
@@ -36,19 +45,47 @@ class ReplicaClient:
         self._refused_at = -CONNECT_AGAIN_S
 
     async def request(
-        self, verb: str, path: str, body: bytes | None, timeout_s: float, *, repeatable: bool = True
+        self,
+        verb: str,
+        path: str,
+        body: bytes | None,
+        timeout_s: float,
+        *,
+        repeatable: bool = True,
+        max_content: int = MAX_REPLY,
     ) -> HttpResponse:
-        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no whole reply."""
+        """Raises OSError: TimeoutError after `timeout_s`, ConnectionError when there is no whole reply, or one of more
+        than `max_content` bytes.
+        """
         if self._tls is None:
             target = (self.prefix + path).encode()
-            return await self._lean.request(verb, target, body, timeout_s, repeatable=repeatable)
+            return await self._lean.request(
+                verb, target, body, timeout_s, repeatable=repeatable, max_content=max_content
+            )
+        await self.check_destination()
         try:
-            reply = await self._tls.request(verb, self.url + path, content=body, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self._over_tls(self._tls, verb, path, body, max_content)
         except httpx.TimeoutException as error:
             raise TimeoutError(str(error)) from error
         except httpx.HTTPError as error:
             raise ConnectionError(str(error)) from error
-        return HttpResponse(reply.status_code, dict(reply.headers), reply.content)
+
+    async def check_destination(self) -> None:
+        """Raises OSError where the server's name leads to an address that may not be asked."""
+        if self.destinations is not None:
+            await self.destinations.resolve(self.host, self.port)
+
+    async def _over_tls(
+        self, client: httpx.AsyncClient, verb: str, path: str, body: bytes | None, max_content: int
+    ) -> HttpResponse:
+        content = bytearray()
+        async with client.stream(verb, self.url + path, content=body, timeout=None) as reply:
+            async for part in reply.aiter_bytes():
+                content += part
+                if len(content) > max_content:
+                    raise ConnectionError(f"the reply has more than {max_content} bytes")
+        return HttpResponse(reply.status_code, dict(reply.headers), bytes(content))
 
     async def ask(self, path: str, body: bytes | None, timeout_s: float, *, repeatable: bool = True) -> bytes:
         """POST a verb's body (GET without one); the JSON of the reply. Raises what the server said, typed.
@@ -94,9 +131,10 @@ class ReplicaClient:
                 calls = HttpClient(self.url, transport=None, timeout_s=timeout_s, retries=0, capacity_wait_s=0.0)
                 channel = WebSocketTransport(calls)
                 try:
+                    await self.check_destination()
                     await channel.connect()
                     self._channel = channel
-                except (Unreachable, ConfigError) as error:
+                except (Unreachable, ConfigError, OSError) as error:
                     self._refused_at = loop.time()
                     logging.getLogger(__name__).info("%s: going on with requests", error)
         return self._channel

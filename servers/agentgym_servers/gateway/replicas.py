@@ -15,17 +15,22 @@ from typing import Any, Literal, Protocol
 
 from agentgym.clients.server_process import ANNOUNCED, end_of, server_command
 from agentgym.errors import EpisodeLost, Unreachable
+from agentgym_servers.gateway.destinations import Destinations
 from agentgym_servers.gateway.errors import EnvUnreachable, NotStarted
 from agentgym_servers.gateway.replica_client import ReplicaClient
 from agentgym_servers.gateway.schemas import Registration
 
 HEALTH_TIMEOUT_S = 5.0
+MAX_DESCRIPTION = 2**20
+"""Bytes of a server's health, metadata or schema."""
 MISSES = 3
 """So many health checks in a row without an answer, and a replica counts as gone."""
 ENDING_S = 0.3
 STOP_S = 10.0
 """A child process that was asked to stop is killed after so long."""
 LOG_LINES = 30
+MAX_LINE = 4096
+"""Bytes kept of a line of a child process."""
 
 ReplicaState = Literal["ready", "unwell", "gone"]
 
@@ -38,6 +43,11 @@ class Running(Protocol):
     """Names it for good: the same after the gateway was restarted."""
     ours: bool
     """The gateway started it, so that it may stop it and start another in its place."""
+
+    @property
+    def destinations(self) -> Destinations | None:
+        """Addresses that it may have; None where the gateway chose the address."""
+        ...
 
     async def ended(self) -> str | None:
         """Return how it ended; None while it runs, as far as anybody but itself can tell."""
@@ -62,6 +72,7 @@ class ExternalServer:
     """The server at a URL: not ours to start or stop."""
 
     url: str
+    destinations: Destinations | None = None
     ours: bool = False
 
     def __post_init__(self) -> None:
@@ -81,6 +92,7 @@ class ServerProcess:
     """A child process that serves an environment; it ends when the gateway does."""
 
     ours = True
+    destinations = None
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.url = ""
@@ -93,16 +105,22 @@ class ServerProcess:
     async def _read(self) -> None:
         assert self.process.stdout is not None
         try:
-            while line := await self.process.stdout.readline():
-                self.log.append(line.decode(errors="replace").rstrip())
-                if not self.url and (found := ANNOUNCED.search(self.log[-1])):
-                    self.url = found[1]
-                    self.announced.set()
-        except ValueError:  # a line longer than the stream's limit: nobody reads what follows
-            self.log.append("(a line too long to be shown)")
-            while await self.process.stdout.read(65536):
-                pass
+            rest = b""
+            while output := await self.process.stdout.read(65536):
+                *lines, rest = (rest + output).split(b"\n")
+                for line in lines if not self.url else lines[-LOG_LINES:]:
+                    self._log(line)
+                if len(rest) > MAX_LINE:
+                    rest = rest[:MAX_LINE]
+                await asyncio.sleep(0)  # a process that prints without end must not keep the loop
+            self._log(rest)
         finally:
+            self.announced.set()
+
+    def _log(self, line: bytes) -> None:
+        self.log.append(line[:MAX_LINE].decode(errors="replace").rstrip())
+        if not self.url and (found := ANNOUNCED.search(self.log[-1])):
+            self.url = found[1]
             self.announced.set()
 
     async def ended(self) -> str | None:
@@ -192,7 +210,7 @@ class Replica:
     idle_since: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.link = ReplicaClient(self.running.url)
+        self.link = ReplicaClient(self.running.url, self.running.destinations)
 
     @property
     def ident(self) -> str:
@@ -213,10 +231,11 @@ class Replica:
         """Ask for its health; `state` says what came of it."""
         changes = self.changes
         try:
-            reply = await self.link.request("GET", "/health", None, HEALTH_TIMEOUT_S)
+            reply = await self.link.request("GET", "/health", None, HEALTH_TIMEOUT_S, max_content=MAX_DESCRIPTION)
             health = json.loads(reply.content)
-            problem = "" if reply.status == 200 and health.get("status") != "unhealthy" else f"it says {health}"
-        except (OSError, ValueError, AttributeError) as error:
+            well = reply.status == 200 and health.get("status") != "unhealthy"
+            problem = "" if well else f"it says {str(health)[:200]}"
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             problem, health = f"no health from {self.link.url}: {type(error).__name__}: {error}", {}
         if problem:
             ended = await self.running.ended()
@@ -226,10 +245,11 @@ class Replica:
         if self.state == "unwell":
             self.state = "ready"
         capacity, live = health.get("max_sessions"), health.get("sessions")
+        stuck, own = health.get("stuck") or 0, health.get("env_sessions")
         routed = not self.piped and changes == self.changes
-        if routed and isinstance(capacity, int) and isinstance(live, int):
-            everything = live + int(health.get("stuck") or 0)
-            self.capacity, self.sessions = capacity, int(health.get("env_sessions", everything))
+        if routed and all(isinstance(one, int) for one in (capacity, live, stuck)) and isinstance(own, int | None):
+            everything: int = live + stuck  # type: ignore[operator]
+            self.capacity, self.sessions = capacity, everything if own is None else own
             self.others = everything - self.sessions
         if self.sessions or self.opening:
             self.idle_since = time.monotonic()
@@ -297,11 +317,11 @@ async def answering(running: Running, startup_s: float) -> Replica:
 async def metadata_of(replica: Replica) -> dict[str, Any]:
     """Return the server's metadata. Raises EnvironmentUnreachable for what is no environment server."""
     try:
-        reply = await replica.link.request("GET", "/metadata", None, HEALTH_TIMEOUT_S)
+        reply = await replica.link.request("GET", "/metadata", None, HEALTH_TIMEOUT_S, max_content=MAX_DESCRIPTION)
         metadata = json.loads(reply.content)
         if reply.status == 200 and isinstance(metadata, dict) and metadata.get("name"):
             return metadata
         what = f"it answered {reply.status}: {reply.content[:200]!r}"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
     raise EnvUnreachable(f"{replica.link.url}/metadata is no environment server's: {what}")

@@ -91,5 +91,7 @@ def _require_url(url: str) -> None:
         raise ValueError(f"url is not a URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("url should be http://host:port or http://host:port/envs/NAME")
+    if parsed.query or parsed.fragment or "?" in url or "#" in url:
+        raise ValueError("url is a server's root or .../envs/NAME: leave out the query and the fragment")
     if parsed.userinfo:
         raise ValueError("url must not hold a user or a password: they would be shown in listings and logs")

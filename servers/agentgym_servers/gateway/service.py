@@ -12,8 +12,10 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
+import httpx
 from pydantic import ValidationError
 
 from agentgym.conformance.run import check_server
@@ -22,10 +24,12 @@ from agentgym.spec import EnvSpec
 from agentgym_servers.gateway.backend import RegisteredEnv
 from agentgym_servers.gateway.containers import ContainerEngine, Image
 from agentgym_servers.gateway.database import EnvironmentRecord, RegistrationStore
+from agentgym_servers.gateway.destinations import Destinations
 from agentgym_servers.gateway.errors import ConformanceFailed, DuplicateName, EnvNotRegistered, NoEngine
 from agentgym_servers.gateway.metrics import Meters, Traffic
 from agentgym_servers.gateway.passthrough import check_foreign
 from agentgym_servers.gateway.pool import ReplicaPool, started
+from agentgym_servers.gateway.quotas import Quotas
 from agentgym_servers.gateway.replicas import EntryPoint, ExternalServer, Launcher, Replica, metadata_of
 from agentgym_servers.gateway.schemas import Registration
 
@@ -38,8 +42,10 @@ log = logging.getLogger(__name__)
 class Gateway:
     """The registered environments, each with its pool of replicas."""
 
-    def __init__(self, registry: RegistrationStore) -> None:
-        self.registry = registry
+    def __init__(
+        self, registry: RegistrationStore, destinations: Destinations, quotas: Callable[[], Quotas] = Quotas
+    ) -> None:
+        self.registry, self.destinations, self._quotas = registry, destinations, quotas
         self.envs: dict[str, RegisteredEnv] = {}
         self.meters = Meters()
         self.engine = ContainerEngine(registry.id)
@@ -59,7 +65,7 @@ class Gateway:
         for row in rows:
             entry, found[row.id] = row.registration, []
             if entry.url is not None:
-                found[row.id] = [Replica(ExternalServer(entry.url))]
+                found[row.id] = [Replica(ExternalServer(entry.url, self.destinations))]
             elif entry.image is not None:
                 with contextlib.suppress(NoEngine):
                     found[row.id] = [Replica(one) for one in await self.engine.found(row.id, entry)]
@@ -114,6 +120,9 @@ class Gateway:
 
     async def _register(self, entry: Registration) -> RegisteredEnv:
         row_id = secrets.token_hex(16)
+        if entry.url is not None:
+            url = httpx.URL(entry.url)
+            await self.destinations.require(url.host, url.port or 80)
         replica = await started(self._launcher(row_id, entry), entry.startup_s)
         try:
             spec = await _checked(replica, entry)
@@ -136,14 +145,14 @@ class Gateway:
         entry = row.registration
         spec = None if row.spec is None else _spec(row.spec)
         pool = ReplicaPool(entry, self._launcher(row.id, entry), replicas, piped=spec is None)
-        env = RegisteredEnv(row.id, pool, Traffic(entry.name, self.meters), spec, row.created)
+        env = RegisteredEnv(row.id, pool, Traffic(entry.name, self.meters), spec, row.created, self._quotas())
         self.envs[entry.name] = env
         pool.supervise()
         return env
 
     def _launcher(self, row_id: str, entry: Registration) -> Launcher:
         if entry.url is not None:
-            return ExternalServer(entry.url)
+            return ExternalServer(entry.url, self.destinations)
         return EntryPoint(entry) if entry.image is None else Image(self.engine, row_id, entry)
 
 

@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -37,6 +37,7 @@ from agentgym_servers.inference.parsing import MAX_REPLIES, SHOWN, ApiError, Cha
 from agentgym_servers.inference.prompts import RENDER_S, RETRY_AFTER_S, PromptModel, PromptReader, max_bytes
 from agentgym_servers.inference.responses import ChatResponse, CompletionResponse, TextResponse
 from agentgym_servers.inference.schemas import add_post, read_body
+from agentgym_servers.web.cross_origin import SiteGuard
 from agentgym_servers.web.run import run_app, serve_in_loop
 
 COMPLETION_TOKENS = 16
@@ -80,11 +81,13 @@ def create_inference_app(
     max_requests: int = 1024,
     recorder: EpisodeRecorder | None = None,
     render_s: float = RENDER_S,
+    hosts: Iterable[str] = (),
 ) -> FastAPI:
     """An application that serves `model`. With `api_key`, everything but /health wants it as a bearer token.
 
     More than `max_requests` replies at once, waiting ones included, are refused with 503. With `recorder`, calls that
-    name an episode are recorded as its turns. The chat template gets `render_s` seconds a request.
+    name an episode are recorded as its turns. The chat template gets `render_s` seconds a request. `hosts` are names of
+    the server, beside its addresses and localhost.
     """
     server = InferenceServer(model, api_key, max_requests, recorder, PromptReader(model, render_s))
     app = FastAPI(title="AgentGym inference server", version=__version__)
@@ -96,6 +99,7 @@ def create_inference_app(
     if recorder is not None:
         add_episodes(app, Episodes(recorder, server.authorize))
     app.add_api_route("/health", server.health, methods=["GET"], response_model=None)
+    app.add_middleware(SiteGuard, hosts=hosts, origins=False)
     app.add_exception_handler(EpisodeRefused, _refused)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(ClientDisconnect, _client_disconnected)

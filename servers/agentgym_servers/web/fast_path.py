@@ -1,4 +1,4 @@
-"""The way in: pages of other sites stay out, and the verbs and sockets are answered at once.
+"""The way in: the verbs and sockets are answered at once.
 
 FastAPI's way from a request to its handler costs several times a cheap environment's step; its routes remain for
 everything else, and to describe these in /openapi.json.
@@ -6,14 +6,16 @@ everything else, and to describe these in /openapi.json.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from agentgym_servers.web.backend import EnvBackend, env_of
-from agentgym_servers.web.cross_origin import reject_cross_origin
 from agentgym_servers.web.responses import EXPECTED_ERRORS, TooLarge, error_response, send_error
+
+SHORT = 128 * 2**10
+"""Bytes of a request that names a session or a task."""
 
 Call = Callable[[str, bytes], Awaitable[bytes]]
 """An environment and a request's body in, the reply's body out."""
@@ -30,12 +32,14 @@ class FastPathMiddleware:
         sockets: Mapping[str, Any],
         root: bool,
         largest: int,
+        long: Collection[str] = (),
     ) -> None:
         """`calls` by method and the path below the environment, `sockets` by path; `root`: whether the first
         environment is at /.
 
-        A request has at most `largest` bytes.
+        A request has at most `largest` bytes, and unless its path is one of `long` at most `SHORT`.
         """
+        self._long = frozenset(long)
         self._app, self._verbs, self._calls, self._sockets = app, verbs, calls, sockets
         self._root, self._largest = root, largest
 
@@ -43,8 +47,6 @@ class FastPathMiddleware:
         kind = scope["type"]
         if kind == "lifespan":
             await self._app(scope, receive, send)
-            return
-        if await reject_cross_origin(scope, receive, send):
             return
         name, last = _split(scope["path"])
         call: Any = self._sockets.get(last) if kind == "websocket" else self._calls.get((scope["method"], last))
@@ -59,9 +61,10 @@ class FastPathMiddleware:
         if kind == "websocket":
             await call(env, scope, receive, send)
         else:
-            await self._answer(env, call, receive, send)
+            await self._answer(env, call, self._largest if last in self._long else SHORT, receive, send)
 
-    async def _answer(self, env: str, call: Call, receive: Any, send: Any) -> None:
+    async def _answer(self, env: str, call: Call, largest: int, receive: Any, send: Any) -> None:
+        largest = min(largest, self._largest)
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -69,11 +72,11 @@ class FastPathMiddleware:
                 return
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._largest:
+            if len(body) > largest:
                 break
         try:
-            if len(body) > self._largest:
-                raise TooLarge(f"a request may have {self._largest} bytes, this one has more")
+            if len(body) > largest:
+                raise TooLarge(f"this request may have {largest} bytes, and it has more")
             status, reply, more_headers = 200, await call(env, bytes(body)), {}
         except EXPECTED_ERRORS as error:
             status, reply, more_headers = error_response(error)

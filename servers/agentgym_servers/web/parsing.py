@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -21,6 +22,11 @@ ACTION_EXPECTED = (
     'an action is an object: {"text": "go north"} for text, {"tool": "click", "arguments": {"x": 3}} for a tool call'
 )
 
+SMALL = 64 * 2**10
+"""Bytes of JSON whose values are not counted."""
+MAX_VALUES = 500_000
+"""Values of larger JSON: each takes far more memory and time than its bytes."""
+
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 
@@ -29,7 +35,9 @@ class NotJson(AgentGymError):
 
 
 def read(raw: bytes) -> Any:
-    """The JSON value. Raises NotJson, also for NaN and for nesting too deep to be meant."""
+    """The JSON value. Raises NotJson, also for NaN, for nesting too deep to be meant and for too many values."""
+    if len(raw) > SMALL and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
+        raise NotJson(f"it has more than {MAX_VALUES} values; send them in several requests")
     try:
         return from_json(raw, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
@@ -85,6 +93,17 @@ def details(error: ValidationError) -> list[dict[str, Any]]:
     ]
 
 
+def _is_small(value: Any, depth: int = 8) -> bool:
+    """Return whether a value is short enough to be written out: all of a long one is never looked at."""
+    if isinstance(value, str):
+        return len(value) <= 10 * INPUT_SHOWN
+    if isinstance(value, dict):
+        return len(value) <= 8 and depth > 0 and all(_is_small(one, depth - 1) for one in (*value, *value.values()))
+    if isinstance(value, list | tuple):
+        return len(value) <= 64 and depth > 0 and all(_is_small(one, depth - 1) for one in value)
+    return True
+
+
 def _message(entry: ErrorDetails) -> str:
     """Return what is wrong with one field, without pydantic's names of our classes."""
     if entry["type"] in ("model_type", "model_attributes_type"):
@@ -93,6 +112,8 @@ def _message(entry: ErrorDetails) -> str:
 
 
 def _excerpt(value: Any) -> Any:
+    if not _is_small(value):
+        return f"{reprlib.repr(value)[:INPUT_SHOWN]}..."
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:  # 1e999 is read as infinity

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 import uvicorn
 
 from agentgym.errors import UsageError
+from agentgym_servers.web.bounds import BOUNDS, Bounds
+from agentgym_servers.web.connections import Connections
+from agentgym_servers.web.http_protocol import BoundedHttpProtocol
 from agentgym_servers.web.logs import Format, configure
 from agentgym_servers.web.websocket_handler import LinkProtocol
 
@@ -108,17 +112,20 @@ def listen(host: str, port: int) -> socket.socket:
 
 class _Server(uvicorn.Server):
     def __init__(self, app: Any, listener: socket.socket, announce: Callable[[str], None]) -> None:
+        bounds: Bounds = getattr(app.state, "bounds", BOUNDS)
+        connections = Connections(bounds)
         super().__init__(
             uvicorn.Config(
                 app,
                 log_level="warning",
                 log_config=None,
                 access_log=False,
-                timeout_keep_alive=75,
+                timeout_keep_alive=bounds.idle_s,
                 timeout_graceful_shutdown=GRACE_S,
                 backlog=2048,
                 proxy_headers=False,
-                ws=LinkProtocol,
+                http=functools.partial(BoundedHttpProtocol, connections=connections),  # type: ignore[arg-type]
+                ws=functools.partial(LinkProtocol, connections=connections),  # type: ignore[arg-type]
                 ws_max_size=getattr(app.state, "max_body_bytes", 16 * 2**20),
                 ws_per_message_deflate=False,
             )

@@ -9,17 +9,31 @@ conversations run over plain ASGI.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import OPEN
 from websockets.utils import apply_mask
 
+from agentgym_servers.web.bounds import BOUNDS
+from agentgym_servers.web.connections import Connections, Refusal
+
 EXTENSION = "agentgym.link"
 """The key of `scope["extensions"]` under which the protocol offers itself to the application."""
 BINARY = "a binary frame cannot be read; frames are text, one JSON object each"
 TEXT_FRAME = 0x81
 """The first byte of a text frame that is not a fragment."""
+FRAMES_PER_TURN = 256
+"""Frames of one socket that are handled before other things have their turn."""
+METER = "agentgym.meter"
+"""The key of a socket's scope under which there may be a `Meter`."""
+NOT_READING = "the client does not read its answers"
+POLICY = 1008
+"""The code of a socket that is closed for what its client did."""
+
+Meter = Callable[[], None]
+"""Called for each frame. Raises RateLimited for one too many."""
 
 
 class WebSocketSender(Protocol):
@@ -34,7 +48,7 @@ class WebSocketSender(Protocol):
         ...
 
     def hold(self, on: bool) -> None:
-        """Set whether the client's further frames wait unread; those already read are still handed over."""
+        """Set whether the client's further frames wait."""
         ...
 
 
@@ -76,19 +90,52 @@ async def serve_websocket(scope: Any, receive: Any, send: Any, conversation: Web
         conversation.end()
 
 
+def close_socket(scope: Any, send: Any, code: int, reason: str) -> None:
+    """Close an application's WebSocket from outside, whatever the application and its client do."""
+    protocol = scope.get("extensions", {}).get(EXTENSION)
+    if protocol is not None:
+        protocol.end(code, reason)
+    else:
+        task = asyncio.ensure_future(_quietly_close(send, code, reason))
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
 class LinkProtocol(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol that hands whole text frames to a conversation at once."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.conversation: WebSocketHandler | None = None
-        self._parts: list[bytes] = []
+        self._all, self.bounds = connections, connections.bounds
+        self._part = bytearray()
         """A frame that is not complete yet."""
-        self._have = self._need = 0
+        self._need = 0
+        self._since = 0.0
+        """Time when that frame began."""
         self._skip = 0
         """Bytes still to come of a frame that is too large."""
+        self._rest = b""
+        """Bytes that were read and whose turn has not come."""
+        self._kept = 0
+        """Bytes of both, as they are counted."""
+        self._fragments = 0
+        self._ended = False
         self.held = False
         """The conversation wants no more frames for now."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._all.add(transport, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.remove(self.transport)
+        self._all.held -= self._kept
+        self._kept = 0
+        super().connection_lost(exc)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -101,28 +148,101 @@ class LinkProtocol(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        if not self.handshake_initiated:
+            self._shake_hands(data)
+            return
+        if self._rest:  # the transport was reading when it was paused
+            self._rest += data
+            self._keep()
+            return
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        if self._parts:
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need and self._direct():
+        if self._part:
+            self._part += data
+            self._keep()
+            if len(self._part) < self._need and self._direct():
                 return
-            data, self._parts = b"".join(self._parts), []
-        start, end = 0, len(data)
+            data, self._part = bytes(self._part), bytearray()
+            self._keep()
+        self._handle(data)
+
+    def check(self, now: float) -> None:
+        if self._part and now - self._since > self.bounds.body_s:
+            self.end(POLICY, f"a frame is sent within {self.bounds.body_s:g} s")
+
+    def cut(self, why: str) -> None:
+        self.end(POLICY, why)
+
+    def end(self, code: int, reason: str) -> None:
+        """Close the socket, whatever its client and the application do. Nothing of the client is read any more."""
+        if self._ended:
+            return
+        self._ended = True
+        if self.handshake_complete and not self.close_sent:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+            self.conn.send_close(code, reason[:120])
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+        self.transport.close()
+        self.loop.call_later(self.bounds.linger_s, self.transport.abort)
+
+    def _shake_hands(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except Exception:  # noqa: BLE001  (uvicorn takes for granted that its HTTP parser and websockets' agree)
+            self._ended = True
+            self.transport.write(Refusal(400, "BAD_REQUEST", "this is not a valid WebSocket handshake").http())
+            self.transport.close()
+
+    def _direct(self) -> bool:
+        return self.conversation is not None and self.conn.state is OPEN
+
+    def _handle(self, data: bytes) -> None:
+        """Handle the frames in `data`, as many as may be handled now."""
+        start, end, frames = 0, len(data), 0
         while start < end:
             if not self._direct():
                 super().data_received(data[start:])
                 return
+            if frames == FRAMES_PER_TURN or self.held or not self.writable.is_set():
+                self._rest = data[start:]
+                self._keep()
+                self.set_reading()
+                if frames == FRAMES_PER_TURN:
+                    self.loop.call_soon(self._go_on)
+                return
             stop = self._frame(data, start, end)
             if stop is None:
                 return
-            start = stop
+            start, frames = stop, frames + 1
 
-    def _direct(self) -> bool:
-        return self.conversation is not None and self.conn.state is OPEN
+    def _go_on(self) -> None:
+        """Handle what is left, unless it has to wait."""
+        if self._rest and not (self.held or self._ended or self.disconnected) and self.writable.is_set():
+            data, self._rest = self._rest, b""
+            self._keep()
+            self._handle(data)
+        self.set_reading()
+
+    def set_reading(self) -> None:
+        """Read from the client exactly while nothing of it waits and its answers leave."""
+        if self._ended or self.disconnected or self.conversation is None:
+            return
+        if self.held or self._rest or not self.writable.is_set():
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def hold(self, on: bool) -> None:
+        """Set whether the client's further frames wait."""
+        self.held = on
+        self.set_reading()
+        if not on and self._rest:
+            self.loop.call_soon(self._go_on)
 
     def _frame(self, data: bytes, start: int, end: int) -> int | None:
         """Handle the frame that begins at `start`; its end, or None when the rest of `data` is dealt with.
@@ -145,14 +265,27 @@ class LinkProtocol(WebSocketsSansIOProtocol):
             self._skip = max(stop - end, 0)
             return stop
         if end < stop:
-            self._parts, self._have = [data[start:]], end - start
+            self._part, self._since = bytearray(data[start:]), self.loop.time()
             self._need = stop - start if has_head else head
+            self._keep()
             return None
         if data[start] == TEXT_FRAME and conversation is not None and self.conn.current_size is None:
             conversation.text(apply_mask(data[start + head : stop], data[start + head - 4 : start + head]))
         else:
+            self._fragments = self._fragments + 1 if self.conn.current_size is not None else 0
+            if self._fragments > self.bounds.fragments:
+                self.end(POLICY, f"a message has at most {self.bounds.fragments} frames")
+                return None
             super().data_received(data[start:stop])
         return stop
+
+    def _keep(self) -> None:
+        """Count what is kept of the client's bytes."""
+        kept = len(self._part) + len(self._rest)
+        self._all.held += kept - self._kept
+        self._kept = kept
+        if not self._all.room_for(kept):
+            self.end(1013, "too many large frames are half-sent; ask again later")
 
     def send_receive_event_to_app(self) -> None:
         conversation = self.conversation
@@ -169,12 +302,13 @@ class LinkProtocol(WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.transport.pause_reading()  # a client that does not read its answers is not read either
+        self.set_reading()  # a client that does not read its answers is not read either
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self.held and self.conversation is not None:
-            self.transport.resume_reading()
+        self.set_reading()
+        if self._rest:
+            self.loop.call_soon(self._go_on)
 
 
 class _Direct:
@@ -195,23 +329,23 @@ class _Direct:
             head = b"\x81\x7e" + size.to_bytes(2)
         else:
             head = b"\x81\x7f" + size.to_bytes(8)
-        protocol.transport.write(head + text)
+        waiting = 0 if protocol.writable.is_set() else protocol.transport.get_write_buffer_size()
+        if waiting > protocol.bounds.unread_bytes:
+            protocol.end(POLICY, NOT_READING)
+        else:
+            protocol.transport.write(head + text)
 
     def close(self) -> None:
         if self._closing is None:
             self._closing = asyncio.ensure_future(_quietly_close(self._asgi_send))
 
     def hold(self, on: bool) -> None:
-        self._protocol.held = on
-        if on:
-            self._protocol.transport.pause_reading()
-        elif self._protocol.writable.is_set():
-            self._protocol.transport.resume_reading()
+        self._protocol.hold(on)
 
 
-async def _quietly_close(send: Any) -> None:
+async def _quietly_close(send: Any, code: int = 1000, reason: str = "") -> None:
     try:
-        await send({"type": "websocket.close", "code": 1000})
+        await send({"type": "websocket.close", "code": code, "reason": reason})
     except (OSError, RuntimeError):  # it has gone in the meantime
         return
 
@@ -240,8 +374,14 @@ class _Queued:
         self.free = asyncio.Event()
         self.free.set()
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unread = 0
+        """Bytes of the frames that wait."""
 
     def send(self, text: bytes) -> None:
+        if self._unread > BOUNDS.unread_bytes:
+            self.close()
+            return
+        self._unread += len(text)
         self._frames.put_nowait(text)
 
     def close(self) -> None:
@@ -254,6 +394,7 @@ class _Queued:
         try:
             while (frame := await self._frames.get()) is not None:
                 await send({"type": "websocket.send", "text": frame.decode()})
+                self._unread -= len(frame)
             await send({"type": "websocket.close", "code": 1000})
         except (OSError, RuntimeError):  # the client has gone; `receive` says so too
             return

@@ -93,13 +93,12 @@ def test_foreign_paths_stay_percent_encoded(gateway):
     with serve_in_thread(app) as server:
         assert gateway.register("theirs", url=server).status_code == 201
         requests.clear()
-        for path in ("/step%3Fadmin=1", "/a%20b?q=%20%2F", "/caf%C3%A9", "/tab%0Aline"):
+        for path in ("/step%3Fadmin=1", "/a%20b?q=%20%2F", "/caf%C3%A9"):
             assert gateway.http.get(f"/envs/theirs{path}").status_code == 404
         assert [request for request in requests if not request.startswith(("/health", "/ready"))] == [
             "/step%3Fadmin=1?",
             "/a%20b?q=%20%2F",
             "/caf%C3%A9?",
-            "/tab%0Aline?",
         ]
 
 

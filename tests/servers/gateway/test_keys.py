@@ -39,8 +39,8 @@ def registry(tmp_path, monkeypatch):
 def test_without_keys_only_this_machine_is_let_in(gateway):
     ask = gateway.http.get
     assert ask("/environments").status_code == 200
-    assert ask("/environments", headers={"Host": "evil.example:80"}).json()["code"] == "MISSING_SCOPE"
-    assert ask("/environments", headers={"Host": "[x"}).status_code in (400, 403)
+    assert ask("/environments", headers={"Host": "evil.example:80"}).json()["code"] == "WRONG_HOST"
+    assert ask("/environments", headers={"Host": "[x"}).status_code in (400, 421)
     for origin, status in (("http://evil.example", 403), ("null", 403), (gateway.url, 422)):
         assert gateway.http.post("/environments", json={}, headers={"Origin": origin}).status_code == status
     with pytest.raises(InvalidStatus, match="403"):
@@ -80,7 +80,7 @@ def test_a_key_opens_what_its_scopes_say(tmp_path, registry):
         assert "lacks the scope 'read'" in gateway.http.get("/status", headers=run).json()["message"]
 
 
-@pytest.mark.parametrize("wrong", ["", "x", "agk_", "agk__", "agk_00000000_guess", "a" * 10_000, "agk_é_x"])
+@pytest.mark.parametrize("wrong", ["", "x", "agk_", "agk__", "agk_00000000_guess", "a" * 5_000, "agk_é_x"])
 def test_a_wrong_key_is_refused_and_not_repeated(tmp_path, registry, wrong):
     make(registry, "read")
     with gateway_in_thread(tmp_path) as gateway:

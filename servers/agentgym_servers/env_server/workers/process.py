@@ -24,7 +24,7 @@ START_S = 60.0
 LINE = 500
 """Characters kept of a line that an environment prints."""
 OUTPUT_PER_S = 2**20
-"""Bytes a process may print a second; an environment that prints more is held up, the server is not."""
+"""Bytes a second of what a process prints that are looked at. The rest is read and dropped: printing never waits."""
 LINES_PER_S = 50
 """Lines of those that reach the log."""
 
@@ -212,21 +212,19 @@ class _Output(asyncio.Protocol):
     def __init__(self, process: WorkerProcess) -> None:
         self._process, self._line = process, b""
         self._since, self._bytes, self._lines = 0.0, 0, 0
-        self._transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic()
         if now - self._since >= 1:
-            if self._lines > LINES_PER_S:
+            if self._bytes > OUTPUT_PER_S:
+                self._log(f"({self._bytes} bytes in a second, most of which were dropped)")
+            elif self._lines > LINES_PER_S:
                 self._log(f"({self._lines - LINES_PER_S} more lines)")
             self._since, self._bytes, self._lines = now, 0, 0
         self._bytes += len(data)
         if self._bytes > OUTPUT_PER_S:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(self._since + 1 - now, self._go_on)
+            self._line = b""
+            return
         *lines, self._line = (self._line + data).split(b"\n")
         if len(self._line) > 8 * LINE:
             lines, self._line = [*lines, self._line], b""
@@ -235,10 +233,6 @@ class _Output(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._print(self._line)
-
-    def _go_on(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
 
     def _print(self, line: bytes) -> None:
         self._lines += bool(line)
