@@ -1,4 +1,4 @@
-"""Rewrite the checks of a test: each reports its operands to the observer, and literal expected values are taken out."""
+"""Rewriting of checks: each reports its operands to the observer, and literal expected values are taken out."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BARE = frozenset({"assertTrue", "assertFalse", "assertIsNone", "assertIsNotNone"
 """Functions of one operand, whose value is reported."""
 RAISES = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
 PURE = frozenset({
-    "dict", "set", "frozenset", "list", "tuple", "str", "int", "float", "bytes", "bytearray", "range", "approx", "pytest",
-    "sorted", "reversed", "complex", "chr", "ord", "len", "repr",
+    "dict", "set", "frozenset", "list", "tuple", "str", "int", "float", "bytes", "bytearray", "range", "approx",
+    "pytest", "sorted", "reversed", "complex", "chr", "ord", "len", "repr",
 })  # fmt: skip
 """Names that an expected value may use."""
 READ_FRAMES = frozenset({"super", "locals", "globals", "vars", "dir", "eval", "exec"})
