@@ -27,7 +27,7 @@ here.loader.exec_module(attacks)
 
 TASK = 0
 """Number of the test split's task that is attacked: `escape_silent` of markupsafe has its condition the wrong way."""
-LIMIT_S = 25.0
+LIMIT_S = 40.0
 SLOW = {"recursion", "channel_is_fifo", "second_process"}
 
 
@@ -176,9 +176,11 @@ PROGRAMS = {
     "long_name": {"solve.py": ZEROS, "n" * 300: "x"},
     "numbers_that_lie": {"solve.py": f"class F(float):\n    __sub__ = lambda s, o: 0.0\n{SOLVE}    return [F(0)] * n"},
     "answers_on_disk": {
-        "solve.py": f"{SOLVE}    import glob, re\n    texts = [open(p, errors='ignore').read() for p in glob.glob('/tmp/**', "
-        "recursive=True) if os.path.isfile(p)]\n    return np.array([float(x) for x in re.findall('[0-9.]{6,}', ''.join(texts))][:n] "
-        "+ [0.0] * n)[:n]"
+        "solve.py": f"""{SOLVE}
+    import glob, re
+    texts = [open(path, errors="ignore").read() for path in glob.glob("/tmp/**", recursive=True) if os.path.isfile(path)]
+    return np.array(([float(x) for x in re.findall("[0-9.]{{6,}}", "".join(texts))] + [0.0] * n)[:n])
+"""
     },
 }
 

@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 def run_submission(run: Callable[[], Result], control: Callable[[], object]) -> Result | None:
     """The result of `run`, which runs an agent's files in a new sandbox; None where they make an end of the sandbox.
 
-    A run whose sandbox is lost is tried once more. When that is lost too, `control` decides: the same without the agent's
-    files. Raises EnvironmentCrashed where `control` does: then the machine is at fault, and the episode is not scored.
+    A run whose sandbox is lost is tried once more. When that is lost too, `control` decides: the same run without the
+    agent's files. Raises EnvironmentCrashed where `control` does: then the machine is at fault, not the agent.
     """
     for _ in range(2):
         try:

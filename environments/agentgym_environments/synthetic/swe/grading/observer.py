@@ -281,6 +281,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 def pytest_runtest_makereport(item: Any, call: Any) -> None:
     """Say which exception ended a phase of a test."""
-    signal.alarm(0)
+    if call.when == "teardown":
+        signal.alarm(0)
     if call.excinfo is not None:
         write(f"< {call.when} {call.excinfo.typename}")
