@@ -26,7 +26,7 @@ ALARM_S = 0
 """Seconds that a test may take; 0 for no limit."""
 
 DEEPEST, MOST_ITEMS, LONGEST, MOST_OF_ONE = 8, 2000, 96, 200
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+|\w+\.<locals>\.")
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)\w+\.<locals>\.")
 """What differs from run to run in the texts of objects; the names of tests do."""
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
