@@ -178,7 +178,8 @@ PROGRAMS = {
     "answers_on_disk": {
         "solve.py": f"""{SOLVE}
     import glob, re
-    texts = [open(path, errors="ignore").read() for path in glob.glob("/tmp/**", recursive=True) if os.path.isfile(path)]
+    paths = filter(os.path.isfile, glob.glob("/tmp/**", recursive=True))
+    texts = [open(path, errors="ignore").read() for path in paths]
     return np.array(([float(x) for x in re.findall("[0-9.]{{6,}}", "".join(texts))] + [0.0] * n)[:n])
 """
     },
