@@ -12,7 +12,7 @@ from agentgym_environments.synthetic.swe.grader import compare, junit_name, plai
 from agentgym_environments.synthetic.swe.grading import observer
 from agentgym_environments.synthetic.swe.grading.checks import CheckRewriter
 from agentgym_environments.synthetic.swe.grading.reference import Reference, agreed, as_json, from_json
-from agentgym_environments.synthetic.swe.grading.run import digest
+from agentgym_environments.synthetic.swe.grading.run import END, digest
 from agentgym_environments.synthetic.swe.grading.template import draw, make_template
 from agentgym_environments.synthetic.swe.grading.vary import variant
 
@@ -103,6 +103,9 @@ def test_a_fix_is_solved_when_all_that_counts_is_the_same():
     assert expected[real] == {0: digest(["1", "2"]), 1: ""}
     reference = Reference(make_template(HIDDEN, "seed"), expected)
     assert from_json(as_json(reference)) == reference
+    ended = {**runs[0], real: {**runs[0][real], 0: ["another day"], END: ["call passed"]}}
+    assert reference.unchanged(ended).expected[real] == {0: "", 1: "", END: ""}
+    assert reference.unchanged({real: {0: ["cut"]}}) == reference
 
     def solved(found, chosen=frozenset({("test_a", 1)}), unstable=frozenset()):
         return compare(reference, found, set(chosen), frozenset(unstable)).solved

@@ -59,11 +59,16 @@ def judge(
     chance = random.Random(secrets.randbits(128))
     variants = sorted(expected.template.variants())
     chosen = {one for one in variants if one[1] and (one[0] in finders or chance.random() < PLANTED)}
-    found = run_submission(
-        lambda: observe(package, files, expected.template, chosen, cache, backend=backend, timeout_s=timeout_s),
-        lambda: observe(package, {}, expected.template, (), cache, backend=backend, timeout_s=timeout_s),
-    )
-    return compare(expected, found or {}, chosen, frozenset(map(plain_name, unstable)))
+
+    def run(fix: Mapping[str, bytes | None]) -> Observations:
+        return observe(package, fix, expected.template, chosen, cache, backend=backend, timeout_s=timeout_s)
+
+    found = run_submission(lambda: run(files), lambda: run({})) or {}
+    ignored = frozenset(map(plain_name, unstable))
+    verdict = compare(expected, found, chosen, ignored)
+    if found and not verdict.solved and set(map(plain_name, fail_to_pass)) <= verdict.matched:
+        verdict = compare(expected.unchanged(run({})), found, chosen, ignored)  # what is otherwise today does not count
+    return verdict
 
 
 def compare(
