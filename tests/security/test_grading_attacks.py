@@ -82,7 +82,7 @@ def test_files_that_are_not_code_of_the_package_change_nothing(broken, path):
 
 
 def test_an_attack_submitted_as_an_agent_would_is_scored(broken):
-    """The whole way, by actions: the string-driven attack of the report, on a task of each id."""
+    """By actions, from reset to the verdict: the string-driven attack of the report, on a task of each id."""
     for name in ("swe", "swe-hard"):
         env = registry.make(name, sandbox="bubblewrap")
         env.reset(seed=0, options={"split": "test", "task": TASK})
@@ -97,7 +97,7 @@ def test_an_attack_submitted_as_an_agent_would_is_scored(broken):
 
 
 def test_the_script_holds_no_literal_that_a_test_expects(broken):
-    """And planted copies, whose checks come out either way, are not to be told from tests by name or key."""
+    """And planted copies, whose checks come out either way, differ from tests neither by name nor by key."""
     _, package, cache = broken
     template = reference(package, cache, "bubblewrap").template
     text = "\n".join(one.text for parts in template.files.values() for one in parts if not one.variant)

@@ -15,7 +15,7 @@ from agentgym_environments.synthetic.swe.source import PackageSource
 
 @dataclass(frozen=True)
 class TestOutcomes:
-    """Which tests passed, and how each of the others failed, in pytest's words."""
+    """Tests that passed, and how each of the others failed, in pytest's words."""
 
     passed: frozenset[str]
     failed: dict[str, str]

@@ -67,8 +67,8 @@ def main(splits: tuple[str, ...], folder: Path, cache: Path | None, write: bool)
             )
             if not shows(task, verdict):
                 wrong.append(task)
-                click.echo("    not told from the package without the bug")
-    click.echo(f"{count - len(wrong)} of {count} tasks are told from the package without the bug")
+                click.echo("    no test of fail_to_pass differs")
+    click.echo(f"{count - len(wrong)} of {count} tasks are not solved as they are, by a test of fail_to_pass")
     if write and wrong:
         rows = [json.dumps(as_row(task)) for task in tasks(folder) if task not in wrong]
         (folder / "tasks.jsonl").write_text("\n".join([*rows, ""]), encoding="utf-8")

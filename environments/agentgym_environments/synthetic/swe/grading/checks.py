@@ -47,7 +47,7 @@ class CheckRewriter(ast.NodeTransformer):
     # Statements.
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        return ast.copy_location(ast.Expr(self.seen(node.test)), node)
+        return ast.copy_location(ast.Expr(self.observed(node.test)), node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         call = node.value
@@ -62,7 +62,7 @@ class CheckRewriter(ast.NodeTransformer):
             operator = ast.Is() if name in ("assertIs", "assertIsNot") else ast.Eq() if positive else ast.NotEq()
             return ast.Expr(self.comparison(ast.Compare(call.args[0], [operator], [call.args[1]])))
         if name in BARE and call.args and plain:
-            return ast.Expr(self.seen(call.args[0]))
+            return ast.Expr(self.observed(call.args[0]))
         if name.startswith(("assert_", "assert")) and name != "assert":
             self.generic_visit(call)
             return ast.Expr(self.observer("check", call.func, *call.args, keywords=call.keywords))
@@ -90,7 +90,7 @@ class CheckRewriter(ast.NodeTransformer):
 
     # Expressions.
 
-    def seen(self, test: ast.expr, removable: bool = True) -> ast.expr:
+    def observed(self, test: ast.expr, removable: bool = True) -> ast.expr:
         """The expression of an assert, with what it is made of reported."""
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
@@ -98,7 +98,7 @@ class CheckRewriter(ast.NodeTransformer):
             return self.comparison(test, removable)
         if isinstance(test, ast.BoolOp):
             removable = removable and isinstance(test.op, ast.And)
-            values = [self.seen(value, removable) for value in test.values]
+            values = [self.observed(value, removable) for value in test.values]
             return self.observer("value", ast.BoolOp(test.op, values))
         if isinstance(test, ast.Call) and name_of(test.func) not in READ_FRAMES and not self.is_raises(test):
             point = self.point()

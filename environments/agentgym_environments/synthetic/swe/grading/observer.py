@@ -27,7 +27,7 @@ ALARM_S = 0
 
 DEEPEST, MOST_ITEMS, LONGEST, MOST_OF_ONE = 8, 2000, 96, 200
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)\w+\.<locals>\.")
-"""What differs from run to run in the texts of objects; the names of tests do."""
+"""Parts of the texts of objects that differ from run to run; the names of tests do."""
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,

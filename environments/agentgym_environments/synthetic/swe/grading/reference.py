@@ -29,7 +29,7 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class Reference:
-    """What the package without a bug gives. `expected`: test -> point -> digest, "" for a point that differs from run
+    """Observations of the package without a bug. `expected`: test -> point -> digest, "" for a point that differs from run
     to run; `template` has no variant but those that have expected observations."""
 
     template: Template
