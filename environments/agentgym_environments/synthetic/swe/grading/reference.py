@@ -29,8 +29,8 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class Reference:
-    """Observations of the package without a bug. `expected`: test -> point -> digest, "" for a point that differs from run
-    to run; `template` has no variant but those that have expected observations."""
+    """Observations of the package without a bug. `expected`: test -> point -> digest, "" for a point that differs from
+    run to run; `template` has no variant but those that have expected observations."""
 
     template: Template
     expected: dict[Test, dict[int, str]]

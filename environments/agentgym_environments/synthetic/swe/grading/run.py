@@ -56,7 +56,7 @@ def observe(
 
 
 def read_log(log: bytes, script: Script) -> Observations:
-    """Observations that a log has of the script's tests. Whatever else it holds is left out: its writer is not trusted."""
+    """Observations that a log has of the script's tests; whatever else it holds is left out."""
     found: Observations = {}
     points: dict[int, list[str]] = {}
     for line in log[:MOST_BYTES].split(b"\n", MOST_LINES)[:MOST_LINES]:
