@@ -57,7 +57,7 @@ def judge(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_
 
 
 def predictions(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_s: float) -> list[float] | str:
-    """What the program says of the held-out inputs, or why it says nothing."""
+    """Predictions of the program for the held-out inputs, or why there are none."""
     with sandbox({**task.files(), "inputs.csv": csv(task.inputs), **files}, backend) as box:
         ran = box.run("cd /work; python run.py", timeout_s)
         if ran.stopped:
