@@ -21,11 +21,12 @@ from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Edit, Run, Submit, View, understand
 from agentgym_environments.synthetic.swe import make as maker
 from agentgym_environments.synthetic.swe import source
-from agentgym_environments.synthetic.swe.grader import judge
 from agentgym_environments.synthetic.swe.issue import symptom
 from agentgym_environments.synthetic.swe.make import bugs
 from agentgym_environments.synthetic.swe.mutate import apply, mutations
+from agentgym_environments.synthetic.swe.outcomes import run_tests
 from agentgym_environments.synthetic.swe.tasks import SPLITS, of_split, suites, tasks
+from agentgym_environments.synthetic.swe.verify import grade, shows
 
 SAMPLE = 3
 """Tasks that are verified both ways by default."""
@@ -48,16 +49,15 @@ def test_there_are_enough_tasks_and_splits_share_no_package():
 
 
 def both_ways(task):
-    """Broken: the tests that should fail do, and no other. Fixed: all pass."""
+    """Broken: the tests that should fail do, no other does, and the grader tells it from the fixed package."""
     suite, cache = suites()[task.package], source.default_cache()
     package = source.unpack(suite.package, cache)
     broken = task.broken(package)
-    verdict = judge(package, broken, cache, timeout_s=150)
-    assert verdict.honest
-    assert verdict.failed.keys() - suite.unstable == task.fail_to_pass, (task.package, task.edits)
-    assert len(verdict.passed - suite.unstable) == suite.passing - len(task.fail_to_pass)
-    assert set(task.pass_to_pass) <= verdict.passed
-    assert not verdict.solved(task.fail_to_pass, suite.passing, suite.unstable)
+    outcomes = run_tests(package, broken, cache, timeout_s=150)
+    assert outcomes.failed.keys() - suite.unstable == task.fail_to_pass, (task.package, task.edits)
+    assert len(outcomes.passed - suite.unstable) == suite.passing - len(task.fail_to_pass)
+    assert set(task.pass_to_pass) <= outcomes.passed
+    assert shows(task, grade(suite, package, broken, cache, task.fail_to_pass))
     fixed = {
         path: apply(content, [e for e in task.edits if e.path == path], fix=True) for path, content in broken.items()
     }
@@ -66,8 +66,11 @@ def both_ways(task):
 
 def passes(name):
     suite, cache = suites()[name], source.default_cache()
-    verdict = judge(source.unpack(suite.package, cache), {}, cache, timeout_s=150)
-    assert verdict.solved(frozenset(), suite.passing, suite.unstable)
+    package = source.unpack(suite.package, cache)
+    outcomes = run_tests(package, {}, cache, timeout_s=150)
+    assert not outcomes.failed.keys() - suite.unstable
+    assert len(outcomes.passed - suite.unstable) == suite.passing
+    assert grade(suite, package, {}, cache).solved
 
 
 QUICK = [task for task in tasks() if suites()[task.package].seconds < 2]
@@ -173,7 +176,7 @@ def test_bugs_are_of_one_line_and_leave_python():
     with pytest.raises(ValueError, match="line"):
         apply(apply(CODE, [found[0]]), [found[0]])
     package = source.PackageSource({"a.py": CODE}, {}, "", "a.py")
-    one, other = [[e.broken for e in bugs(package, "a", random.Random(3))] for _ in "ab"]
+    one, other = [[e.broken for e in bugs(package, random.Random(3))] for _ in "ab"]
     assert one == other
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 from agentgym_environments.backends.sandbox.packages import FOLDER, installed
+from agentgym_environments.base.grading import run_submission
 from agentgym_environments.synthetic.research.tasks import SOLVE, ResearchTask, csv
 
 THREADS = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -41,22 +42,29 @@ def too_much(files: Mapping[str, bytes]) -> str:
 
 
 def judge(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_s: float) -> ScoreVerdict:
-    """`files`: path -> content of what the agent made or changed. What the environment brings itself stays as it is."""
-    ours = {**task.files(), "inputs.csv": csv(task.inputs)}
-    fixed = ours.keys() - {"solve.py"} | {"out.csv"}
+    """Score `files`: path -> content of what the agent made or changed. What the environment brings itself stays as it
+    is. Raises SandboxLost where the baseline cannot be run either."""
+    fixed = {*task.files(), "inputs.csv", "out.csv"} - {"solve.py"}
     theirs = {path: content for path, content in files.items() if path.partition("/")[0] not in fixed}
-    with sandbox({**ours, **theirs}, backend) as box:
-        ran = box.run("cd /work; python run.py", timeout_s)
-        if ran.stopped:
-            return ScoreVerdict(None, f"the program was stopped ({ran.stopped})")
-        if ran.code:
-            return ScoreVerdict(
-                None, f"the program failed: {(ran.output.strip().splitlines() or ['no word'])[-1][:300]}"
-            )
-        out = numbers(box.read("out.csv"), len(task.held_out))
+    out = run_submission(
+        lambda: predictions(task, theirs, backend, timeout_s), lambda: predictions(task, {}, backend, timeout_s)
+    )
+    if out is None:
+        return ScoreVerdict(None, "the program made an end of its sandbox")
     if isinstance(out, str):
         return ScoreVerdict(None, out)
     return ScoreVerdict(SOLVE[task.kind][2](np.array(out), np.array(task.held_out), task.terms))
+
+
+def predictions(task: ResearchTask, files: Mapping[str, bytes], backend: str, timeout_s: float) -> list[float] | str:
+    """Predictions of the program for the held-out inputs, or why there are none."""
+    with sandbox({**task.files(), "inputs.csv": csv(task.inputs), **files}, backend) as box:
+        ran = box.run("cd /work; python run.py", timeout_s)
+        if ran.stopped:
+            return f"the program was stopped ({ran.stopped})"
+        if ran.code:
+            return f"the program failed: {(ran.output.strip().splitlines() or ['no word'])[-1][:300]}"
+        return numbers(box.read("out.csv"), len(task.held_out))
 
 
 def numbers(content: bytes | None, count: int) -> list[float] | str:

@@ -13,11 +13,13 @@ from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, actio
 from agentgym_environments.backends.sandbox.actions import Command, Edit, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
 from agentgym_environments.synthetic.swe import source
-from agentgym_environments.synthetic.swe.allowed import problem
-from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
+from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge, plain_name
 from agentgym_environments.synthetic.swe.mutate import PLANS
 from agentgym_environments.synthetic.swe.source import PackageSource
 from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, PackageSpec, SweTask, of_split, suites
+
+LARGEST_FIX = 4_000_000
+"""Bytes of all files of a fix."""
 
 
 class Swe(ShellEnv):
@@ -122,24 +124,27 @@ class Swe(ShellEnv):
         return self.task.package
 
     def judged(self) -> Judged:
-        """A fix that is refused can be mended."""
+        """The verdict on the agent's changes to the package's code; whatever else it made stays behind."""
         files: dict[str, bytes | None] = dict(self._broken)
-        for path, content in self.box.changes().items():
-            if self.source.is_code(path):
-                files[path] = content
-                before = self._broken.get(path, self.source.visible.get(path, b""))
-                why = problem(path, before, content or b"", self.task.package)
-                if why:
-                    return Judged(f"not submitted: {why}", over=False)
+        files.update({path: new for path, new in self.box.changes().items() if self.source.is_code(path)})
         if files == self._broken:
             return Judged("no file of the package has changed: not solved")
         same = {path: content for path, content in files.items() if content != self.source.visible.get(path)}
-        verdict = judged(self.source, frozenset(same.items()), self.cache, self.sandbox, 40 + 10 * self.suite.seconds)
-        wanted = self.task.fail_to_pass
-        if verdict.solved(wanted, self.suite.passing, self.suite.unstable):
+        if sum(len(content or b"") for content in same.values()) > LARGEST_FIX:
+            return Judged(f"not submitted: your changes are more than {LARGEST_FIX} bytes", over=False)
+        wanted = frozenset(map(plain_name, self.task.fail_to_pass))
+        verdict = judged(
+            self.source,
+            frozenset(same.items()),
+            self.cache,
+            self.sandbox,
+            wanted,
+            self.suite.unstable,
+            40 + 10 * self.suite.seconds,
+        )
+        if verdict.solved:
             return Judged("solved: every hidden test passes", reward=1.0, success=True)
-        others = len(verdict.failed.keys() - wanted - self.suite.unstable)
-        mended = len(wanted & verdict.passed)
+        mended, others = len(wanted & verdict.matched), len(verdict.differing - wanted)
         return Judged(f"not solved: {mended} of the {len(wanted)} tests that failed pass, {others} others fail")
 
     def _next_edit(self) -> Edit | None:
@@ -167,7 +172,21 @@ class Swe(ShellEnv):
 
 @lru_cache(maxsize=256)
 def judged(
-    package: PackageSource, files: frozenset[tuple[str, bytes | None]], cache: Path, backend: str, timeout_s: float
+    package: PackageSource,
+    files: frozenset[tuple[str, bytes | None]],
+    cache: Path,
+    backend: str,
+    fail_to_pass: frozenset[str],
+    unstable: frozenset[str],
+    timeout_s: float,
 ) -> PatchVerdict:
     """`judge`, once for one fix. The processor is shared: a verdict may take ten times what the tests take alone."""
-    return judge(package, dict(files), cache, backend=backend, timeout_s=min(timeout_s, 150))
+    return judge(
+        package,
+        dict(files),
+        cache,
+        fail_to_pass=fail_to_pass,
+        unstable=unstable,
+        backend=backend,
+        timeout_s=min(timeout_s, 150),
+    )

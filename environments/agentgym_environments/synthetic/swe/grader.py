@@ -1,63 +1,42 @@
-"""The hidden tests: run on a fix in a sandbox of their own, which no agent has touched."""
+"""The verdict on a fix: what its tests compute is compared, here, with what the package without the bug computes.
+
+The tested process reports values and knows neither what is expected nor which of the tests are planted: copies of tests
+with other literals, whose checks come out either way. `grading/` has how the tests are rewritten and run.
+"""
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
-from agentgym_environments.synthetic.swe import source
+from agentgym_environments.backends.sandbox import backends
+from agentgym_environments.base.grading import run_submission
+from agentgym_environments.synthetic.swe.grading.reference import Reference, reference
+from agentgym_environments.synthetic.swe.grading.run import Observations, observe
 from agentgym_environments.synthetic.swe.source import PackageSource
 
-CANARY = """
-import unittest
-
-import pytest
-
-
-def test_{0}_order():
-    assert [1, 2, 3] == [3, 2, 1]
-
-
-@pytest.mark.parametrize("value", [None, 0])
-def test_{0}_value(value):
-    assert value
-
-
-def test_{0}_error():
-    with pytest.raises(KeyError):
-        dict(a=1)["a"]
-
-
-class Test{0}(unittest.TestCase):
-    def test_{0}_equal(self):
-        self.assertEqual("{0}", "")
-"""
-"""Tests that must fail. Where they pass, the fix has got at whatever runs the tests."""
-CANARIES = 5
+PLANTED = 0.2
+"""Share of the other variants that a grading draws; all variants of the tests that find the bug are run."""
 
 
 @dataclass(frozen=True)
 class PatchVerdict:
-    """Result of the hidden tests."""
+    """Result of the hidden tests. Names are as in `tasks.jsonl`, the parameters of a test left out."""
 
-    passed: frozenset[str]
-    failed: dict[str, str]
-    """Test -> how it failed, in pytest's words."""
-    honest: bool
-    """True when the tests that must fail did."""
+    matched: frozenset[str]
+    """Tests of the package whose observations are those of the package without the bug."""
+    differing: frozenset[str]
+    planted: int
+    """Planted variants that were run."""
+    planted_differing: int
 
-    def solved(self, fail_to_pass: frozenset[str], passing: int, unstable: frozenset[str]) -> bool:
-        """Return whether the tests that failed pass, no other fails, and none has gone missing.
-
-        passing: how many pass when all is well, fail_to_pass among them. unstable: tests that do not count.
-        """
-        counted = self.passed - unstable
-        return self.honest and fail_to_pass <= counted and not self.failed.keys() - unstable and len(counted) >= passing
+    @property
+    def solved(self) -> bool:
+        return bool(self.matched) and not self.differing and not self.planted_differing
 
 
 def judge(
@@ -65,49 +44,58 @@ def judge(
     files: Mapping[str, bytes | None],
     cache: Path,
     *,
+    fail_to_pass: frozenset[str] = frozenset(),
+    unstable: frozenset[str] = frozenset(),
     backend: str = "auto",
     timeout_s: float = 60.0,
 ) -> PatchVerdict:
-    """Run every hidden test on `package` with `files` in place of its own; a file that is None is left out.
+    """Observe every hidden test on `package` with `files` in place of its own; a file that is None is left out.
 
-    No result counts for nothing passed.
+    unstable: tests that do not count. Raises SandboxLost where the machine cannot run the package without a bug either.
     """
-    word = secrets.token_hex(4)
-    tests = sorted(path for path in package.hidden if path.endswith(".py") and not path.endswith("__init__.py"))
-    beside = next(path for path in tests if path.rpartition("/")[2] not in ("conftest.py",)).rpartition("/")[0]
-    canary = f"{beside}/test_{word}.py".lstrip("/")
-    fixed = {path: content for path, content in {**package.visible, **files}.items() if content is not None}
-    everything = {**fixed, **package.hidden, canary: CANARY.format(word).encode()}
-    report = f"/tmp/{secrets.token_hex(8)}.xml"
-    options = "-q --tb=short -p no:cacheprovider -c /dev/null --rootdir=/work --import-mode=prepend"
-    folders = sorted(
-        {path for path in [*tests, canary] if re.match(r"(test_.*|.*_test|tests?)\.py$", path.rpartition("/")[2])}
-    )
-    with Sandbox(
-        everything,
-        limits=SandboxLimits(memory_mb=2048, processes=256),  # pyright: ignore[reportCallIssue]
-        readonly={str(source.tools(cache)): "/opt/tools"},
-        env={"PYTHONPATH": f"/opt/tools:/work/{package.root}"},
-        backend=backend,
-    ) as box:
-        box.run(f"python -P -m pytest {options} --junitxml={report} {' '.join(folders)}", timeout_s)
-        return read_report(box.read(report) or b"", word)
+    backend = backends.choose(backend)
+    expected = reference(package, cache, backend)
+    finders = {name.rpartition("::")[2] for name in map(plain_name, fail_to_pass)}
+    chance = random.Random(secrets.randbits(128))
+    variants = sorted(expected.template.variants())
+    chosen = {one for one in variants if one[1] and (one[0] in finders or chance.random() < PLANTED)}
+
+    def run(fix: Mapping[str, bytes | None]) -> Observations:
+        return observe(package, fix, expected.template, chosen, cache, backend=backend, timeout_s=timeout_s)
+
+    found = run_submission(lambda: run(files), lambda: run({})) or {}
+    ignored = frozenset(map(plain_name, unstable))
+    verdict = compare(expected, found, chosen, ignored)
+    if found and not verdict.solved and set(map(plain_name, fail_to_pass)) <= verdict.matched:
+        verdict = compare(expected.unchanged(run({})), found, chosen, ignored)  # what is otherwise today does not count
+    return verdict
 
 
-def read_report(report: bytes, word: str) -> PatchVerdict:
-    """Pytest's JUnit report. Skipped tests are neither passed nor failed."""
-    passed, failed, canaries = set(), {}, 0
-    try:
-        cases = list(ElementTree.fromstring(report).iter("testcase"))
-    except ElementTree.ParseError:
-        cases = []
-    for case in cases:
-        name = f"{case.get('classname')}::{case.get('name')}"
-        problem = next((child for child in case if child.tag in ("failure", "error")), None)
-        if word in name:
-            canaries += problem is not None
-        elif problem is not None:
-            failed[name] = problem.text or problem.get("message") or ""
-        elif all(child.tag != "skipped" for child in case):
-            passed.add(name)
-    return PatchVerdict(frozenset(passed - failed.keys()), failed, canaries == CANARIES)
+def compare(
+    expected: Reference, found: Observations, chosen: set[tuple[str, int]], unstable: frozenset[str]
+) -> PatchVerdict:
+    """The verdict on the observations of every test and of the variants that were chosen."""
+    matched, differing, planted, planted_differing = set(), set(), 0, 0
+    for test in expected.expected:
+        identity, number = test
+        name = junit_name(identity)
+        if name in unstable or (number and (identity.rpartition("::")[2], number) not in chosen):
+            continue
+        different = expected.differences(found, test)
+        if number:
+            planted += 1
+            planted_differing += different
+        else:
+            (differing if different else matched).add(name)
+    return PatchVerdict(frozenset(matched), frozenset(differing), planted, planted_differing)
+
+
+def junit_name(identity: str) -> str:
+    """Name of "tests/test_a.py::TestB::test_c" in JUnit reports: `tests.test_a.TestB::test_c`."""
+    path, *classes, name = identity.split("::")
+    return ".".join([path.removesuffix(".py").replace("/", "."), *classes]) + f"::{name}"
+
+
+def plain_name(test: str) -> str:
+    """A test's name without its parameters."""
+    return re.sub(r"\[.*", "", test, flags=re.DOTALL)

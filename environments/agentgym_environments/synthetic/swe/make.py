@@ -23,12 +23,12 @@ import click
 
 from agentgym.errors import ConfigError
 from agentgym_environments.synthetic.swe import source as sources
-from agentgym_environments.synthetic.swe.allowed import problem
-from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge
 from agentgym_environments.synthetic.swe.issue import clearest, symptom
 from agentgym_environments.synthetic.swe.mutate import Mutation, apply, mutations
+from agentgym_environments.synthetic.swe.outcomes import TestOutcomes, run_tests
 from agentgym_environments.synthetic.swe.source import Package, PackageSource
 from agentgym_environments.synthetic.swe.tasks import SPLITS, PackageSpec, SweTask, as_row
+from agentgym_environments.synthetic.swe.verify import grade, shows
 
 MOST_FAILING = 12
 """A bug that more tests find is not one: it breaks everything."""
@@ -43,22 +43,22 @@ def baseline(package: Package, split: str, cache: Path, without: str) -> tuple[P
     """
     source = sources.unpack(package, cache)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    verdicts = [judge(source, {}, cache, timeout_s=300) for _ in range(2)]
+    outcomes = [run_tests(source, {}, cache, timeout_s=300) for _ in range(2)]
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime) / 2
-    both = verdicts[0].passed & verdicts[1].passed
+    both = outcomes[0].passed & outcomes[1].passed
     stable = frozenset(test for test in both if not (without and re.search(without, test)))
-    if len(stable) < 10 or not all(verdict.honest for verdict in verdicts):
-        failed = next(iter(verdicts[0].failed.items()), "no test ran")
+    if len(stable) < 10:
+        failed = next(iter(outcomes[0].failed.items()), "no test ran")
         raise ConfigError(
             f"only {len(stable)} tests of {package.name} pass in a sandbox; the first that failed: {failed}"
         )
-    test_names = frozenset().union(*(verdict.passed | verdict.failed.keys() for verdict in verdicts))
+    test_names = frozenset().union(*(one.passed | one.failed.keys() for one in outcomes))
     return PackageSpec(package, split, len(stable), test_names - stable, round(seconds, 1)), stable
 
 
-def bugs(source: PackageSource, package: str, chance: random.Random) -> Iterator[Mutation]:
-    """Bugs in an order drawn by `chance`, at most one a function at first, whose fix is one that is not refused."""
+def bugs(source: PackageSource, chance: random.Random) -> Iterator[Mutation]:
+    """Bugs in an order drawn by `chance`, at most one a function at first."""
     found = [
         edit
         for path, content in sorted(source.visible.items())
@@ -71,7 +71,7 @@ def bugs(source: PackageSource, package: str, chance: random.Random) -> Iterator
     for edit in found:
         fixed = source.visible[edit.path]
         broken = apply(fixed, [edit])
-        if not parses(broken) or problem(edit.path, broken, fixed, package):
+        if not parses(broken):
             continue
         if (edit.path, edit.function) in functions:
             later.append(edit)
@@ -90,13 +90,13 @@ def parses(content: bytes) -> bool:
 
 
 def task_of(
-    package: Package, source: PackageSource, edits: tuple[Mutation, ...], verdict: PatchVerdict, stable: frozenset[str]
+    package: Package, source: PackageSource, edits: tuple[Mutation, ...], outcomes: TestOutcomes, stable: frozenset[str]
 ) -> SweTask | None:
     """The task of these bugs; None when no test finds them, too many do, or tests have gone missing."""
-    failing = stable & verdict.failed.keys()
-    if not 1 <= len(failing) <= MOST_FAILING or stable - failing != stable & verdict.passed or not verdict.honest:
+    failing = stable & outcomes.failed.keys()
+    if not 1 <= len(failing) <= MOST_FAILING or stable - failing != stable & outcomes.passed:
         return None
-    failed = {test: verdict.failed[test] for test in sorted(failing)}
+    failed = {test: outcomes.failed[test] for test in sorted(failing)}
     issue = symptom(clearest(failed), failed[clearest(failed)], source.root)
     passing = sorted(stable - failing)
     return SweTask(package.name, edits, issue, failing, tuple(passing[:: len(passing) // SAMPLE + 1]))
@@ -113,11 +113,13 @@ def make(
     limit = 60 + 20 * suite.seconds
     chance = random.Random(f"{seed}/{package.name}")
     made: list[SweTask] = []
-    for tried, edit in enumerate(bugs(source, package.name, chance)):
+    for tried, edit in enumerate(bugs(source, chance)):
         if len(made) == singles or tried == 4 * singles:
             break
         broken = {edit.path: apply(source.visible[edit.path], [edit])}
-        task = task_of(package, source, (edit,), judge(source, broken, cache, timeout_s=limit), stable)
+        task = task_of(package, source, (edit,), run_tests(source, broken, cache, timeout_s=limit), stable)
+        if task and not shows(task, grade(suite, source, broken, cache, task.fail_to_pass)):
+            task = None
         click.echo(f"  {'kept' if task else 'left'} {edit.path}:{edit.line} {edit.kind} {edit.function}", err=True)
         if task:
             made.append(task)
@@ -146,7 +148,7 @@ def pairs_of(
         apart.remove((one, other))
         edits = (*one.edits, *other.edits)
         draft = SweTask(package.name, edits, f"1. {one.issue}\n2. {other.issue}", frozenset(), ())
-        task = task_of(package, source, edits, judge(source, draft.broken(source), cache, timeout_s=limit), stable)
+        task = task_of(package, source, edits, run_tests(source, draft.broken(source), cache, timeout_s=limit), stable)
         if task and one.fail_to_pass | other.fail_to_pass <= task.fail_to_pass:
             used.update(edits)
             both.append(replace(task, issue=draft.issue))

@@ -75,6 +75,11 @@ def is_test(path: str) -> bool:
     )
 
 
+def is_test_file(path: str) -> bool:
+    """Return whether pytest is to collect the file."""
+    return re.match(r"(test_.*|.*_test|tests?)\.py$", path.rpartition("/")[2]) is not None
+
+
 def default_cache() -> Path:
     return Path("~/.cache/agentgym").expanduser()
 
