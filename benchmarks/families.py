@@ -195,7 +195,8 @@ async def held_out(trainer: Any, spec: Any, family: Family, seed: int) -> list[f
     from agentgym.rollouts.policy import EpisodeSpec
 
     tasks = min(family.held_out, spec.splits[family.split])
-    episodes = [EpisodeSpec(spec.id, family.split, i % tasks, 10**6 + i // tasks) for i in range(tasks * family.attempts)]
+    every = [(task, attempt) for attempt in range(family.attempts) for task in range(tasks)]
+    episodes = [EpisodeSpec(spec.id, family.split, task, 10**6 + attempt) for task, attempt in every]
     trajectories = await trainer.runner.run(trainer.policy(seed, 10**9), episodes)
     success = np.array([float(bool(t.success)) for t in trajectories]).reshape(family.attempts, tasks)
     return [round(float(x), 4) for x in success.mean(axis=0)]

@@ -26,8 +26,8 @@ class Family:
     """Falls to a tenth over the steps."""
     epochs: int = 2
     split: str = "test"
-    """Of evaluations. "train" where the answers are a closed list, each of which has to be known: then only the seeds of
-    chance are held out."""
+    """Of evaluations. "train" where the answers are a closed list, each of which has to be known: then only the seeds
+    of chance are held out."""
     held_out: int = 100
     """Tasks of an evaluation, or all of the split if it has fewer."""
     attempts: int = 1

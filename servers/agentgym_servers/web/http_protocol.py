@@ -88,8 +88,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if hosts > 1:
             self._refusal = TWO_HOSTS
             raise _RefusedError
-        upgrade = self.parser.should_upgrade()
-        if upgrade and not _is_handshake(self.parser.get_method(), self.headers):
+        parser: Any = self.parser
+        upgrade = parser.should_upgrade()
+        if upgrade and not _is_handshake(parser.get_method(), self.headers):
             self._refusal = NO_HANDSHAKE
             raise _RefusedError
         self._in_head, self._unclaimed = False, 0
