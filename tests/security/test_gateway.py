@@ -268,18 +268,18 @@ PRIVATE += ["100.64.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
-def test_metadata_addresses_are_never_asked(address):
+def test_metadata_addresses_are_never_reached(address):
     assert Destinations(private=True).refusal(address)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_private_addresses_are_asked_if_allowed(address):
+def test_private_addresses_are_reached_if_allowed(address):
     assert "--allow-private-urls" in str(Destinations(private=False).refusal(address))
     assert Destinations(private=True).refusal(address) is None
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "8.8.8.8", "2606:4700::1111"])
-def test_public_addresses_are_asked(address):
+def test_public_addresses_are_reached(address):
     assert Destinations(private=False).refusal(address) is None
 
 

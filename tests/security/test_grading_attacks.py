@@ -144,7 +144,7 @@ def test_logs_are_bounded_and_keys_are_of_one_run():
 # What ends a sandbox.
 
 
-def test_a_sandbox_that_only_the_submission_ends_is_its_own_doing():
+def test_a_sandbox_that_the_submission_ends_is_its_own_doing():
     def ends():
         raise EnvironmentCrashed("lost")
 

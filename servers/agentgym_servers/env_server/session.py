@@ -22,6 +22,8 @@ from agentgym_servers.web.metrics import Latencies, Metrics
 
 MAX_KEPT = 1024
 """Characters of an action that are kept; of a longer one, its digest is."""
+MAX_KEPT_REPLIES = 4 * 2**20
+"""Bytes of an episode's kept replies; the last one is kept whatever its size."""
 MAX_PAST_EPISODES = 64
 """Number of ended episodes of a session remembered, so that a late duplicate of their reset begins nothing."""
 
@@ -36,7 +38,7 @@ class _Running:
 
 
 class _Digest(NamedTuple):
-    """What is kept of a long action."""
+    """The part of a long action that is kept."""
 
     sha256: bytes
     excerpt: str
@@ -93,7 +95,7 @@ class ServerSession:
     def __init__(self, env: ServedEnv, table: SessionOwner, address: str) -> None:
         self.id = secrets.token_hex(16)
         self.address = address
-        """Who opened it."""
+        """The address that opened it."""
         self.env = env
         self.worker = table.worker(env, self._failed)
         self.metrics = table.metrics.envs[env.name]
@@ -224,6 +226,8 @@ class ServerSession:
         if step_request.request_id is not None:
             reply = extended(reply, {"request_id": step_request.request_id})
         episode.answered.append((step_request, reply))
+        if len(reply) > MAX_KEPT_REPLIES // max(1, self._table.replies_kept):
+            _shorten(episode.answered)
         episode.steps += 1
         episode.done = answer.done
         return reply
@@ -286,6 +290,13 @@ class ServerSession:
 def _digest(arguments: Any, state: bytes = b"") -> bytes:
     text = json.dumps(arguments, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass") + b"\0" + state).digest()
+
+
+def _shorten(answered: deque[tuple[_StepRequest, bytes]]) -> None:
+    """Drop the oldest replies beyond `MAX_KEPT_REPLIES` bytes."""
+    size = sum(len(reply) for _, reply in answered)
+    while len(answered) > 1 and size > MAX_KEPT_REPLIES:
+        size -= len(answered.popleft()[1])
 
 
 def _kept(action: Action) -> Action | _Digest:

@@ -36,7 +36,7 @@ class _Waiter:
     episode_id: str | None
     session: asyncio.Future[ServerSession]
     address: str
-    """Who asked."""
+    """The address that wants it."""
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:

@@ -19,7 +19,7 @@ from agentgym.errors import BadRequest, EnvironmentFailure
 from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
 from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
-from agentgym_servers.web.caller import CALLER, Caller
+from agentgym_servers.web.caller import CALLER, RequestCaller
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
 from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
@@ -46,7 +46,7 @@ class Multiplex:
         self._calls: dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
             name: (
                 verb.request.__pydantic_validator__.validate_python,
-                self._step_many if name == "step_many" else _asked_by(caller, name, method_of(verbs, verb)),
+                self._step_many if name == "step_many" else _on_behalf_of(caller, name, method_of(verbs, verb)),
             )
             for name, verb in VERBS.items()
         }
@@ -173,19 +173,19 @@ class _Results:
         self._link.send(wrapped({"id": self._identity, "type": "results"}, "data", data))
 
 
-def _asked_by(caller: Caller, verb: str, call: Callable[..., BackendReply]) -> Callable[..., BackendReply]:
+def _on_behalf_of(caller: RequestCaller, verb: str, call: Callable[..., BackendReply]) -> Callable[..., BackendReply]:
     """Return the call with its caller known where it opens a session: a frame does not come in its socket's context."""
     if verb not in ("reset", "restore"):
         return call
 
-    def asked(env: str, body: Any) -> BackendReply:
+    def with_caller(env: str, body: Any) -> BackendReply:
         token = CALLER.set(caller)
         try:
             return call(env, body)
         finally:
             CALLER.reset(token)
 
-    return asked
+    return with_caller
 
 
 def _parts(message: Any) -> tuple[int, str, Any]:

@@ -23,7 +23,7 @@ from agentgym.errors import ConfigError, EnvironmentFailure, MissingScope, RateL
 from agentgym.protocol import WireError
 from agentgym_servers.gateway.database import ApiKey, RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable
-from agentgym_servers.web.caller import CALLER, Caller
+from agentgym_servers.web.caller import CALLER, RequestCaller
 from agentgym_servers.web.cross_origin import ServerNames, client_address, reject_cross_origin
 from agentgym_servers.web.responses import send_error
 from agentgym_servers.web.websocket_handler import METER, close_socket
@@ -33,7 +33,7 @@ SCOPES = ("register", "run", "read")
 REFRESH_S = 1.0
 """A key that was revoked elsewhere stops working within twice so long, and its sockets are closed."""
 WRONG_KEYS = "100/minute"
-"""How often one address may send a wrong key."""
+"""Wrong keys that one address may send."""
 KEY_ENDED = "the API key of this socket was revoked or has expired"
 
 CloseSocket = Callable[[], None]
@@ -177,7 +177,7 @@ class Guard:
                 elif isinstance(error, WrongKey):
                     more = [(b"www-authenticate", b"Bearer")]
                 return await _refuse(scope, send, error, more)
-        CALLER.set(Caller(address, None if key is None else key.id))
+        CALLER.set(RequestCaller(address, None if key is None else key.id))
         if scope["type"] == "websocket":
             return await self._socket(key, scope, receive, send)
         await self.app(scope, receive, send)

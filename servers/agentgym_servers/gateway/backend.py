@@ -27,7 +27,7 @@ MARGIN_S = 30.0
 """A replica may take so much longer than the environment's own deadline."""
 LOOKUP_S = 5.0
 Placed = tuple[Replica, bytes]
-"""Where a session was opened, and the reply."""
+"""The replica of a new session, and the reply."""
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 """The form of a session id of our servers."""
 

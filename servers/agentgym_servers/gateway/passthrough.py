@@ -28,7 +28,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 OPEN_S = 10.0
 """Seconds for a server's socket to open."""
 ANYWHERE = Destinations(private=True)
-"""For servers whose address the gateway chose."""
+"""Destinations of servers whose address the gateway chose."""
 FOREIGN = {
     "Content-Security-Policy": "sandbox",
     "X-Content-Type-Options": "nosniff",

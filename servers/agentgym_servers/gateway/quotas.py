@@ -1,4 +1,4 @@
-"""How many sessions of one environment a key or an address may have at once."""
+"""Sessions of one environment that a key or an address may have at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter, OrderedDict
 
 from agentgym.errors import QuotaExceeded
-from agentgym_servers.web.caller import Caller
+from agentgym_servers.web.caller import RequestCaller
 
 SESSIONS_PER_KEY = 512
 SESSIONS_PER_ADDRESS = 768
@@ -27,7 +27,7 @@ class Quotas:
         self._owners: dict[str, list[Owner]] = {}
         self._opening: Counter[Owner] = Counter()
 
-    def begin(self, caller: Caller) -> list[Owner]:
+    def begin(self, caller: RequestCaller) -> list[Owner]:
         """Take a place for a session that is about to be opened. Raises QuotaExceeded."""
         owners = [("address", caller.address)] + ([] if caller.key is None else [("key", caller.key)])
         for owner in owners:

@@ -1,4 +1,4 @@
-"""Who sent the request that is being handled: quotas count sessions by it."""
+"""The sender of the request that is being handled: quotas count sessions by it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 
-class Caller(NamedTuple):
+class RequestCaller(NamedTuple):
     """The sender of a request or frame."""
 
     address: str = ""
@@ -14,6 +14,6 @@ class Caller(NamedTuple):
     """The id of its API key, where it needed one."""
 
 
-NOBODY = Caller()
-CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
+NOBODY = RequestCaller()
+CALLER: ContextVar[RequestCaller] = ContextVar("caller", default=NOBODY)
 """Set for each request; a socket's handler sets it again for its frames."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentgym_servers.web.caller import CALLER, Caller
+from agentgym_servers.web.caller import CALLER, RequestCaller
 from agentgym_servers.web.connections import address_of
 from agentgym_servers.web.responses import send_error
 
@@ -40,7 +40,7 @@ class SiteGuard:
         if problem is not None:
             await send_error(scope, receive, send, 421, "WRONG_HOST", problem)
             return
-        CALLER.set(Caller(client_address(scope)))
+        CALLER.set(RequestCaller(client_address(scope)))
         await self._app(scope, receive, send)
 
 
