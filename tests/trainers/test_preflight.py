@@ -100,7 +100,7 @@ def test_a_refused_command_leaves_no_folder(refused, tmp_path) -> None:
 
 def test_a_first_prompt_that_does_not_fit_is_refused(refused, tmp_path) -> None:
     error_text = refused("train", "quickstart", "--out", "run", *MICRO, "rollout.max_length=20")
-    assert re.search(r"first prompt of oracle's task 0 \(train\) has \d+ tokens, and with a response of 8", error_text)
+    assert "first prompt of oracle's task 0 (train) has more than 20 tokens, and with a response of 8" in error_text
     assert "raise rollout.max_length and model.tiny.max_length" in error_text
     assert not (tmp_path / "run").exists()
 

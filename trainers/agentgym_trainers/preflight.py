@@ -53,11 +53,11 @@ async def check_room(config: Config, env: Connection, template: ChatTemplate) ->
                 messages = prompt_format.messages(spec, [], step.observation)
                 try:
                     length = len(transcript.prompt(messages, rollout.max_length))
+                    tokens = str(length)
                 except ContextFull:  # so long that it need not be encoded
-                    length = rollout.max_length + 1
+                    length, tokens = rollout.max_length + 1, f"more than {rollout.max_length}"
                 if length + rollout.max_new_tokens > rollout.max_length:
                     also = "" if config.model.path is not None else " and model.tiny.max_length"
-                    tokens = f"more than {rollout.max_length}" if length > rollout.max_length else str(length)
                     raise ConfigError(
                         f"the first prompt of {spec.id}'s task {task} ({split}) has {tokens} tokens, and with a "
                         f"response of {rollout.max_new_tokens} it does not fit rollout.max_length, "
