@@ -17,7 +17,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 actions = st.none() | text | st.fixed_dictionaries({"name": text, "arguments": st.dictionaries(text, st.integers())})
 infos = st.dictionaries(text, st.booleans() | st.integers() | finite | text | st.lists(text, max_size=2), max_size=2)
 spans = st.none() | st.builds(Span, *[st.integers(0, 99)] * 3)
-turns = st.builds(Turn, *[st.integers(0, 9), text, text, actions, finite, finite, infos], span=spans, state_key=text)
+rewards = st.floats(-(2.0**29), 2.0**29, width=32)
+turns = st.builds(Turn, *[st.integers(0, 9), text, text, actions, rewards, finite, infos], span=spans, state_key=text)
 
 
 @st.composite

@@ -544,8 +544,8 @@ class RereadsReplies(Transcript):
 class RereadsPrompts(Transcript):
     """Encodes the whole conversation anew for each prompt."""
 
-    def prompt(self, messages):
-        super().prompt(messages)
+    def prompt(self, messages, max_length=None):
+        super().prompt(messages, max_length)
         return list(self._template.encode(self._covered))
 
 

@@ -164,12 +164,14 @@ class Transcript:
         """The prompt for the next reply to `messages`, extending what was sampled wherever that is exact.
 
         Raises ContextFull where its text is too long for `max_length` tokens, whatever they are: megabytes are not
-        encoded to find that out.
+        encoded to find that out, only as much as a branch may hold.
         """
         rendered = self._template.render(messages, self._tools)
-        if max_length is not None and len(rendered) > max_length * self._template.longest_token:
+        longest = len(rendered) if max_length is None else max_length * self._template.longest_token
+        ids = self._extend(rendered[: max(longest, len(self._covered))])
+        if len(rendered) > longest:
             raise ContextFull(f"the prompt has {len(rendered)} characters; the engine takes {max_length} tokens")
-        return self._extend(rendered)
+        return ids
 
     def _extend(self, rendered: str) -> list[int]:
         if rendered.startswith(self._covered):
