@@ -273,7 +273,7 @@ FILES = [
     Attack(
         "more files than are allowed",
         "import os\nfor i in range(10**6): open(f'/tmp/{i}', 'w').close()",
-        "files in /tmp",
+        "files in /tmp|No space left on device",
     ),
     Attack("long names", "import os\nfor i in range(1500): open('n' * 250 + str(i), 'w').close()"),
 ]

@@ -73,14 +73,13 @@ def test_a_sandbox_outlives_an_attack(watched, attack):
     if CALL in attack.code and platform.machine() != "x86_64":
         pytest.skip("the numbers of the calls are those of x86-64")
     box, watched.peak = watched.box, 0
-    if attack.counted and box.backend == "docker":
-        pytest.skip("the container's control group counts this")
     code = attack.code
     if "\n" in code:
         assert box.write("/tmp/attack.py", code.encode()) == ""
         code = "python3 /tmp/attack.py"
     ran = box.run(code, attack.timeout_s)
-    assert re.search(attack.output, ran.output + ran.stopped), ran
+    if not attack.counted or box.backend == "bubblewrap":  # a container's control group counts these: they may run
+        assert re.search(attack.output, ran.output + ran.stopped), ran
     assert box.run("cd /work; echo alive").output == "alive\n"
     assert len(box.digest()) == 64
     try:

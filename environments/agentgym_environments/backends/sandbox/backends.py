@@ -150,13 +150,14 @@ def hidden_folders() -> tuple[str, ...]:
 def docker(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str], name: str, image: str) -> list[str]:
     """The command of a container that ends when its stdin does."""
     memory = f"{limits.host_mb}m"
+    owner = 10_000 + secrets.randbelow(50_000)  # the kernel counts processes by uid; engines may map 65,536 of them
     command = [_found("docker"), "run", "--rm", "--interactive", "--name", name, "--label", "agentgym.sandbox"]
     command += [
         "--network",
         "none",
         "--read-only",
         "--user",
-        "10002:10002",
+        f"{owner}:{owner}",
         "--cap-drop",
         "ALL",
         "--hostname",
@@ -166,7 +167,7 @@ def docker(limits: SandboxLimits, readonly: Mapping[str, str], program: list[str
     command += ["--memory", memory, "--memory-swap", memory, "--cpus", str(limits.cpus), "--shm-size", f"{SHARED_MB}m"]
     room = f"size={limits.disk_mb}m,nr_inodes={limits.files}"
     for folder in ("/work", "/tmp"):
-        command += ["--tmpfs", f"{folder}:rw,exec,nosuid,nodev,{room},mode=1777,uid=10002,gid=10002"]
+        command += ["--tmpfs", f"{folder}:rw,exec,nosuid,nodev,{room},mode=1777,uid={owner},gid={owner}"]
     for folder in (
         *OTHER_PACKAGES,
         "/usr/local/lib/python3.11/site-packages",
