@@ -26,8 +26,8 @@ ALARM_S = 0
 """Seconds that a test may take; 0 for no limit."""
 
 DEEPEST, MOST_ITEMS, LONGEST, MOST_OF_ONE = 8, 2000, 96, 200
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)\w+\.<locals>\.")
-"""Parts of the texts of objects that differ from run to run; the names of tests do."""
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)\w+\.<locals>\.|(?<=, line )\d+")
+"""Parts of texts that differ from run to run; names of tests, and where they stand, do."""
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,

@@ -17,6 +17,9 @@ from agentgym_environments.synthetic.swe.grading.vary import variant
 OBSERVER_SOURCE = Path(__file__).with_name("observer.py")
 VARIANTS, ATTEMPTS = 3, 9
 """Variants of a test at most, and how many are made to find so many that are not the same."""
+ABOVE = "\n" * 999
+"""Stands above each file: numbers of lines have four digits in every order, so that texts with tracebacks are as
+long."""
 NAME = "test_drawn_name_{}_"
 """Placeholder of a test's name."""
 
@@ -193,7 +196,7 @@ def draw(
 
     pattern = re.compile(f"{POINT}(\\d+)|{NAME.format('([0-9]+)')}|{OBSERVER}")
     files = {
-        path: pattern.sub(fill, "\n".join(one.text for one in ordered(parts, chosen, chance))).encode()
+        path: (ABOVE + pattern.sub(fill, "\n".join(one.text for one in ordered(parts, chosen, chance)))).encode()
         for path, parts in template.files.items()
     }
     observer = OBSERVER_SOURCE.read_text(encoding="utf-8").replace('CHANNEL = ""', f"CHANNEL = {channel!r}")
