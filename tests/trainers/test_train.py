@@ -24,6 +24,8 @@ from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
 from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.rollout.environment import open_env
+from agentgym_trainers.run import bars, start_training
 from agentgym_trainers.train import Trainer
 
 
@@ -159,6 +161,33 @@ def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
     for ours, theirs in zip(again.learner.value.parameters(), trainer.learner.value.parameters(), strict=True):
         assert ours.equal(theirs)
     assert len(list((tmp_path / "trajectories").iterdir())) == 2
+
+
+def test_a_run_may_start_from_the_warm_up_of_another(kit, tokenizer, tmp_path) -> None:
+    other, own = tmp_path / "other", tmp_path / "own"
+    other.mkdir()
+    own.mkdir()
+    log = MetricsLog(other)
+    log.write("sft", 1, {"loss/cross_entropy": 1.0})
+    log.close()
+    start = checkpoint.save(
+        other / "checkpoints" / "step-000000",
+        kit.build("qwen3", len(tokenizer)),
+        tokenizer,
+        {"step": 0, **log.state_dict()},
+    )
+    chosen = config(eval={"split": "train", "tasks": 0})
+
+    async def first_step() -> int:
+        with bars() as progress:
+            async with open_env(chosen, progress) as (connection, _):
+                trainer, log = await start_training(chosen, own, connection, start)
+                await trainer.engine.aclose()
+                log.close()
+                return trainer.step
+
+    assert asyncio.run(first_step()) == 0
+    assert (own / "metrics.jsonl").read_text() == ""
 
 
 @pytest.mark.parametrize("assigner", ["loop", "hgpo", "rewardflow", "rtg_loo", "mt_grpo", "filtered", "digirl", "oreo"])

@@ -244,9 +244,10 @@ async def sampled_success(config: Config, env: Connection, model: Any, template:
 
 
 async def start_training(config: Config, folder: Path, env: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
-    """The trainer, at the run's newest checkpoint."""
+    """The trainer, at the run's newest checkpoint; at `start`, which another run may have saved, where it has none."""
     newest, state = checkpoint.load_newest(folder, start)
-    check_metrics(folder, state)
+    if newest.is_relative_to(folder):  # the start may be another run's, whose metrics stay there
+        check_metrics(folder, state)
     base = newest if config.model.lora is None else start  # what adapters learned is in the state
     model, tokenizer = checkpoint.load_model(base)
     reference = model if base == start else placed(config, checkpoint.load_model(start)[0])
