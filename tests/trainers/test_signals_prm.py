@@ -17,7 +17,14 @@ from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.signals.fitting import SignalOptimizer
-from agentgym_trainers.signals.implicit_prm import ImplicitPRM, PRMOptions, outcome_loss, pair_loss, success_pairs
+from agentgym_trainers.signals.implicit_prm import (
+    ImplicitPRM,
+    PRMOptions,
+    outcome_loss,
+    pair_loss,
+    success_gain,
+    success_pairs,
+)
 from agentgym_trainers.testing import t4, toy_batch
 
 KINDS = pytest.mark.parametrize("loss", ["outcome", "pair"])
@@ -285,7 +292,7 @@ def test_rewards_are_of_the_model_before_it_saw_the_outcomes(kit, chatty, contex
 
 
 def test_a_batch_without_a_pair_changes_nothing(kit, chatty, context) -> None:
-    prm = ImplicitPRM(PRMOptions(loss="pair", lr=0.1), kit.parts(chatty()))
+    prm = ImplicitPRM(PRMOptions(loss="pair", lr=0.1, anchor=1.0), kit.parts(chatty()))
     before = copy.deepcopy(prm.model.state_dict())
     for outcome in (0, 1):
         metrics = fit(prm, with_outcomes(context, [outcome] * 9))
@@ -305,6 +312,26 @@ def test_state_goes_on_where_it_was(kit, chatty, context, loss) -> None:
     assert fit(again, context) == fit(prm, context)
     ours, theirs = (annotate(signal, context).batch.x["prm_A"] for signal in (prm, again))
     np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("loss", ["outcome", "pair"])
+def test_an_anchor_keeps_what_succeeded_likely(kit, chatty, context, loss) -> None:
+    """One success among nine of equal texts but for chance: without the anchor all that was sampled becomes unlikely."""
+    context = with_outcomes(context, [0, 0, 0, 1, 0, 0, 0, 0, 0])
+
+    def after(anchor: float) -> dict[str, float]:
+        prm = ImplicitPRM(PRMOptions(loss=loss, lr=1e-3, anchor=anchor), kit.parts(chatty()))
+        return [fit(prm, context) for _ in range(8)][-1]
+
+    without, with_it = after(0.0), after(1.0)
+    assert with_it["success_gain"] > max(without["success_gain"], 0) + 0.01
+    assert with_it["gap"] > 0
+
+
+def test_the_anchor_is_the_mean_log_ratio_of_the_tokens_of_successes() -> None:
+    batch, q = toy_batch([[1], [0], [0, 1]], tokens=[2, 1, 1, 3]), torch.arange(7, dtype=torch.float64)
+    assert success_gain(q, batch, np.array([1.0, 0, 1])).item() == pytest.approx((0 + 1 + 3 + 4 + 5 + 6) / 6)
+    assert success_gain(q, batch, np.zeros(3)).item() == 0
 
 
 @pytest.mark.parametrize("recipe", ["prime", "istar"])

@@ -7,6 +7,10 @@
     loss = "pair"     iStar, OPRL (Liu et al. 2025, 2509.19199): −log σ(s⁺ − s⁻) over every success × failure of a
                       group, s = Σ_t β Σ_{j∈t} q_j; ref = the policy that acted, which moves on.
 
+Where most attempts fail, either loss makes φ find what they did less likely, and whatever was not sampled likelier, so
+that improbable and invalid replies are rewarded (likelihood displacement: Razin et al. 2024, 2410.08847). `anchor`, the
+likelihood of the successes (Pang et al. 2024, 2404.19733, eq. 1), keeps it from that.
+
 Both couple whole trajectories; the gradient is exact whatever the micro-batches are (`learner.full_batch_gradient`).
 Released iStar detaches the scores before the loss, so that its φ never moves.
 """
@@ -52,6 +56,8 @@ class PRMOptions(FitOptions):
     aggregate: Aggregate = "sum"
     """Reduction of a trajectory's score. "mean" is over tokens ("outcome") or turns ("pair", as released): a sum over a
     long episode saturates σ."""
+    anchor: float = Field(default=0.0, ge=0)
+    """Weight of the mean log-ratio of a success's token, which is made large; 0 in both papers."""
     max_grad_norm: float = Field(default=10.0, gt=0)
 
 
@@ -96,9 +102,11 @@ class ImplicitPRM(Signal):
 
         def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, float]]:
             q_A = logprob_A - as_tensor(reference_A, logprob_A)
-            if self.options.loss == "outcome":
-                return outcome_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
-            return pair_loss(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
+            told = outcome_loss if self.options.loss == "outcome" else pair_loss
+            loss, metrics = told(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
+            gained = success_gain(q_A, batch, success_M)
+            metrics["success_gain"] = gained.item()
+            return (loss if loss.isnan() else loss - self.options.anchor * gained), metrics
 
         metrics: dict[str, float] = {}
         mine = self.processes.share(context.rows)
@@ -176,3 +184,9 @@ def pair_loss(
     return softplus(-gap).mean(), {
         "pairs": float(len(won)), "accuracy": right.mean().item(), "gap": margin.mean().item(),
     }  # fmt: skip
+
+
+def success_gain(q_A: Tensor, batch: Batch, success_M: np.ndarray) -> Tensor:
+    """Mean log-ratio of the tokens of successes, each once; 0 without a success."""
+    won_A = torch.from_numpy(success_M[batch.traj_A] > 0.5).to(q_A.device)
+    return q_A[won_A].sum() / won_A.sum().clamp(min=1)
