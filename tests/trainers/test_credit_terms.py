@@ -16,7 +16,7 @@ from agentgym_credit.assigners.implicit import istar, prime, prm_turns
 from agentgym_credit.assigners.skill import of_reward_model, of_token_values, of_turn_values
 from agentgym_credit.batch import Batch
 from agentgym_credit.normalize import normalize
-from agentgym_credit.segments import reverse_scan
+from agentgym_credit.segments import reverse_scan, segment_mean
 from agentgym_trainers.config.sections import CreditOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.credit.assign import assign_credit
@@ -67,6 +67,16 @@ def test_published_sums_are_sums_of_terms(seed: int) -> None:
         own_A = (group_N == group)[batch.turn_A]
         spread = np.std(sum_N[group_N == group], ddof=1)
         assert prm_turns(batch).advantage_A[own_A] == pytest.approx(process_A[own_A] * (spread + 1e-6), abs=1e-9)
+
+
+def test_a_mean_over_a_turns_tokens_knows_nothing_of_its_length() -> None:
+    """Turns of 1, 2 and 4 tokens, each with its own log-ratio a token."""
+    ratios = np.array([-0.3, -0.1, -0.2])
+    batch = toy_batch([[0, 1, 0]], tokens=[1, 2, 4], prm_A=np.repeat(ratios, [1, 2, 4]))
+    by_mean, by_sum = (segment_mean(prm_turns(batch, aggregate=a).advantage_A, batch.turn_A) for a in ("mean", "sum"))
+    assert by_mean == pytest.approx([-0.1, 0.1, 0.0])
+    assert np.argmax(by_mean) == 1
+    assert by_sum == pytest.approx(np.array([-0.3, -0.2, -0.8]) + 1.3 / 3)  # the longest turn is the worst
 
 
 def test_the_skill_of_exact_values_is_one() -> None:

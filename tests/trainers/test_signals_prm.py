@@ -316,7 +316,7 @@ def test_state_goes_on_where_it_was(kit, chatty, context, loss) -> None:
 
 @pytest.mark.parametrize("loss", ["outcome", "pair"])
 def test_an_anchor_keeps_what_succeeded_likely(kit, chatty, context, loss) -> None:
-    """One success among nine of equal texts but for chance: without the anchor all that was sampled becomes unlikely."""
+    """One success among nine: without the anchor all that was sampled becomes unlikely."""
     context = with_outcomes(context, [0, 0, 0, 1, 0, 0, 0, 0, 0])
 
     def after(anchor: float) -> dict[str, float]:

@@ -64,15 +64,17 @@ def prm_tokens(batch: Batch, *, gamma: float = 1.0) -> Credit:
     return Credit(np.where(size_M[traj_A] > 1, to_go_A, 0.0))
 
 
-def prm_turns(batch: Batch) -> Credit:
+def prm_turns(batch: Batch, *, aggregate: Literal["sum", "mean"] = "sum") -> Credit:
     """Every turn's implicit reward against all turns of the group: iStar's process part alone, as a credit term.
 
-    s_{i,t} = Σ of q over the turn's tokens;  A_{i,t} = s − mean. iStar (2509.19199); its division by the standard
-    deviation is `normalize = "turn"`. Population: all turns of the group, so a long trajectory counts more often.
-    K = 1: the trajectory's turns are compared. Truncated: what was collected counts. All-equal rewards: not 0, the
-    model may tell turns apart.
+    s_{i,t} = Σ of q over the turn's tokens ("mean": their mean, as a sum whose q are mostly negative rewards short
+    turns);  A_{i,t} = s − mean. iStar (2509.19199); its division by the standard deviation is `normalize = "turn"`.
+    Population: all turns of the group, so a long trajectory counts more often. K = 1: the trajectory's turns are
+    compared. Truncated: what was collected counts. All-equal rewards: not 0, the model may tell turns apart.
     """
     step_N = np.bincount(batch.turn_A, batch.x["prm_A"])
+    if aggregate == "mean":
+        step_N = step_N / np.bincount(batch.turn_A)
     return Credit(standardize(step_N, batch.group_M[batch.traj_N], scale=False)[batch.turn_A])
 
 

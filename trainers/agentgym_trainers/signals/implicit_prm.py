@@ -102,8 +102,8 @@ class ImplicitPRM(Signal):
 
         def loss_of(logprob_A: Tensor) -> tuple[Tensor, dict[str, float]]:
             q_A = logprob_A - as_tensor(reference_A, logprob_A)
-            told = outcome_loss if self.options.loss == "outcome" else pair_loss
-            loss, metrics = told(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
+            objective = outcome_loss if self.options.loss == "outcome" else pair_loss
+            loss, metrics = objective(q_A, batch, success_M, beta=self.options.beta, aggregate=self.options.aggregate)
             gained = success_gain(q_A, batch, success_M)
             metrics["success_gain"] = gained.item()
             return (loss if loss.isnan() else loss - self.options.anchor * gained), metrics
