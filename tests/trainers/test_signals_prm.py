@@ -328,7 +328,7 @@ def test_an_anchor_keeps_what_succeeded_likely(kit, chatty, context, loss) -> No
     assert with_it["gap"] > 0
 
 
-def test_the_anchor_is_the_mean_log_ratio_of_the_tokens_of_successes() -> None:
+def test_the_anchor_is_a_mean_over_tokens_of_successes() -> None:
     batch, q = toy_batch([[1], [0], [0, 1]], tokens=[2, 1, 1, 3]), torch.arange(7, dtype=torch.float64)
     assert success_gain(q, batch, np.array([1.0, 0, 1])).item() == pytest.approx((0 + 1 + 3 + 4 + 5 + 6) / 6)
     assert success_gain(q, batch, np.zeros(3)).item() == 0
