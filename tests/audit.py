@@ -65,10 +65,8 @@ def main(frozen: str) -> int:
         found = vulnerabilities(report)
         unknown = [package["name"] for package in report["dependencies"] if "skip_reason" in package]
         print(*found, sep="\n", end="\n" if found else "")
-        print(
-            f"audit: {len(report['dependencies'])} packages, {len(found)} known vulnerabilities; not known to {service}: "
-            f"{', '.join(unknown) or 'none'}"
-        )
+        counts = f"{len(report['dependencies'])} packages, {len(found)} known vulnerabilities"
+        print(f"audit: {counts}; not known to {service}: {', '.join(unknown) or 'none'}")
         return 1 if found else 0
     print("audit: skipped, because no service that knows vulnerabilities can be reached from here")
     return 0

@@ -45,7 +45,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         pytest.skip("no Docker engine answers (docker info): start one")
     pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'turngym[docker]'")
-    docker("build", "--quiet", "--network", "host", "--target", "envs", "--tag", "localhost/agentgym/envs", str(ROOT))
+    how = ["--quiet", "--network", "host", "--build-arg", "PYTHON_IMAGE", "--target", "envs"]
+    docker("build", *how, "--tag", "localhost/agentgym/envs", str(ROOT))
     folder = tmp_path_factory.mktemp("image")
     (folder / "Dockerfile").write_text(DOCKERFILE)
     shutil.copy(ROOT / "tests" / "chaos" / "envs.py", folder)

@@ -39,7 +39,8 @@ def engine() -> Iterator[Any]:
     ):
         pytest.skip("no Docker engine answers (docker info): start one")
     docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'turngym[docker]'")
-    build = ["docker", "build", "--quiet", "--network", "host", "--target", "envs", "--tag", IMAGE, str(ROOT)]
+    how = ["--quiet", "--network", "host", "--build-arg", "PYTHON_IMAGE", "--target", "envs"]
+    build = ["docker", "build", *how, "--tag", IMAGE, str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-3000:]
     with contextlib.closing(docker.from_env()) as client:
