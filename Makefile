@@ -102,8 +102,8 @@ images:
 # Writes the digest that the base image has now into the Dockerfile. Asks the image's registry; a digest is never made up.
 pin:
 	image=$$(sed -n 's/^ARG PYTHON_IMAGE=\([^@]*\).*/\1/p' Dockerfile) && docker pull --quiet "$$image" && \
-	digest=$$(docker image inspect --format '{{join .RepoDigests "\n"}}' "$$image" | sed -n 's/.*@\(sha256:[0-9a-f]\{64\}\)$$/\1/p' | head -1) && \
-	test -n "$$digest" && sed -i "s|^ARG PYTHON_IMAGE=.*|ARG PYTHON_IMAGE=$$image@$$digest|" Dockerfile && grep '^ARG PYTHON_IMAGE=' Dockerfile
+	digest=$$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$$image" | grep -m 1 "^$${image%:*}@sha256:") && \
+	sed -i "s|^ARG PYTHON_IMAGE=.*|ARG PYTHON_IMAGE=$$image@$${digest#*@}|" Dockerfile && grep '^ARG PYTHON_IMAGE=' Dockerfile
 
 # The environments' tasks (solvers, browser pages, bugs in real repositories), and the contract for one environment of each kind.
 # `make envs` plays a sample of each kind of task; `make every` all of them, the contract for all other environments, and the

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from chaos.ledger import Tally, now_and_then, play_by_both_wires
-from chaos.processes import Server, wait_for
+from chaos.processes import Server, command_of, kill, wait_for
 from chaos.test_gateway import register
 
 from agentgym_servers.gateway.containers import GATEWAY_LABEL
@@ -62,27 +62,48 @@ class Engine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        folders = [f"--{name}={self._folder / name}" for name in ("data-root", "exec-root", "pidfile")]
-        alone = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
-        (self._folder / "pidfile").unlink(missing_ok=True)
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ["dockerd", f"--host={self.address}", *folders, *alone], stdout=log, stderr=log
-            )
+        """Start it, again where it ends, and come back when it answers."""
         asked = ["docker", "--host", self.address, "info"]
-        wait_for(lambda: not subprocess.run(asked, capture_output=True).returncode, ENGINE_S, self.tail)
+
+        def answers() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                self._process = self._begin()
+            return not subprocess.run(asked, capture_output=True).returncode
+
+        wait_for(answers, ENGINE_S, self._tail)
 
     def kill(self) -> None:
+        """SIGKILL, to its containerd as well."""
         assert self._process is not None
-        self._process.kill()
+        containerd = int((self._folder / "exec-root" / "containerd" / "containerd.pid").read_text())
+        for pid in (self._process.pid, containerd):
+            kill(pid)
         self._process.wait()
 
     def stop(self) -> None:
+        """Stop it, and what a killed one has left: its containers with their shims, and mounts."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(ENGINE_S)
+        for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+            if str(self._folder) in command_of(pid) and "containerd-shim" in command_of(pid):
+                for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+                    for child in listed.read_text().split():
+                        kill(int(child))
+                kill(pid)
+        mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for place in sorted((one for one in mounted if one.startswith(str(self._folder))), reverse=True):
+            subprocess.run(["umount", "--lazy", place], check=True)
 
-    def tail(self) -> str:
+    def _begin(self) -> subprocess.Popen[bytes]:
+        for left in ("pidfile", "exec-root/containerd/containerd.pid"):
+            (self._folder / left).unlink(missing_ok=True)
+        folders = [f"--{name}={self._folder / name}" for name in ("data-root", "exec-root", "pidfile")]
+        alone = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(["dockerd", f"--host={self.address}", *folders, *alone], stdout=log, stderr=log)
+
+    def _tail(self) -> str:
         return (self._folder / "log").read_text(errors="replace")[-2000:]
 
 
@@ -93,8 +114,8 @@ def engine(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
         pytest.skip("to start a Docker engine needs root and dockerd: apt-get install docker.io")
     with tempfile.TemporaryDirectory(prefix="agentgym-") as folder:
         own = Engine(Path(folder))
-        own.start()
         try:
+            own.start()
             with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saving:
                 subprocess.run(["docker", "--host", own.address, "load", "--quiet"], stdin=saving.stdout, check=True)
             monkeypatch.setenv("DOCKER_HOST", own.address)
@@ -197,7 +218,7 @@ def test_gateway_and_containers_killed_and_frozen(tmp_path, chaos, image):
         deeds = [sessions.kill_gateway, sessions.kill_container] * 2 + [sessions.freeze_container]
         tally = sessions.play(chaos, deeds, episodes=32, every=20)
         chaos.settled(sessions.gateway, tally, "/envs/contained/health")
-    assert tally.completed > tally.episodes / 4, tally
+    assert tally.completed > tally.episodes / 8, tally
     assert tally.failed["EPISODE_LOST"] > 0, tally
 
 
