@@ -275,4 +275,8 @@ def _remove(container: Any) -> None:
     with contextlib.suppress(docker.errors.NotFound):
         with contextlib.suppress(docker.errors.APIError):
             container.stop(timeout=STOP_S)
-        container.remove(force=True, v=True)
+        try:
+            container.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if "already in progress" not in str(error):  # somebody else's, or an engine's that was killed meanwhile
+                raise
