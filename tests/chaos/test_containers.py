@@ -63,12 +63,12 @@ class Engine:
 
     def start(self) -> None:
         """Start it, again where it ends, and come back when it answers."""
-        asked = ["docker", "--host", self.address, "info"]
+        command = ["docker", "--host", self.address, "info"]
 
         def answers() -> bool:
             if self._process is None or self._process.poll() is not None:
                 self._process = self._begin()
-            return not subprocess.run(asked, capture_output=True).returncode
+            return not subprocess.run(command, capture_output=True).returncode
 
         wait_for(answers, ENGINE_S, self._tail)
 

@@ -60,7 +60,7 @@ class Image:
     env_id: str
     registration: Registration
     image_id: str
-    """What the registration's image was when it was registered: a tag that moves changes nothing."""
+    """Id of the registration's image when it was registered: a tag that moves changes nothing."""
 
     async def start(self) -> Container:
         await self.engine.run(lambda client: require_image(client, self.registration.image or "", self.image_id))
