@@ -7,14 +7,15 @@
 #
 # On Linux PyPI's torch brings CUDA; for CPUs alone: --build-arg PIP_EXTRA_INDEX_URL=(PyTorch's index of CPU wheels).
 
-ARG PYTHON=python:3.11-slim-bookworm
+# `make pin` writes the digest that the registry gives this tag (NAME:TAG@sha256:...).
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-FROM ${PYTHON} AS wheel
+FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
-FROM ${PYTHON} AS start
+FROM ${PYTHON_IMAGE} AS start
 ENV PATH=/opt/agentgym/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 RUN python -m venv /opt/agentgym \
  && useradd --system --uid 10001 --home-dir /tmp --no-create-home agentgym \

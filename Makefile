@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
 TWO := --numprocesses 2 --dist loadfile
 
-.PHONY: quickstart test test-random test-skipped system fresh check proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check audit proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images pin containers clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -50,6 +50,11 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# Known vulnerabilities in the packages of .venv. It says so where no service that knows them can be reached.
+audit: .venv/ready .venv-audit/ready
+	$(BIN)/uv pip freeze --quiet --exclude-editable --python $(BIN)/python >.venv-audit/installed.txt
+	.venv-audit/bin/python tests/audit.py .venv-audit/installed.txt
+
 # Slower proofs: each prints its figures beside its peer in the same run. README's are of `make proofs ROUNDS=10`.
 ROUNDS ?= 3
 proofs: .venv/ready
@@ -87,12 +92,18 @@ RUNS ?= 1
 chaos: .venv/ready
 	$(BIN)/python -m pytest tests/chaos -m 'kills or not kills' $(TWO) --episodes $(EPISODES) --runs $(RUNS)
 
-# The images, for docker-compose.yml; docs/containers.md.
+# The images, for docker-compose.yml; docs/containers.md. PYTHON_IMAGE=... builds them on another base than the Dockerfile's.
 images:
 	for target in base envs gateway model; do \
 	  docker build --network host --target $$target --tag localhost/agentgym/$$target \
-	    $(foreach name,PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
+	    $(foreach name,PYTHON_IMAGE PIP_EXTRA_INDEX_URL PIP_FIND_LINKS,$(if $($(name)),--build-arg $(name))) . || exit 1; \
 	done
+
+# Writes the digest that the base image has now into the Dockerfile. Asks the image's registry; a digest is never made up.
+pin:
+	image=$$(sed -n 's/^ARG PYTHON_IMAGE=\([^@]*\).*/\1/p' Dockerfile) && docker pull --quiet "$$image" && \
+	digest=$$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$$image" | grep -m 1 "^$${image%:*}@sha256:") && \
+	sed -i "s|^ARG PYTHON_IMAGE=.*|ARG PYTHON_IMAGE=$$image@$${digest#*@}|" Dockerfile && grep '^ARG PYTHON_IMAGE=' Dockerfile
 
 # The environments' tasks (solvers, browser pages, bugs in real repositories), and the contract for one environment of each kind.
 # `make envs` plays a sample of each kind of task; `make every` all of them, the contract for all other environments, and the
@@ -147,6 +158,11 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 	$(INSTALL) --no-deps 'verl==0.9.*' # the rest of what it asks for is for GPUs
 	touch $@
 
+.venv-audit/ready: | .venv/ready
+	$(VENV)
+	$(INSTALL) 'pip-audit>=2.10,<3'
+	touch $@
+
 # BrowserGym, whose Playwright is an older one; for `browsergym` and benchmarks/web.py.
 .venv-browsergym/ready: | .venv/ready
 	$(VENV)
@@ -174,4 +190,4 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
 import uuid
@@ -19,7 +20,8 @@ WORDS = ("left", "right", "up", "down")
 class Ledger(ChaosEnv):
     """Rewards are a running checksum of the words said; an action is `INDEX WORD`, the step's number and the word.
 
-    Reset options: `ledger`, a file to which every applied step is appended as `KEY INSTANCE INDEX WORD`; `key`;
+    Reset options: `ledger`, a file to which every applied step is appended as `KEY INSTANCE INDEX WORD`, or "HOST:PORT"
+    where a collector does so for environments in containers; `key`;
     `pace_s`, what a step takes; `trouble`, a deed of `ChaosEnv` (or "babble": garbage into every socket of the
     process), done after the step `trouble_at` is applied.
     """
@@ -60,6 +62,12 @@ class Ledger(ChaosEnv):
 
     def _write(self, line: str) -> None:
         if self._ledger is None:
+            return
+        if not self._ledger.startswith("/"):
+            host, _, port = self._ledger.rpartition(":")
+            with socket.create_connection((host, int(port)), 5) as collector:
+                collector.sendall(line.encode())
+                collector.recv(1)  # it is written down
             return
         file = os.open(self._ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

@@ -88,12 +88,16 @@ async def play(
     clients: int = 2,
     trouble: Trouble = lambda _: None,
     pace_s: float = 0.0,
+    collector: str | None = None,
     **client: Any,
 ) -> Tally:
-    """Play an episode for each seed, `at_once` at a time, each player going on in its session while that lives."""
+    """Play an episode for each seed, `at_once` at a time, each player going on in its session while that lives.
+
+    `collector`: "HOST:PORT" that environments which cannot write to `ledger` tell of their steps.
+    """
     played: list[Played] = []
     run, waiting = uuid.uuid4().hex[:8], iter(seeds)
-    options = {"ledger": str(ledger), "pace_s": pace_s}
+    options = {"ledger": collector or str(ledger), "pace_s": pace_s}
     async with AsyncExitStack() as stack:
         connected = [await stack.enter_async_context(EnvClient(url, wire=wire, **client)) for _ in range(clients)]
         async with asyncio.TaskGroup() as group:

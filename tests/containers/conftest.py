@@ -73,6 +73,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
+BASE = ("--build-arg", "PYTHON_IMAGE")
+"""Of the images of the Dockerfile: PYTHON_IMAGE where it is set, else the base that the Dockerfile names."""
+
+
 def build(folder: Path, tag: str, *options: str) -> str:
     docker("build", "--quiet", "--network", "host", "--tag", tag, *options, str(folder), timeout=1500)
     return tag
@@ -88,12 +92,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
         if target != "base":
             built("base")
             with pip_options() as options:
-                return build(
-                    ROOT, f"localhost/agentgym/{target}", "--target", target, *(options if target == "model" else ())
-                )
+                more = options if target == "model" else ()
+                return build(ROOT, f"localhost/agentgym/{target}", "--target", target, *BASE, *more)
         with lock.open("w") as held:  # all targets stand on it: the first process builds it, the others find it built
             fcntl.flock(held, fcntl.LOCK_EX)
-            return build(ROOT, "localhost/agentgym/base", "--target", "base")
+            return build(ROOT, "localhost/agentgym/base", "--target", "base", *BASE)
 
     return built
 

@@ -131,12 +131,18 @@ def test_containers_are_locked_down_and_on_loopback_only(up, kit):
         host, config = inspected["HostConfig"], inspected["Config"]
         assert (host["ReadonlyRootfs"], host["CapDrop"], host["Init"]) == (True, ["ALL"], True), name
         assert (config["User"], host["Privileged"]) == ("agentgym", False)
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]  # and the engine's own seccomp profile
         assert host["Memory"] > 0
         assert host["NanoCpus"] > 0
         assert host["PidsLimit"] > 0
         published = [binding for bindings in (host["PortBindings"] or {}).values() for binding in bindings]
         assert all(binding["HostIp"] == "127.0.0.1" for binding in published)
         assert not any(mount["Type"] == "bind" for mount in inspected["Mounts"])
+        if inspected["State"]["Running"]:
+            status = kit.docker("exec", name, "cat", "/proc/1/status")
+            assert "Seccomp:\t2" in status, name
+            assert "NoNewPrivs:\t1" in status, name
+            assert f"CapBnd:\t{0:016x}" in status, name
 
 
 def test_the_envs_reach_nothing_outside(up, images, run, kit):

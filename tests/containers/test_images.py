@@ -30,6 +30,8 @@ def test_the_envs_image_serves_any_of_them_locked_down(images, run, kit):
         assert rules_broken(f"{container.url}/envs/{env}") == []
     inside = ("exec", container.name)
     assert kit.docker(*inside, "id", "-u") == "10001"
+    status = kit.docker(*inside, "cat", "/proc/1/status")
+    assert ("NoNewPrivs:\t1" in status, "Seccomp:\t2" in status, f"CapBnd:\t{0:016x}" in status) == (True, True, True)
     assert kit.docker(*inside, "sh", "-c", "touch /opt/x /home/x /data/x 2>/dev/null; echo $?") == "1"
     assert kit.docker(*inside, "sh", "-c", "ls -d /root/.cache /tmp/.cache 2>/dev/null | wc -l") == "0"
     packages = kit.docker(*inside, "pip", "list", "--format", "freeze")

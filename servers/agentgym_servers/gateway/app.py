@@ -195,6 +195,7 @@ def _shown(env: RegisteredEnv) -> dict[str, Any]:
         "path": f"/envs/{env.name}",
         "state": state,
         "created": env.created,
+        **({} if env.image_id is None else {"image_id": env.image_id}),
         "spec": None if env.spec is None else env.spec.model_dump(mode="json"),
         "running": [
             {

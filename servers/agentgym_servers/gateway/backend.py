@@ -42,6 +42,8 @@ class RegisteredEnv:
     spec: EnvSpec | None
     """None for one that does not speak AgentGym's extension: it is piped through, not routed."""
     created: float
+    image_id: str | None = None
+    """Id of the image that its containers run."""
     quotas: Quotas = field(default_factory=Quotas)
     beginning: dict[str, asyncio.Future[bytes]] = field(default_factory=dict)
     """Episodes that are being begun now: asked for again, one joins."""

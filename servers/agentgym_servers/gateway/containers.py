@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentgym_servers.gateway.errors import BadImage, NoEngine, NotStarted
+from agentgym_servers.gateway.images import require_image, require_plain_user, resolve_image, user_of
 from agentgym_servers.gateway.schemas import ContainerLimits, Registration
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 GATEWAY_LABEL = "agentgym.gateway"
 ENV_LABEL = "agentgym.env"
-NOBODY = "65534:65534"
 ENGINE_TIMEOUT_S = 30
 STOP_S = 5
 LOG_LINES = 20
@@ -49,7 +49,7 @@ class Container:
             return None
 
     async def stop(self) -> None:
-        await self._engine.run(lambda _: _remove(self._container))
+        await self._engine.discard(self._container)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,11 @@ class Image:
     engine: ContainerEngine
     env_id: str
     registration: Registration
+    image_id: str
+    """Id of the registration's image when it was registered: a tag that moves changes nothing."""
 
     async def start(self) -> Container:
-        await self.engine.require_image(self.registration.image or "")
+        await self.engine.run(lambda client: require_image(client, self.registration.image or "", self.image_id))
         # In a thread that goes on when the task is cancelled: so its container is waited for and removed.
         starting = asyncio.ensure_future(self.engine.run(lambda client: self._run(client)))
         try:
@@ -69,7 +71,7 @@ class Image:
         except asyncio.CancelledError:
             with contextlib.suppress(BadImage, NotStarted, NoEngine):
                 container, _ = await starting
-                await self.engine.run(lambda _: _remove(container))
+                await self.engine.discard(container)
             raise
         return Container(self.engine, container, url)
 
@@ -79,13 +81,14 @@ class Image:
 
         entry, limits = self.registration, self.registration.limits or ContainerLimits()
         container = None
+        self.engine.remove_discarded()
         try:
-            user = client.images.get(entry.image).attrs["Config"].get("User") or ""
+            user = user_of(client, self.image_id)
             network: dict[str, Any] = {"ports": {f"{entry.port}/tcp": ("127.0.0.1", None)}}
             if not limits.network:
                 network = {"network": self.engine.closed_network(client)}
             container = client.containers.create(
-                entry.image,
+                self.image_id,
                 init=True,
                 labels={GATEWAY_LABEL: self.engine.gateway_id, ENV_LABEL: self.env_id},
                 mem_limit=f"{limits.memory_mb}m",
@@ -94,18 +97,19 @@ class Image:
                 pids_limit=limits.pids,
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
-                user=NOBODY if user.partition(":")[0] in ("", "0", "root") else user,
+                user=user,
                 read_only=entry.read_only,
                 tmpfs={"/tmp": f"size={TMP_MB}m,mode=1777"},
                 environment={"HOME": "/tmp"},
                 log_config=docker.types.LogConfig(type="json-file", config={"max-size": "10m", "max-file": "2"}),
                 **network,
             )
+            require_plain_user(container, user)
             container.start()
             return container, _url(container, entry.port, published=limits.network)
         except BaseException as error:
             if container is not None:
-                _remove(container)
+                self.engine.remove(container)
             if isinstance(error, docker.errors.APIError):
                 raise BadImage(f"{entry.image} cannot be run: {error.explanation or error}") from error
             raise
@@ -117,14 +121,35 @@ class ContainerEngine:
     def __init__(self, gateway_id: str) -> None:
         self.gateway_id = gateway_id
         self._client: Any = None
+        self._discarded: list[Any] = []
+        """Containers that could not be removed when they should have been, because the engine did not answer."""
 
     async def run(self, call: Callable[[Any], Returned]) -> Returned:
         """`call` with the SDK's client, in a thread."""
         return await asyncio.to_thread(self._call, call)
 
-    async def require_image(self, image: str) -> None:
-        """Have the image here, pulled where it is not. Raises BadImage."""
-        await self.run(lambda client: _fetch(client, image))
+    async def image_id(self, name: str) -> str:
+        """Return the id of the image that the name has now, pulled where it is not here. Raises BadImage."""
+        return await self.run(lambda client: resolve_image(client, name))
+
+    async def discard(self, container: Any) -> None:
+        """Remove a container: now, or once the engine answers again."""
+        try:
+            await self.run(lambda _: self.remove(container))
+        except NoEngine as error:
+            log.warning("container %s is removed later: %s", container.short_id, error)
+
+    def remove(self, container: Any) -> None:
+        """Remove a container. Blocks; where that fails, the next start of a container tries again."""
+        self._discarded.append(container)
+        _remove(container)
+        self._discarded.remove(container)
+
+    def remove_discarded(self) -> None:
+        """Remove what could not be removed before. Blocks."""
+        for container in list(self._discarded):
+            _remove(container)
+            self._discarded.remove(container)
 
     async def found(self, env_id: str, registration: Registration) -> list[Container]:
         """The environment's containers that still run from before."""
@@ -214,22 +239,6 @@ def _knock() -> None:
             knock.connect(path)
 
 
-def _fetch(client: Any, image: str) -> None:
-    import docker.errors
-
-    try:
-        client.images.get(image)
-        return
-    except docker.errors.ImageNotFound:
-        log.info("pulling %s", image)
-    except docker.errors.APIError as error:
-        raise BadImage(f"{image!r} is no image's name: {error.explanation or error}") from error
-    try:
-        client.images.pull(image, tag=None if ":" in image.rpartition("/")[2] or "@" in image else "latest")
-    except docker.errors.APIError as error:
-        raise BadImage(f"the image {image!r} is not here and cannot be pulled: {error.explanation or error}") from error
-
-
 def _url(container: Any, port: int, *, published: bool) -> str:
     """Address of the container's server. Raises NotStarted for a container that has ended already, and so has none."""
     container.reload()
@@ -266,4 +275,8 @@ def _remove(container: Any) -> None:
     with contextlib.suppress(docker.errors.NotFound):
         with contextlib.suppress(docker.errors.APIError):
             container.stop(timeout=STOP_S)
-        container.remove(force=True, v=True)
+        try:
+            container.remove(force=True, v=True)
+        except docker.errors.APIError as error:
+            if "already in progress" not in str(error):  # somebody else's, or an engine's that was killed meanwhile
+                raise

@@ -63,6 +63,8 @@ class EnvironmentRecord:
     """Its EnvSpec as JSON; None for an environment that does not speak AgentGym's extension of the protocol."""
     created: float
     """Seconds since 1970."""
+    image_id: str | None = None
+    """The image that its registration's name had when it was registered."""
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,7 @@ class RegistrationStore:
         with self._talking("cannot be read") as connection:
             rows = connection.execute(sql.select(_envs).order_by(_envs.c.created)).all()
         try:
-            return [
-                EnvironmentRecord(
-                    row.id, Registration.model_validate_json(row.registration), json.loads(row.spec), row.created
-                )
-                for row in rows
-            ]
+            return [_record(row) for row in rows]
         except ValueError as error:  # pydantic's and json's are both
             raise DatabaseUnavailable(
                 f"the gateway's database holds an environment that it cannot read: {error}"
@@ -153,7 +150,7 @@ class RegistrationStore:
         values = {
             "name": row.registration.name,
             "id": row.id,
-            "registration": row.registration.model_dump_json(),
+            "registration": json.dumps(row.registration.model_dump(mode="json") | {"image_id": row.image_id}),
             "spec": json.dumps(row.spec),
             "created": row.created,
         }
@@ -203,3 +200,10 @@ class RegistrationStore:
             cause = " ".join(str(getattr(error, "orig", None) or error).split())
             where = self._url.render_as_string(hide_password=True)
             raise DatabaseUnavailable(f"the gateway's database {where} {failure}: {cause}") from error
+
+
+def _record(row: Any) -> EnvironmentRecord:
+    """Raises ValueError."""
+    fields = json.loads(row.registration)
+    image_id = fields.pop("image_id", None)
+    return EnvironmentRecord(row.id, Registration.model_validate(fields), json.loads(row.spec), row.created, image_id)

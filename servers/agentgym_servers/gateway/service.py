@@ -79,6 +79,9 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(env.pool.stop("the gateway stopped") for env in self.envs.values()))
+        if any(env.image_id is not None for env in self.envs.values()):
+            with contextlib.suppress(NoEngine):
+                await self.engine.reap(keep=set())
         await self.engine.close()
 
     async def register(self, entry: Registration) -> RegisteredEnv:
@@ -123,10 +126,12 @@ class Gateway:
         if entry.url is not None:
             url = httpx.URL(entry.url)
             await self.destinations.require(url.host, url.port or 80)
-        replica = await started(self._launcher(row_id, entry), entry.startup_s)
+        image_id = None if entry.image is None else await self.engine.image_id(entry.image)
+        replica = await started(self._launcher(row_id, entry, image_id), entry.startup_s)
         try:
             spec = await _checked(replica, entry)
-            row = EnvironmentRecord(row_id, entry, None if spec is None else spec.model_dump(mode="json"), time.time())
+            described = None if spec is None else spec.model_dump(mode="json")
+            row = EnvironmentRecord(row_id, entry, described, time.time(), image_id)
             await asyncio.to_thread(self.registry.add_env, row)
         except BaseException:
             await replica.stop("its environment was not registered")
@@ -144,16 +149,20 @@ class Gateway:
     def _open(self, row: EnvironmentRecord, replicas: list[Replica]) -> RegisteredEnv:
         entry = row.registration
         spec = None if row.spec is None else _spec(row.spec)
-        pool = ReplicaPool(entry, self._launcher(row.id, entry), replicas, piped=spec is None)
-        env = RegisteredEnv(row.id, pool, Traffic(entry.name, self.meters), spec, row.created, self._quotas())
+        launcher = self._launcher(row.id, entry, row.image_id)
+        pool = ReplicaPool(entry, launcher, replicas, piped=spec is None)
+        traffic = Traffic(entry.name, self.meters)
+        env = RegisteredEnv(row.id, pool, traffic, spec, row.created, row.image_id, self._quotas())
         self.envs[entry.name] = env
         pool.supervise()
         return env
 
-    def _launcher(self, row_id: str, entry: Registration) -> Launcher:
+    def _launcher(self, row_id: str, entry: Registration, image_id: str | None) -> Launcher:
         if entry.url is not None:
             return ExternalServer(entry.url, self.destinations)
-        return EntryPoint(entry) if entry.image is None else Image(self.engine, row_id, entry)
+        if entry.image is None:
+            return EntryPoint(entry)
+        return Image(self.engine, row_id, entry, image_id or entry.image)  # rows of older versions have no id
 
 
 async def _checked(replica: Replica, entry: Registration) -> EnvSpec | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,8 @@ import pytest
 
 from agentgym_servers.gateway.containers import GATEWAY_LABEL, _url
 from agentgym_servers.gateway.database import RegistrationStore
-from agentgym_servers.gateway.errors import NotStarted
+from agentgym_servers.gateway.errors import BadImage, NotStarted
+from agentgym_servers.gateway.images import require_image
 
 from .conftest import Api, eventually, gateway_in_thread, gateway_process
 
@@ -37,7 +39,8 @@ def engine() -> Iterator[Any]:
     ):
         pytest.skip("no Docker engine answers (docker info): start one")
     docker = pytest.importorskip("docker", reason="needs the Docker SDK: pip install 'turngym[docker]'")
-    build = ["docker", "build", "--quiet", "--network", "host", "--target", "envs", "--tag", IMAGE, str(ROOT)]
+    how = ["--quiet", "--network", "host", "--build-arg", "PYTHON_IMAGE", "--target", "envs"]
+    build = ["docker", "build", *how, "--tag", IMAGE, str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-3000:]
     with contextlib.closing(docker.from_env()) as client:
@@ -80,13 +83,16 @@ def test_an_env_in_a_container_is_limited_and_removed(mine, engine, tmp_path, qu
         given = container.attrs["HostConfig"]
         assert (given["Memory"], given["MemorySwap"], given["NanoCpus"]) == (256 * 2**20, 256 * 2**20, 500_000_000)
         assert (given["PidsLimit"], given["ReadonlyRootfs"], given["CapDrop"]) == (64, True, ["ALL"])
-        assert "no-new-privileges" in given["SecurityOpt"]
+        assert given["SecurityOpt"] == ["no-new-privileges"]  # and the engine's own seccomp profile
 
         def inside(*command: str) -> tuple[int, str]:
             code, output = container.exec_run(list(command))
             return code, output.decode()
 
-        assert inside("id", "-u") != (0, "0\n")
+        assert inside("id", "-u") == (0, "10001\n")
+        status = dict(line.split(":\t", 1) for line in inside("cat", "/proc/1/status")[1].splitlines())
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {0}
         assert inside("sh", "-c", "echo x > /opt/x")[0] != 0
         assert inside("sh", "-c", "echo x > /tmp/x")[0] == 0
         reach = "import socket; socket.create_connection(('8.8.8.8', 53), 2)"
@@ -118,6 +124,59 @@ def test_a_container_env_is_registered_trained_on_and_removed(mine, tmp_path):
         assert [step["step"] for step in steps if step["phase"] == "rl"] == [1, 2]
         agentgym("unregister", "keydoor", "--gateway", gateway.url)
         assert mine() == []
+
+
+def test_a_tag_that_moves_changes_no_registered_env(mine, engine, tmp_path):
+    """What was checked is what runs: after the container's end, and after the gateway's."""
+    tag, checked = "localhost/agentgym-test/moving", engine.images.get(IMAGE)
+    checked.tag(tag)
+    try:
+        database = f"sqlite:///{tmp_path / 'gateway.db'}"
+        with gateway_process(database) as gateway:
+            shown = gateway.register("keydoor", image=tag).json()
+            assert (shown["image"], shown["image_id"]) == (tag, checked.id)
+            engine.images.get("python:3.11-slim-bookworm").tag(tag)
+            (first,) = mine()
+            first.kill()
+            eventually(lambda: first.id not in [one.id for one in mine()] and gateway.env("keydoor")["state"] == "live")
+            assert [one.attrs["Image"] for one in mine()] == [checked.id]
+        with gateway_process(database) as gateway:
+            assert eventually(lambda: gateway.env("keydoor")["state"] == "live")
+            assert [one.attrs["Config"]["Image"] for one in mine()] == [checked.id]
+    finally:
+        engine.images.remove(tag, noprune=True)
+
+
+def test_an_image_that_is_gone_is_not_replaced_by_its_tag(engine):
+    require_image(engine, IMAGE, engine.images.get(IMAGE).id)
+    with pytest.raises(BadImage, match="register it again"):
+        require_image(engine, IMAGE, f"sha256:{'0' * 64}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "user"),
+    [
+        ("USER 00", "65534"),
+        ("USER root\nRUN echo ' toor:x:000:0::/:/bin/sh' >> /etc/passwd\nUSER toor", None),
+        ("USER root\nRUN echo 'toor:x:none:0::/:/bin/sh' >> /etc/passwd\nUSER toor", None),
+        ("USER root\nRUN rm /etc/passwd && ln -s /proc/self/environ /etc/passwd\nUSER agentgym", None),
+        ("USER root\nRUN head -c 3000000 /dev/zero >> /etc/passwd\nUSER agentgym", None),
+    ],
+)
+def test_no_image_runs_as_root(mine, engine, tmp_path, quick, lines, user):
+    dockerfile = io.BytesIO(f"FROM {IMAGE}\n{lines}\n".encode())
+    image, _ = engine.images.build(fileobj=dockerfile, rm=True)
+    try:
+        with gateway_in_thread(tmp_path) as gateway:
+            reply = gateway.register("keydoor", image=image.id)
+            if user is None:
+                assert (reply.status_code, reply.json()["code"]) == (422, "BAD_IMAGE"), reply.text
+            else:
+                assert reply.status_code == 201, reply.text
+                (container,) = mine()
+                assert container.exec_run(["id", "-u"]).output.decode().strip() == user
+    finally:
+        engine.images.remove(image.id, force=True)
 
 
 def test_a_networked_container_is_published_on_loopback_only(mine, tmp_path, quick):
