@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import random
 import shutil
+import socket
 import socketserver
+import struct
 import subprocess
 import tempfile
 import threading
@@ -30,7 +33,8 @@ ENV PYTHONPATH=/opt
 COPY envs.py /opt/chaos/envs.py
 CMD ["chaos.envs:Ledger", "--lease", "10"]
 """
-ENGINE_S = 60.0
+ENGINE_S = 120.0
+BRIDGE = "agentgym-chaos"
 
 
 def docker(*arguments: str) -> str:
@@ -55,7 +59,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Engine:
-    """A Docker engine beside the machine's own, to be killed: its own folder and socket, and no firewall rules."""
+    """A Docker engine beside the machine's own, to be killed: its own folder, socket and bridge, and no firewall rules.
+
+    Without a bridge of its own, or with none, an engine takes or removes the one of the machine's engine (docker0)."""
 
     def __init__(self, folder: Path) -> None:
         self.address, self._folder = f"unix://{folder / 'docker.sock'}", folder
@@ -84,7 +90,10 @@ class Engine:
         """Stop it, and what a killed one has left: its containers with their shims, and mounts."""
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(ENGINE_S)
+        try:
+            self._process.wait(ENGINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
         for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
             if str(self._folder) in command_of(pid) and "containerd-shim" in command_of(pid):
                 for listed in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -99,7 +108,7 @@ class Engine:
         for left in ("pidfile", "exec-root/containerd/containerd.pid"):
             (self._folder / left).unlink(missing_ok=True)
         folders = [f"--{name}={self._folder / name}" for name in ("data-root", "exec-root", "pidfile")]
-        alone = ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        alone = [f"--bridge={BRIDGE}", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(["dockerd", f"--host={self.address}", *folders, *alone], stdout=log, stderr=log)
 
@@ -114,6 +123,7 @@ def engine(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
         pytest.skip("to start a Docker engine needs root and dockerd: apt-get install docker.io")
     with tempfile.TemporaryDirectory(prefix="agentgym-") as folder:
         own = Engine(Path(folder))
+        bridge(add=True)
         try:
             own.start()
             with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saving:
@@ -122,6 +132,17 @@ def engine(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
             yield own
         finally:
             own.stop()
+            bridge(add=False)
+
+
+def bridge(*, add: bool) -> None:
+    """Add or remove the network interface of the test's own engine (linux/sockios.h)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+        if add:
+            fcntl.ioctl(device, 0x89A0, BRIDGE.encode() + b"\0")  # SIOCBRADDBR
+        else:
+            fcntl.ioctl(device, 0x8914, struct.pack("16sH14x", BRIDGE.encode(), 0))  # SIOCSIFFLAGS: down
+            fcntl.ioctl(device, 0x89A1, BRIDGE.encode() + b"\0")  # SIOCBRDELBR
 
 
 class Storm:

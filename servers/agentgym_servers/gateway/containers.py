@@ -121,7 +121,7 @@ class ContainerEngine:
     def __init__(self, gateway_id: str) -> None:
         self.gateway_id = gateway_id
         self._client: Any = None
-        self._discarded: list[Any] = []
+        self._discarded: set[Any] = set()
         """Containers that could not be removed when they should have been, because the engine did not answer."""
 
     async def run(self, call: Callable[[Any], Returned]) -> Returned:
@@ -141,15 +141,15 @@ class ContainerEngine:
 
     def remove(self, container: Any) -> None:
         """Remove a container. Blocks; where that fails, the next start of a container tries again."""
-        self._discarded.append(container)
+        self._discarded.add(container)
         _remove(container)
-        self._discarded.remove(container)
+        self._discarded.discard(container)
 
     def remove_discarded(self) -> None:
         """Remove what could not be removed before. Blocks."""
         for container in list(self._discarded):
             _remove(container)
-            self._discarded.remove(container)
+            self._discarded.discard(container)
 
     async def found(self, env_id: str, registration: Registration) -> list[Container]:
         """The environment's containers that still run from before."""
