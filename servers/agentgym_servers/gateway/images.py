@@ -5,6 +5,7 @@ A tag moves, an id does not: what was checked at registration is what every repl
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import tarfile
@@ -75,10 +76,11 @@ def require_plain_user(container: Any, user: str) -> None:
     except docker.errors.NotFound:
         return  # then the engine does not know the name either, and refuses to start
     content = bytearray()
-    for chunk in stream:
-        content += chunk
-        if len(content) > MAX_PASSWD:
-            raise BadImage(f"/etc/passwd of the image has more than {MAX_PASSWD} bytes: name its user by a number")
+    with contextlib.closing(stream):  # an engine that still sends can neither remove the container nor answer
+        for chunk in stream:
+            content += chunk
+            if len(content) > MAX_PASSWD:
+                raise BadImage(f"/etc/passwd of the image has more than {MAX_PASSWD} bytes: name its user by a number")
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         first = archive.next()
         file = None if first is None or not first.isreg() else archive.extractfile(first)
