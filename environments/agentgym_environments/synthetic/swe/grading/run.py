@@ -33,11 +33,12 @@ def observe(
     backend: str = "auto",
     timeout_s: float = 60.0,
     alarm_s: int = 0,
+    seed: int | None = None,
 ) -> Observations:
     """Observations of the tests and of the variants `chosen` on `package` with `files` in place of its own; a file that
-    is None is left out. Names, keys and order are drawn anew. Raises SandboxLost."""
+    is None is left out. Names, keys and order are drawn by `seed`, anew without one. Raises SandboxLost."""
     channel = f"/tmp/{secrets.token_hex(8)}"
-    script = draw(template, chosen, channel, random.Random(secrets.randbits(128)), alarm_s)
+    script = draw(template, chosen, channel, random.Random(secrets.randbits(128) if seed is None else seed), alarm_s)
     visible = {path: content for path, content in {**package.visible, **files}.items() if content is not None}
     root = f"{package.root}/" if package.root else ""
     hidden = {f"{root}{path}" if path == f"{script.plugin}.py" else path: one for path, one in script.files.items()}
