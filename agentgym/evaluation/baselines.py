@@ -59,7 +59,7 @@ class BaselineScore:
     error: str = ""
     """The error of the first episode that failed."""
     name: str = ""
-    """What a "lazy" policy does; "" for the others."""
+    """Description of a "lazy" policy; "" for the others."""
 
     def cell(self) -> str:
         """Success in per cent; the mean score in brackets where that is not the same; the name, if any."""
