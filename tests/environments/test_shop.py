@@ -34,7 +34,7 @@ def visit(state, *events):
 
 
 def test_the_catalogue_is_large_and_every_product_complete():
-    assert len(products()) == 1200
+    assert len(products()) == 1800
     assert len(kinds()) == 60
     assert len({one.title for one in products().values()}) > 1190
     for one in products().values():

@@ -34,7 +34,7 @@ READING = {
 class MiniWob(EpisodeEnv):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
-    page: the one page that all tasks are of. group: which pages otherwise ("solved", "easy", "plain" or "all").
+    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all".
     observation: "tree" (the accessibility tree), "html" or "screenshot". pace_ms: how much of the page's
     time an action takes.
 

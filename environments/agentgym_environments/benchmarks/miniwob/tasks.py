@@ -11,18 +11,6 @@ from agentgym_environments.benchmarks.miniwob.solver import SOLVERS
 
 SPLITS = ("train", "validation", "test")
 
-PLAIN = frozenset({
-    "ascending-numbers", "button-delay", "choose-list", "click-button", "click-button-sequence", "click-checkboxes",
-    "click-checkboxes-large", "click-checkboxes-transfer", "click-collapsible-2", "click-collapsible-2-nodelay",
-    "click-dialog", "click-dialog-2", "click-link", "click-menu", "click-option", "click-pie", "click-scroll-list",
-    "click-tab", "click-tab-2-easy", "click-tab-2-hard", "click-tab-2-medium", "click-test", "click-test-2",
-    "click-test-transfer", "click-widget", "email-inbox-delete", "email-inbox-important", "email-inbox-noscroll",
-    "email-inbox-star-reply", "enter-password", "enter-text", "enter-text-dynamic", "focus-text", "focus-text-2",
-    "generate-number", "login-user", "login-user-popup", "scroll-text-2", "sign-agreement", "stock-market",
-    "unicode-test", "use-autocomplete", "use-autocomplete-nodelay", "use-spinner",
-})  # fmt: skip
-"""Pages that a lazy policy solves: one that looks up the task's words on the page, or clicks the one thing there is."""
-
 EASY = (
     "buy-ticket", "choose-date-easy", "circle-center", "click-collapsible", "click-color", "click-shape", "copy-paste",
     "copy-paste-2", "count-shape", "drag-box", "drag-circle", "drag-items", "drag-single-shape", "draw-line",
@@ -31,7 +19,7 @@ EASY = (
     "resize-textarea", "right-angle", "scroll-text", "simple-algebra", "simple-arithmetic", "social-media",
     "text-transform", "use-colorwheel", "visual-addition",
 )  # fmt: skip
-"""Pages of one to four actions that no lazy policy solves."""
+"""Pages of one to four actions that no lazy policy of `lazy.py` solves."""
 
 RELOAD = frozenset({
     "book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium",
@@ -52,7 +40,7 @@ def seeds() -> dict[str, dict[str, list[int]]]:
 
 def pages_of(group: str) -> list[str]:
     """The pages of a group. Raises ConfigError for one that does not exist."""
-    groups = {"easy": EASY, "solved": set(SOLVERS) - PLAIN, "plain": PLAIN, "all": seeds()}
+    groups = {"easy": EASY, "solved": SOLVERS, "all": seeds()}
     if group not in groups:
         raise ConfigError(f"miniwob has no group {group!r} of pages; it has {', '.join(groups)}")
     return sorted(groups[group])

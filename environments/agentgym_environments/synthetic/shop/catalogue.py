@@ -1,4 +1,4 @@
-"""The catalogue: twelve hundred products, made from `wares.toml` by one seed, and the search over them."""
+"""The catalogue: eighteen hundred products, made from `wares.toml` by one seed, and the search over them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from agentgym.errors import MissingDependency
 from agentgym_environments.base.text_env import task_random
 
-A_KIND = 20
+A_KIND = 30
 """Products of a kind."""
 FIRST = 1001
 """The number of the first product; the others follow."""

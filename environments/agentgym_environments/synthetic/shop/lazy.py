@@ -10,12 +10,6 @@ import numpy as np
 
 from agentgym.env import Action, LazyPolicy, Step
 
-BARE = re.compile(
-    r"\b(?:I|am|looking|for|at|most|euros?|Please|buy|It|must|not|cost|more|than|"
-    r"Order|My|limit|is|need|and|want|to|pay|in)\b"
-)
-"""Words of a task that name nothing."""
-
 
 class Result(NamedTuple):
     """One line of a list of results."""
@@ -42,14 +36,6 @@ def wanted(task: str) -> str:
 def kind(task: str) -> str:
     found = re.search(r"([^,(]*?) \(", task)
     return found[1].split(" buy ")[-1].removeprefix("I am looking for ").removeprefix("I need ") if found else task
-
-
-def nouns(task: str) -> str:
-    return " ".join(re.findall(r"[\w-]+", BARE.sub(" ", task)))
-
-
-def features(task: str) -> str:
-    return " ".join(re.findall(r"\(([^)]*)\)", task))
 
 
 def affordable(results: list[Result], task: str) -> list[Result]:
@@ -107,31 +93,22 @@ QUERIES: Mapping[str, Query] = {
     "the task's text": whole,
     "features and kind": wanted,
     "the kind": kind,
-    "the task's nouns": nouns,
-    "the features": features,
 }
 CHOICES: Mapping[str, Choice] = {
     "first": at(0),
     "second": at(1),
-    "third": at(2),
-    "last": at(-1),
     "first within the limit": at(0, within=True),
     "last within the limit": at(-1, within=True),
     "cheapest": by_price(0),
     "dearest within the limit": by_price(-1),
     "any within the limit": any_within,
 }
-
-
-def _each(query: Query) -> list[tuple[str, tuple[Query, Choice]]]:
-    return [(name, (query, choice)) for name, choice in CHOICES.items()]
-
-
 LAZY_POLICIES: Mapping[str, LazyPolicy] = {
-    **{
-        f"search {q}, buy the {c}": buys(query, choice) for q, query in QUERIES.items() for c, choice in CHOICES.items()
-    },
-    **{f"page through the kind, buy the {c}": buys(kind, choice, pages=4) for c, choice in CHOICES.items()},
+    f"search {q}, buy the {c}": buys(query, choice) for q, query in QUERIES.items() for c, choice in CHOICES.items()
+} | {
+    "page through the kind, buy the cheapest": buys(kind, by_price(0), pages=4),
+    "page through the kind, buy the dearest within the limit": buys(kind, by_price(-1), pages=4),
+    "page through the kind, buy any within the limit": buys(kind, any_within, pages=4),
     "search the task's text, buy the first without options": buys(whole, at(0), options=False),
 }
 """Lazy policies by what they do."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from random import Random
 
 from agentgym_environments.base.text_env import split_of, task_random
 from agentgym_environments.synthetic.shop.catalogue import Product, kinds, products, search
 from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted
-from agentgym_environments.synthetic.shop.shop import ADDRESSES
+from agentgym_environments.synthetic.shop.shop import A_PAGE, ADDRESSES
 
 STREETS = ("Mill Lane", "Station Road", "Harbour Street", "Chapel Hill", "Orchard Way", "King Street", "Elm Grove")
 TOWNS = ("York", "Bath", "Leeds", "Truro", "Derby", "Perth", "Cardiff", "Exeter")
@@ -44,13 +47,14 @@ LEVELS = {
     "one": ShopLevel(1, (2, 3), (1, 2), 20),
     "two": ShopLevel(2, (2, 3), (1, 2), 40),
 }
-ALIKE = 9
+ALIKE = 12
 """Least products of the kind, within the limit and without a feature asked for in their titles, of which one fits."""
 
 CHOICE = 4
 """Least limits to choose from, so that a limit does not say what the product costs."""
 
 
+@lru_cache(maxsize=4096)
 def make_task(level: str, split: str, index: int) -> ShoppingGoal:
     """The goal of a task; the same for the same arguments."""
     random, rules = task_random("shop", level, split, index), LEVELS[level]
@@ -95,24 +99,27 @@ def _limit(one: Wanted, random: Random) -> int:
     It says nothing of the target: it is neither the cheapest within the limit nor one of the two dearest.
     """
     by_price = sorted(kinds()[one.kind], key=lambda product: product.cents)
+    fitting = [place for place, product in enumerate(by_price) if one.has(product)]
+    alike = list(accumulate(not any(feature in product.title for feature in one.features) for product in by_price))
     limits = []
     for product in by_price:
         euros = -(-product.cents // 100)
-        within = [other for other in by_price if other.cents <= 100 * euros]
-        alike = sum(not any(feature in other.title for feature in one.features) for other in within)
-        fitting = [place for place, other in enumerate(within) if one.has(other)]
-        if alike >= ALIKE and len(fitting) == 1 and 0 < fitting[0] < len(within) - 2:
-            limits.append(euros if within[fitting[0]].number == one.target else 0)
+        within = bisect_right(by_price, 100 * euros, key=lambda other: other.cents)
+        some = [place for place in fitting if place < within]
+        if alike[within - 1] >= ALIKE and len(some) == 1 and 0 < some[0] < within - 2:
+            limits.append(euros if by_price[some[0]].number == one.target else 0)
     return random.choice(limits[1:]) if len(limits) >= CHOICE else 0
 
 
 def _is_found_at_once(goal: ShoppingGoal) -> bool:
-    """Whether a search for what the task says has a wanted product first, or first of those within the limit."""
-    targets = [one.target for one in goal.wanted]
+    """Whether a search for what the task says has a wanted product first or last on its first page, of all results or
+    of those within the limit."""
+    targets = {one.target for one in goal.wanted}
     queries = [goal.text, *(query for one in goal.wanted for query in (one.kind, " ".join((*one.features, one.kind))))]
     for results in map(search, queries):
-        within = [number for number in results if products()[number].cents <= goal.cents]
-        if set(targets) & {*results[:1], *within[:1]}:
+        page = results[:A_PAGE]
+        within = [number for number in page if products()[number].cents <= goal.cents]
+        if targets & {*page[:1], *page[-1:], *within[:1], *within[-1:]}:
             return True
     return False
 
