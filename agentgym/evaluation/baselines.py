@@ -182,7 +182,8 @@ async def baselines(
     a split with a single task, as many seeds.
 
     A policy that the environment cannot have is left out: no solver, no actions to draw from, no
-    `lazy_policies`, each of which is a "lazy" one. Where actions cannot be listed, chance draws
+    `lazy_policies`, each of which is a "lazy" one (who plays both roles of a game earns what it gives itself, so
+    that there is none). Where actions cannot be listed, chance draws
     from what the solver says in other tasks. The same `seed` gives the same scores where the environment is
     deterministic.
     """
@@ -194,7 +195,8 @@ async def baselines(
         policies["format only"] = FormatPolicy(examples, seed)
     for split, size in spec.splits.items():
         plan = _plan(spec.id, split, size, episodes, seed)
-        lazy: dict[str, Policy] = {name: OneLazyPolicy(play, seed) for name, play in (lazy_policies or {}).items()}
+        lone = {} if "two_player" in spec.capabilities else lazy_policies or {}
+        lazy: dict[str, Policy] = {name: OneLazyPolicy(play, seed) for name, play in lone.items()}
         for name, policy in (policies | lazy).items():
             played = await Runner(open_session, PromptFormat(), Limits(), concurrency, retries=0).run(policy, plan)
             yield _score(split, "lazy", played, name) if name in lazy else _score(split, name, played)
