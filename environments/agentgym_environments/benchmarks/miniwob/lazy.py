@@ -59,7 +59,7 @@ def numbers(task: str, view: Elements) -> list[str]:
 
 
 def objects(task: str, view: Elements) -> list[str]:
-    """What follows a verb: "Select Amata", "Enter 08/12/2011 as the date"."""
+    """The objects of verbs: "Select Amata", "Enter 08/12/2011 as the date"."""
     return re.findall(
         r"(?:Select|Enter|Type|enter|type|Choose) (?:the )?(.+?)(?: as | from | with | and | into |$)", task
     )

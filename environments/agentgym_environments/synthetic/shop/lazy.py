@@ -11,7 +11,7 @@ import numpy as np
 from agentgym.env import Action, LazyPolicy, Step
 
 
-class Result(NamedTuple):
+class Offer(NamedTuple):
     """One line of a list of results."""
 
     code: str
@@ -20,10 +20,10 @@ class Result(NamedTuple):
 
 
 Query = Callable[[str], str]
-Choice = Callable[[list[Result], str, np.random.Generator], Result]
+Choice = Callable[[list[Offer], str, np.random.Generator], Offer]
 
 
-def whole(task: str) -> str:
+def task_text(task: str) -> str:
     return task
 
 
@@ -38,13 +38,13 @@ def kind(task: str) -> str:
     return found[1].split(" buy ")[-1].removeprefix("I am looking for ").removeprefix("I need ") if found else task
 
 
-def affordable(results: list[Result], task: str) -> list[Result]:
+def affordable(results: list[Offer], task: str) -> list[Offer]:
     limit = int((re.findall(r"(\d+) euros", task) or ["0"])[0])
     return [result for result in results if result.euros <= limit] or results
 
 
 def at(place: int, within: bool = False) -> Choice:
-    def choose(results: list[Result], task: str, rng: np.random.Generator) -> Result:
+    def choose(results: list[Offer], task: str, rng: np.random.Generator) -> Offer:
         some = affordable(results, task) if within else results
         return some[max(-len(some), min(place, len(some) - 1))]
 
@@ -56,7 +56,7 @@ def by_price(place: int) -> Choice:
     return lambda results, task, rng: sorted(affordable(results, task), key=lambda result: result.euros)[place]
 
 
-def any_within(results: list[Result], task: str, rng: np.random.Generator) -> Result:
+def any_within(results: list[Offer], task: str, rng: np.random.Generator) -> Offer:
     some = affordable(results, task)
     return some[int(rng.integers(len(some)))]
 
@@ -84,13 +84,13 @@ def buys(query: Query, choice: Choice, pages: int = 1, options: bool = True) -> 
     return play
 
 
-def _results(step: Step) -> list[Result]:
+def _results(step: Step) -> list[Offer]:
     lines = re.findall(r"(?m)^\[(P\d+)\] (.*), ([\d.]+) euros$", str(step.observation))
-    return [Result(code, line, float(euros)) for code, line, euros in lines]
+    return [Offer(code, line, float(euros)) for code, line, euros in lines]
 
 
 QUERIES: Mapping[str, Query] = {
-    "the task's text": whole,
+    "the task's text": task_text,
     "features and kind": wanted,
     "the kind": kind,
 }
@@ -109,6 +109,6 @@ LAZY_POLICIES: Mapping[str, LazyPolicy] = {
     "page through the kind, buy the cheapest": buys(kind, by_price(0), pages=4),
     "page through the kind, buy the dearest within the limit": buys(kind, by_price(-1), pages=4),
     "page through the kind, buy any within the limit": buys(kind, any_within, pages=4),
-    "search the task's text, buy the first without options": buys(whole, at(0), options=False),
+    "search the task's text, buy the first without options": buys(task_text, at(0), options=False),
 }
 """Lazy policies by what they do."""

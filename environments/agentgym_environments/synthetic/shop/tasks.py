@@ -112,8 +112,8 @@ def _limit(one: Wanted, random: Random) -> int:
 
 
 def _is_found_at_once(goal: ShoppingGoal) -> bool:
-    """Whether a search for what the task says has a wanted product first or last on its first page, of all results or
-    of those within the limit."""
+    """Return whether a search for what the task says has a wanted product first or last on its first page, of all
+    results or of those within the limit."""
     targets = {one.target for one in goal.wanted}
     queries = [goal.text, *(query for one in goal.wanted for query in (one.kind, " ".join((*one.features, one.kind))))]
     for results in map(search, queries):
