@@ -410,7 +410,7 @@ def test_a_deal_is_paid_by_the_points_that_it_lacks():
     for share in tables.shares(env.state.counts):
         state = dataclasses.replace(env.state, deal=share)
         lacks = max(0, most - negotiation.points(state, 0, share))
-        assert env.rules.scores(state)[0] == 0.5**lacks
+        assert env.rules.scores(state)[0] == negotiation.POINT**lacks
         assert env.rules.success(state, 0) == (lacks == 0)
     assert not env.rules.success(env.state, 0)
 

@@ -28,7 +28,7 @@ from agentgym_environments.games.negotiation.tables import (
 
 ROUNDS = 5
 """Moves of each player."""
-POINT = 0.5
+POINT = 0.25
 """Factor of the reward for each point less than the best deal."""
 
 

@@ -46,6 +46,10 @@ def at_last(table: Table, left: int) -> bool:
     return left <= 1
 
 
+def never(table: Table, left: int) -> bool:
+    return False
+
+
 def at_once(table: Table, left: int) -> bool:
     return True
 
@@ -115,6 +119,12 @@ def what_is_offered_and(more: int) -> Demand:
     return demand
 
 
+def two_worthiest_kinds(table: Table, left: int, rng: np.random.Generator) -> list[int]:
+    counts, worth, _ = table
+    best = sorted(range(len(counts)), key=lambda kind: counts[kind] * worth[kind], reverse=True)[:2]
+    return [count if kind in best else 0 for kind, count in enumerate(counts)]
+
+
 def half_way(table: Table, left: int, rng: np.random.Generator) -> list[int]:
     """Split the difference between everything and what is offered."""
     return [(count + given + 1) // 2 for count, given in zip(table[0], table[2] or table[0])]
@@ -136,19 +146,23 @@ LAZY_POLICIES: Mapping[str, LazyPolicy] = {
     "accept the first offer": insist(half_of_each, at_once),
     "keep all, accept at last": insist(everything, at_last),
     "keep all that is worth more than 0, accept at last": insist(worth_more_than(0), at_last),
-    "keep all that is worth more than 2, accept at last": insist(worth_more_than(2), at_last),
-    "keep all that is worth more than 4, accept at last": insist(worth_more_than(4), at_last),
+    "keep all that is worth more than 2, never accept": insist(worth_more_than(2), never),
+    "keep all that is worth more than 3, never accept": insist(worth_more_than(3), never),
+    "keep all that is worth more than 4, never accept": insist(worth_more_than(4), never),
+    "keep the dearest half of the points, never accept": insist(dearest_up_to(0.5), never),
+    "keep the dearest 55 % of the points, never accept": insist(dearest_up_to(0.55), never),
+    "keep the dearest 60 % of the points, never accept": insist(dearest_up_to(0.6), never),
+    "keep the dearest 70 % of the points, never accept": insist(dearest_up_to(0.7), never),
+    "keep the two kinds that are worth most, never accept": insist(two_worthiest_kinds, never),
     "keep half of each, accept at last": insist(half_of_each, at_last),
-    "keep the dearest half of the points, accept at last": insist(dearest_up_to(0.5), at_last),
     "keep the dearest 65 % of the points, accept at last": insist(dearest_up_to(0.65), at_last),
-    "keep the dearest 80 % of the points, accept at last": insist(dearest_up_to(0.8), at_last),
     "keep all but the cheapest kind, accept at last": insist(all_but_kinds(1), at_last),
-    "keep all but the two cheapest kinds, accept at last": insist(all_but_kinds(2), at_last),
-    "give one cheap thing more each turn, accept at last": insist(all_but(lambda left: 6 - left), at_last),
-    "give two cheap things more each turn, accept at last": insist(all_but(lambda left: 10 - 2 * left), at_last),
+    "keep all but the two cheapest kinds, never accept": insist(all_but_kinds(2), never),
+    "give one cheap thing more each turn, never accept": insist(all_but(lambda left: 6 - left), never),
+    "give two cheap things more each turn, never accept": insist(all_but(lambda left: 10 - 2 * left), never),
     "keep all, accept from half on": insist(everything, from_half_on),
     "keep what is offered and the dearest thing beside, accept at last": insist(what_is_offered_and(1), at_last),
-    "keep what is offered and the two dearest things beside": insist(what_is_offered_and(2), at_last),
+    "keep what is offered and the two dearest things beside, never accept": insist(what_is_offered_and(2), never),
     "split the difference, accept at last": insist(half_way, at_last),
     "keep what the other kept, accept at last": insist(what_the_other_keeps, at_last),
     "say any share, accept at last": insist(any_share, at_last),

@@ -22,7 +22,7 @@ TOTAL = 40
 """Points that all things together are worth to each player."""
 LEAST = TOTAL // 2
 """Points that a scripted opponent wants at its last move."""
-DEALS = 15
+DEALS = 20
 """Deals at least that may be the best, as far as one player knows at first."""
 GAP = 4
 """Points at least by which the best deal is better than any that a tough opponent offers by itself."""
