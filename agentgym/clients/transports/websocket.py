@@ -23,8 +23,9 @@ from agentgym.clients.transports.http import (
     excerpt,
     malformed_reply,
 )
+from agentgym.clients.transports.http11 import Connect
 from agentgym.clients.transports.http_batching import BATCH, failure_of
-from agentgym.clients.transports.websocket_connection import HandshakeRejected, WebSocket
+from agentgym.clients.transports.websocket_connection import MAX_MESSAGE, HandshakeRejected, WebSocket
 from agentgym.errors import (
     AtCapacity,
     BadRequest,
@@ -61,11 +62,13 @@ class _PendingRequest:
 class WebSocketTransport:
     """`agentgym.clients.sessions.Transport` over the socket below `calls.url`; `calls` has timeouts and retries.
 
-    Steps that are asked for in one turn of the event loop travel in one frame.
+    Steps that are asked for in one turn of the event loop travel in one frame. With `connect`, that is who connects; a
+    server that sends a message of more than `max_message` bytes is left.
     """
 
-    def __init__(self, calls: HttpClient) -> None:
+    def __init__(self, calls: HttpClient, connect: Connect | None = None, max_message: int = MAX_MESSAGE) -> None:
         self.url, self._calls = calls.url, calls
+        self._connect_to, self._max_message = connect, max_message
         self._address = f"ws{calls.url.removeprefix('http')}/ws?ext=1"
         self._loop = asyncio.get_running_loop()
         self._socket: WebSocket | None = None
@@ -273,7 +276,15 @@ class WebSocketTransport:
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                socket = await WebSocket.open(self._address, self._receive, lost, CONNECT_S, self._calls.headers)
+                socket = await WebSocket.open(
+                    self._address,
+                    self._receive,
+                    lost,
+                    CONNECT_S,
+                    self._calls.headers,
+                    self._connect_to,
+                    self._max_message,
+                )
                 await hello
             if ended:
                 raise ConnectionResetError(ended[0])
