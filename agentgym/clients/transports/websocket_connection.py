@@ -62,7 +62,7 @@ class WebSocket(asyncio.Protocol):
         connect: Connect | None = None,
         max_message: int = MAX_MESSAGE,
     ) -> WebSocket:
-        """With `connect`, that is who connects. A message of more than `max_message` bytes ends the connection.
+        """Connect, by `connect` if given. A message of more than `max_message` bytes ends the connection.
 
         Raises OSError; HandshakeRejected when the server answers with anything but a WebSocket.
         """

@@ -4,6 +4,7 @@ httpx's."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 
 import httpx
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from agentgym.clients.transports.http import HttpClient
 from agentgym.clients.transports.http11 import HttpResponse, KeepAlive
 from agentgym.clients.transports.websocket import WebSocketTransport
+from agentgym.clients.transports.websocket_connection import WebSocket
 from agentgym.errors import ConfigError, DeadlineExceeded, EnvironmentFailure, Unreachable
 from agentgym.protocol import WireError
 from agentgym_servers.gateway.destinations import Destinations
@@ -129,7 +131,8 @@ class ReplicaClient:
         async with self._opening:
             if self._channel is None and self._tls is None and loop.time() - self._refused_at > CONNECT_AGAIN_S:
                 calls = HttpClient(self.url, transport=None, timeout_s=timeout_s, retries=0, capacity_wait_s=0.0)
-                channel = WebSocketTransport(calls, self._connect_to, MAX_REPLY)
+                dial = functools.partial(WebSocket.open, connect=self._connect_to, max_message=MAX_REPLY)
+                channel = WebSocketTransport(calls, dial)
                 try:
                     await channel.connect()
                     self._channel = channel
