@@ -19,6 +19,7 @@ def infer() -> None:
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name of this server; may be repeated.")
 @click.option("--name", help="What requests call the model.  [default: the folder's name]")
 @click.option(
     "--max-sequences", type=click.IntRange(min=1), default=64, show_default=True, help="Replies computed at once."
@@ -43,6 +44,7 @@ def serve(
     checkpoint: Path,
     host: str,
     port: int,
+    hosts: tuple[str, ...],
     name: str | None,
     max_sequences: int,
     max_length: int | None,
@@ -67,4 +69,4 @@ def serve(
     if api_key is None:
         note_if_open(host, port)
     with contextlib.suppress(KeyboardInterrupt):  # that is how one stops it
-        run_inference_server(model, host, port, api_key=api_key, recorder=recorder)
+        run_inference_server(model, host, port, api_key=api_key, recorder=recorder, hosts=hosts)

@@ -17,10 +17,12 @@ import websockets.sync.client
 from fastapi import FastAPI, Response, WebSocket
 from websockets.exceptions import ConnectionClosed
 
+from agentgym.errors import EnvironmentFailure
 from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.auth import new_key
 from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.gateway.destinations import AddressForbidden, Destinations
+from agentgym_servers.gateway.replica_client import MAX_REPLY, ReplicaClient
 from agentgym_servers.gateway.targets import MalformedTarget, target_of
 from agentgym_servers.web.run import serve_in_thread
 
@@ -355,3 +357,53 @@ def test_a_redirect_leads_nowhere(tmp_path):
     head = b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
     with endless(head, 0) as url, gateway(tmp_path, None) as server:
         assert register(server, url, {}).json()["code"] == "ENVIRONMENT_UNREACHABLE"
+
+
+def test_a_name_that_moves_is_checked_at_every_connection(monkeypatch):
+    """A name leads to the environment's server when it is checked, and to another one afterwards (DNS rebinding)."""
+    own = env_server(hosts=["moves.example"])
+    with own as server, socket.create_server(("127.0.0.3", 0)) as elsewhere:
+        port = elsewhere.getsockname()[1]
+        answers = iter([("127.0.0.1", server.address[1])])
+
+        def lookup(host: str, *_: Any, **__: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", next(answers, ("127.0.0.3", port)))]
+
+        class Two(Destinations):
+            def refusal(self, text: str) -> str | None:
+                return "elsewhere" if text == "127.0.0.3" else None
+
+        async def play() -> None:
+            client = ReplicaClient(f"http://moves.example:{server.address[1]}", Two(private=True))
+            monkeypatch.setattr(socket, "getaddrinfo", lookup)
+            step = json.dumps({"session_id": "none", "action": {"text": "a"}, "step": 0}).encode()
+            with pytest.raises(EnvironmentFailure, match="session"):
+                await client.step(step, 5.0, repeatable=True)
+            await client.close()
+
+        asyncio.run(play())
+        elsewhere.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            elsewhere.accept()
+
+
+def test_a_frame_without_end_is_not_read_further():
+    app = FastAPI()
+
+    @app.websocket("/ws")
+    async def endless_answer(wire: WebSocket) -> None:
+        await wire.accept()
+        await wire.send_json({"type": "hello", "data": {"protocol": "1", "max_frame_bytes": 2**20}})
+        await wire.receive_text()
+        await wire.send_text(" " * (MAX_REPLY + 2**20))
+
+    async def play(url: str) -> None:
+        client = ReplicaClient(url)
+        try:
+            with pytest.raises(EnvironmentFailure, match="exceeds limit"):
+                await client.step(b'{"session_id": "s", "action": "a", "step": 0}', 5.0, repeatable=False)
+        finally:
+            await client.close()
+
+    with serve_in_thread(app) as url:
+        asyncio.run(play(url))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import pydantic_core
@@ -61,11 +61,13 @@ class _PendingRequest:
 class WebSocketTransport:
     """`agentgym.clients.sessions.Transport` over the socket below `calls.url`; `calls` has timeouts and retries.
 
-    Steps that are asked for in one turn of the event loop travel in one frame.
+    Steps that are asked for in one turn of the event loop travel in one frame. `open_socket` is called as
+    `WebSocket.open`.
     """
 
-    def __init__(self, calls: HttpClient) -> None:
+    def __init__(self, calls: HttpClient, open_socket: Callable[..., Awaitable[WebSocket]] = WebSocket.open) -> None:
         self.url, self._calls = calls.url, calls
+        self._open_socket = open_socket
         self._address = f"ws{calls.url.removeprefix('http')}/ws?ext=1"
         self._loop = asyncio.get_running_loop()
         self._socket: WebSocket | None = None
@@ -273,7 +275,7 @@ class WebSocketTransport:
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                socket = await WebSocket.open(self._address, self._receive, lost, CONNECT_S, self._calls.headers)
+                socket = await self._open_socket(self._address, self._receive, lost, CONNECT_S, self._calls.headers)
                 await hello
             if ended:
                 raise ConnectionResetError(ended[0])

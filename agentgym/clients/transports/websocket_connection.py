@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidMessage
@@ -16,7 +17,10 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from agentgym.clients.transports.http11 import Connect
+
 MAX_MESSAGE = 256 * 2**20
+"""Bytes."""
 
 
 class HandshakeRejected(ConnectionError):
@@ -32,9 +36,10 @@ class WebSocket(asyncio.Protocol):
         on_text: Callable[[bytes], None],
         on_lost: Callable[[str], None],
         headers: Mapping[str, str] | None = None,
+        max_message: int = MAX_MESSAGE,
     ) -> None:
         self._headers = headers or {}
-        self._protocol = ClientProtocol(parse_uri(url), max_size=MAX_MESSAGE)
+        self._protocol = ClientProtocol(parse_uri(url), max_size=max_message)
         self._on_text, self._on_lost = on_text, on_lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -54,14 +59,22 @@ class WebSocket(asyncio.Protocol):
         on_lost: Callable[[str], None],
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
+        connect: Connect | None = None,
+        max_message: int = MAX_MESSAGE,
     ) -> WebSocket:
-        """Raises OSError; Refused when the server answers with anything but a WebSocket."""
-        socket = cls(url, on_text, on_lost, headers)
+        """Connect, by `connect` if given. A message of more than `max_message` bytes ends the connection.
+
+        Raises OSError; HandshakeRejected when the server answers with anything but a WebSocket.
+        """
+        socket = cls(url, on_text, on_lost, headers, max_message)
         uri = socket._protocol.uri
         context = ssl.create_default_context() if uri.secure else None
         try:
             async with asyncio.timeout(timeout_s):
-                await socket._loop.create_connection(lambda: socket, uri.host, uri.port, ssl=context)
+                where: dict[str, Any] = {"host": uri.host, "port": uri.port}
+                if connect is not None:
+                    where = {"sock": await connect(uri.host, uri.port)}
+                await socket._loop.create_connection(lambda: socket, ssl=context, **where)
                 await socket._opened
         except BaseException:
             socket.drop()

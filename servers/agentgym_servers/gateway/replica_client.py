@@ -4,6 +4,7 @@ httpx's."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 
 import httpx
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from agentgym.clients.transports.http import HttpClient
 from agentgym.clients.transports.http11 import HttpResponse, KeepAlive
 from agentgym.clients.transports.websocket import WebSocketTransport
+from agentgym.clients.transports.websocket_connection import WebSocket
 from agentgym.errors import ConfigError, DeadlineExceeded, EnvironmentFailure, Unreachable
 from agentgym.protocol import WireError
 from agentgym_servers.gateway.destinations import Destinations
@@ -35,8 +37,8 @@ class ReplicaClient:
         self.prefix = parsed.raw_path.rstrip(b"/").decode()
         self.host, self.port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         self.destinations = destinations
-        connect = None if destinations is None else destinations.socket
-        self._lean = KeepAlive(self.host, self.port, parsed.netloc.decode(), connect=connect)
+        self._connect_to = None if destinations is None else destinations.socket
+        self._lean = KeepAlive(self.host, self.port, parsed.netloc.decode(), connect=self._connect_to)
         self._tls = (
             httpx.AsyncClient(headers={"content-type": "application/json"}) if parsed.scheme == "https" else None
         )
@@ -129,9 +131,9 @@ class ReplicaClient:
         async with self._opening:
             if self._channel is None and self._tls is None and loop.time() - self._refused_at > CONNECT_AGAIN_S:
                 calls = HttpClient(self.url, transport=None, timeout_s=timeout_s, retries=0, capacity_wait_s=0.0)
-                channel = WebSocketTransport(calls)
+                dial = functools.partial(WebSocket.open, connect=self._connect_to, max_message=MAX_REPLY)
+                channel = WebSocketTransport(calls, dial)
                 try:
-                    await self.check_destination()
                     await channel.connect()
                     self._channel = channel
                 except (Unreachable, ConfigError, OSError) as error:

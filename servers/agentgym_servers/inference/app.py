@@ -376,9 +376,12 @@ def run_inference_server(
     api_key: str | None = None,
     announce: Callable[[str], None] | None = None,
     recorder: EpisodeRecorder | None = None,
+    hosts: Iterable[str] = (),
 ) -> None:
-    """Serve `model` until SIGINT or SIGTERM. Raises UsageError when the port is taken."""
-    run_app(create_inference_app(model, api_key=api_key, recorder=recorder), host, port, announce=announce)
+    """Serve `model` until SIGINT or SIGTERM, by the name `host` and `hosts`. Raises UsageError when the port is
+    taken."""
+    app = create_inference_app(model, api_key=api_key, recorder=recorder, hosts=[host, *hosts])
+    run_app(app, host, port, announce=announce)
 
 
 def serve_episodes(model: Model, recorder: EpisodeRecorder, api_key: str) -> AbstractAsyncContextManager[str]:
