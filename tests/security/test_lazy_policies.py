@@ -20,7 +20,7 @@ OTHERS = ["negotiation:opponent=random"]
 WITHOUT = {"shop-browser", "miniwob", "miniwob-all", "negotiation-self"}
 """The tasks of `shop`; MiniWoB++ as it is, which lazy policies do solve in part; both sides of one table."""
 TASKS = {"miniwob-easy": 12}
-"""Training tasks that are played; 200 where nothing else is said."""
+"""Training tasks that are played; 100 where nothing else is said."""
 SHARE = 0.1
 """Most of the solver's margin over chance that laziness may earn."""
 
@@ -35,7 +35,7 @@ async def scores_of(name: str) -> list[BaselineScore]:
 
     spec = registry.get_spec(name)
     split, size = next(iter(spec.splits.items()))
-    tasks = min(TASKS.get(name, 200), size)
+    tasks = min(TASKS.get(name, 100), size)
     spec = spec.model_copy(update={"splits": {split: tasks}})
     try:
         lazy = registry.lazy_policies(name)

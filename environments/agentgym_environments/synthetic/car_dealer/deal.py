@@ -22,9 +22,9 @@ class Persona:
     base: int
     """Value of a car that has none of her wishes, in per cent of the list price."""
     wish: int = 8
-    """Per cent of the list price that each wish adds which the car has."""
+    """The value that each wish adds which the car has, in per cent of the list price."""
     charm: int = 0
-    """Per cent more for each of them that was praised."""
+    """The value that each of them adds when it was praised, in per cent of the list price."""
     patience: int = 2
     """The refused offer after which she leaves."""
     tells: float = 1.0

@@ -177,16 +177,16 @@ class CarDealer(TurnEnv):
 
     def solver(self) -> str:
         self.require_episode("solver")
-        deal, asked = self.deal, self.questions
+        deal, questions = self.deal, self.questions
         budget = deal.budget
         if deal.buyer.tells:  # worked out from what she names
             budget = round(self._named_budget() / deal.buyer.tells / 100) * 100
         known = Known(
             deal.cars,
             deal.buyer,
-            deal.kind if "ask kind" in asked else None,
-            deal.wishes if "ask wishes" in asked else None,
-            budget if "ask budget" in asked else None,
+            deal.kind if "ask kind" in questions else None,
+            deal.wishes if "ask wishes" in questions else None,
+            budget if "ask budget" in questions else None,
             frozenset(self.praised),
             bool(self.refused),
         )

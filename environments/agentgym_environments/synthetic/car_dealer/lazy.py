@@ -1,4 +1,4 @@
-"""Lazy dealers: prices by a fixed rule, or by the last number that was said, for any car or the first that fits."""
+"""Lazy dealers: prices by a fixed rule, or by the last number that was told, for any car or the first that fits."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def sell(
         cars, number, last = listed_cars(step), 0, 0
         for question in questions:
             step = yield question
-            said = str(step.observation)
+            text = str(step.observation)
             if question == "ask kind":
-                cars = [car for car in cars if re.search(rf"\b{car.kind}\b", said)] or cars
-            number = _last_number(said, number)
+                cars = [car for car in cars if re.search(rf"\b{car.kind}\b", text)] or cars
+            number = _last_number(text, number)
         car = pick(cars, rng)
         for tried in range(offers):
             last = max(car.cost, int(price(car, tried, last, number)))
@@ -56,8 +56,8 @@ def sell(
     return play
 
 
-def _last_number(said: str, before: int) -> int:
-    found = re.findall(r"\d{4,}", said)
+def _last_number(text: str, before: int) -> int:
+    found = re.findall(r"\d{4,}", text)
     return int(found[-1]) if found else before
 
 
