@@ -107,7 +107,7 @@ pin:
 
 # The environments' tasks (solvers, browser pages, bugs in real repositories), and the contract for one environment of each kind.
 # `make envs` plays a sample of each kind of task; `make every` all of them, the contract for all other environments, and the
-# rates again that the READMEs tell, but for the slowest.
+# baselines again that the READMEs tell, but for the slowest.
 envs every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python \
 	AGENTGYM_NLE_PYTHON=$(CURDIR)/.venv-nle/bin/python \

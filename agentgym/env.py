@@ -11,9 +11,9 @@ An observation is text, or `{"text": str, "image": uint8[H, W, 3]}`. An action i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from numbers import Real
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import gymnasium
 import numpy as np
@@ -42,6 +42,21 @@ class ToolCall(TypedDict):
 
 Observation = str | TextAndImage
 Action = str | ToolCall
+
+
+class Step(NamedTuple):
+    """The result of a step; after `reset`, reward is 0 and both ends are False."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+LazyPolicy = Callable[[Step, np.random.Generator], Generator[Action, Step, None]]
+"""A policy that does not do what the environment is there to teach, as one episode: it gets the first step, yields an
+action, is sent the next step, and so on. If it returns, its last action is repeated."""
 
 MAX_REWARD = 1e9
 """Largest absolute reward: sums and squares of larger ones leave float32."""
@@ -118,6 +133,9 @@ class Env(gymnasium.Env):
 
     env_spec: EnvSpec
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    lazy_policies: ClassVar[Mapping[str, LazyPolicy]] = {}
+    """Lazy policies by what they do ("keep all that is worth more than 0"). None of them may earn much: `agentgym envs
+    baselines` shows the best of them."""
 
     def __init__(self, spec: EnvSpec | None = None) -> None:
         if spec is not None:

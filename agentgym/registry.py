@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from agentgym.env import Env
+from agentgym.env import Env, LazyPolicy
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.gymnasium_env import GymnasiumEnv
 from agentgym.spec import EnvSpec, read_variants
@@ -104,6 +104,11 @@ def get_spec(name: str) -> EnvSpec:
 def target(name: str) -> str:
     """The "package.module:Class" that a name stands for, its arguments left out."""
     return _target(split_arguments(name)[0])
+
+
+def lazy_policies(name: str) -> Mapping[str, LazyPolicy]:
+    """The lazy policies that an environment's class brings along. None of a URL: they are code, not served."""
+    return {} if "://" in name else _import(target(name)).lazy_policies
 
 
 def make(name: str, **kwargs: Any) -> Env:

@@ -9,23 +9,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from agentgym.env import Action, Env, Observation, reward_problem
+from agentgym.env import Action, Env, reward_problem
+from agentgym.env import Step as Step
 from agentgym.errors import DeadlineExceeded, EnvironmentCrashed, EnvironmentFailure, EpisodeLost
 from agentgym.spec import EnvSpec
-
-
-class Step(NamedTuple):
-    """The result of a step; after `reset`, reward is 0 and both ends are False."""
-
-    observation: Observation
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
 
 
 class Session(Protocol):

@@ -69,7 +69,7 @@ def parsed(words: tuple[str, ...]) -> click.Context:
 
 def named_environments(context: click.Context) -> list[str]:
     parameters, verb = context.params, context.command_path.split(" ", 1)[1]
-    if verb in ("serve", "envs rates"):
+    if verb in ("serve", "envs baselines"):
         return list(parameters.get("envs") or parameters.get("names") or ())
     if verb in ("play", "envs show", "envs check"):
         return [parameters.get("env") or parameters["name"]]

@@ -1,4 +1,4 @@
-"""`agentgym envs list | show | check | rates | new`."""
+"""`agentgym envs list | show | check | baselines | new`."""
 
 from __future__ import annotations
 
@@ -94,45 +94,56 @@ def envs_check(name: str, tasks: int) -> None:
     click.echo(f"{name} keeps all {len(findings)} rules")
 
 
-@envs.command("rates")
+@envs.command("baselines")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--episodes", type=click.IntRange(min=1), default=100, show_default=True, help="Tasks of each split to play."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Sessions at once.")
-def envs_rates(names: tuple[str, ...], **options: int) -> None:
-    """Measure how often an environment's solver, a random policy and a format-only policy succeed.
+def envs_baselines(names: tuple[str, ...], **options: int) -> None:
+    """Measure how often an environment's solver, a random policy, a format-only policy and the laziest known policy
+    succeed.
 
     NAME is an id, "package.module:Class" or a URL. Prints a line of Markdown for each split, as the environments'
     READMEs have it: the share of episodes solved in per cent, and the mean score in brackets where that is something
-    else.
+    else. The laziest policy is the one of the environment's `lazy_policies` with the highest mean score; behind a URL
+    there are none.
     """
-    click.echo("| id | split | episodes | solver | random | format only |\n|---|---|---|---|---|---|")
+    from agentgym.evaluation.baselines import COLUMNS
+
+    click.echo(f"| id | split | episodes | {' | '.join(COLUMNS)} |\n|---|---|---|---|---|---|---|")
     for name in names:
-        asyncio.run(_rates(name, **options))
+        asyncio.run(_baselines(name, **options))
 
 
-async def _rates(name: str, episodes: int, seed: int, concurrency: int) -> None:
+async def _baselines(name: str, episodes: int, seed: int, concurrency: int) -> None:
     from agentgym.clients.client import connect
-    from agentgym.evaluation.baselines import BaselineScore, rates
+    from agentgym.evaluation.baselines import COLUMNS, baselines, by_column
 
     async with connect(name) as connection:
 
         async def open_session() -> Any:
             return connection.session()
 
-        shown: dict[str, dict[str, BaselineScore]] = {}
-        found = rates(open_session, connection.spec, episodes=episodes, seed=seed, concurrency=concurrency)
-        async for rate in found:
-            shown.setdefault(rate.split, {})[rate.policy] = rate
-            if rate.failed:
+        scores = []
+        async for one in baselines(
+            open_session,
+            connection.spec,
+            episodes=episodes,
+            seed=seed,
+            concurrency=concurrency,
+            lazy_policies=registry.lazy_policies(name),
+        ):
+            scores.append(one)
+            if one.failed:
+                policy = one.name or one.policy
                 raise AgentGymError(
-                    f"{name} {rate.split}: {rate.failed} episodes of {rate.policy} failed, the first with {rate.error}"
+                    f"{name} {one.split}: {one.failed} episodes of {policy} failed, the first with {one.error}"
                 )
-        for split, by_policy in shown.items():
-            played = max(rate.episodes for rate in by_policy.values())
-            cells = [by_policy[p].cell() if p in by_policy else "–" for p in ("solver", "random", "format only")]
+        for split, columns in by_column(scores).items():
+            played = max(one.episodes for one in columns.values())
+            cells = [columns[column].cell() if column in columns else "–" for column in COLUMNS]
             click.echo(f"| `{name}` | {split} | {played} | {' | '.join(cells)} |")
 
 

@@ -39,7 +39,7 @@ VERBS = [
     "envs show",
     "envs new",
     "envs check",
-    "envs rates",
+    "envs baselines",
     "recipes",
     "recipes list",
     "recipes show",

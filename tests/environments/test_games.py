@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -30,6 +31,7 @@ from agentgym_environments.games.exploitability import (
 )
 from agentgym_environments.games.kuhn_poker import env as kuhn
 from agentgym_environments.games.negotiation import env as negotiation
+from agentgym_environments.games.negotiation import tables
 from agentgym_environments.games.tic_tac_toe import env as tictactoe
 
 GAMES = [name for name in registry.list_envs() if registry.get_spec(name).family == "games"]
@@ -374,16 +376,46 @@ def test_tasks_are_fair_and_the_fairest_deal_is_one_for_both():
     rules = negotiation.NegotiationRules()
     for task in range(40):
         table = rules.start("train", task, None)
-        assert [negotiation.points(table, role, table.counts) for role in (0, 1)] == [10, 10]
+        assert [negotiation.points(table, role, table.counts) for role in (0, 1)] == [40, 40]
         first, second = (negotiation.fairest(table, role) for role in (0, 1))
         assert negotiation.rest(table.counts, first) == second
         for role in (0, 1):
             mine = negotiation.demand(table, role)
             assert negotiation.points(table, 1 - role, negotiation.rest(table.counts, mine)) >= negotiation.LEAST
-            assert negotiation.points(table, role, mine) >= 5
+            assert negotiation.points(table, role, mine) >= negotiation.LEAST
 
 
-def test_a_deal_gives_each_role_its_own_points():
+def test_the_best_deal_cannot_be_known_from_ones_own_side():
+    for task in range(12):
+        role = task % 2
+        counts, worth = tables.draw_table("train", task, role)
+        opponents = tables._opponents(counts, worth[role])
+        assert worth[1 - role] in itertools.chain(*opponents)
+        assert len(opponents) >= tables.DEALS
+        state = negotiation.NegotiationState(counts, worth)
+        best = negotiation.demand(state, role)
+        assert negotiation.points(state, 1 - role, negotiation.rest(counts, best)) == negotiation.LEAST
+        gained = negotiation.points(state, role, best)
+        last = dataclasses.replace(state, moves=8 + (1 - role))
+        for seed in range(5):
+            kept = tuple(map(int, negotiation.tough(last, np.random.default_rng(seed)).split()[1:]))
+            assert negotiation.points(state, role, negotiation.rest(counts, kept)) <= gained - tables.GAP
+
+
+def test_a_deal_is_paid_by_the_points_that_it_lacks():
+    env = registry.make("negotiation", side=0)
+    env.reset(options={"task": 2})
+    best = negotiation.demand(env.state, 0)
+    most = negotiation.points(env.state, 0, best)
+    for share in tables.shares(env.state.counts):
+        state = dataclasses.replace(env.state, deal=share)
+        lacks = max(0, most - negotiation.points(state, 0, share))
+        assert env.rules.scores(state)[0] == negotiation.POINT**lacks
+        assert env.rules.success(state, 0) == (lacks == 0)
+    assert not env.rules.success(env.state, 0)
+
+
+def test_both_roles_are_paid_by_points():
     env = registry.make("negotiation-self")
     env.reset(options={"task": 3})
     table = env.state
@@ -393,18 +425,19 @@ def test_a_deal_gives_each_role_its_own_points():
     assert info["available_actions"][0] == "accept"
     _, reward, over, _, info = env.step("accept")
     other = negotiation.rest(table.counts, keep)
-    assert info["rewards"] == [negotiation.points(table, 0, keep) / 10, negotiation.points(table, 1, other) / 10]
+    assert info["rewards"] == [negotiation.points(table, 0, keep) / 40, negotiation.points(table, 1, other) / 40]
     assert (reward, over) == (info["rewards"][1], True)
 
 
-def test_the_tough_opponent_gives_in_and_never_below_half():
-    env = registry.make("negotiation")
+@pytest.mark.parametrize("opponent", ["expert", "random"])
+def test_the_opponent_gives_in_and_never_below_half(opponent):
+    env = registry.make("negotiation", opponent=opponent)
     for task in range(0, 40, 2):
         env.reset(seed=task, options={"task": task})
         over = False
         while not over:
             offer = env.state.offer
-            assert not offer or negotiation.points(env.state, 1, offer) >= 5
+            assert not offer or negotiation.points(env.state, 1, offer) >= negotiation.LEAST
             *_, over, _, _ = env.step(negotiation.share_text(env.state.counts))  # all for oneself
         assert env.scores == (0, 0)
 

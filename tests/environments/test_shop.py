@@ -13,7 +13,7 @@ from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError
 from agentgym_environments.synthetic.shop.catalogue import kinds, products, search, wares
 from agentgym_environments.synthetic.shop.env import understand
-from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted, score
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, Wanted, reward, score
 from agentgym_environments.synthetic.shop.shop import BASKET, EventRefused, Line, State, go
 from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
 from agentgym_environments.synthetic.shop.views import plain, view
@@ -34,7 +34,7 @@ def visit(state, *events):
 
 
 def test_the_catalogue_is_large_and_every_product_complete():
-    assert len(products()) == 1200
+    assert len(products()) == 1800
     assert len(kinds()) == 60
     assert len({one.title for one in products().values()}) > 1190
     for one in products().values():
@@ -57,20 +57,22 @@ def test_names_of_kinds_do_not_contain_each_other():
 def test_search_matches_stems_and_ranks_full_matches_first():
     first = products()[search("waterproof sandal")[0]]
     assert first.kind == "sandals"
-    assert "waterproof" in first.known
+    assert "waterproof" in first.title
     assert [products()[number].kind for number in search("hiking boots")[:20]] == ["hiking boots"] * 20
     assert search("Hiking BOOTS") == search("hiking boots")
     assert search('"; DROP TABLE wares; -- NEAR(boots)')
     assert search("xyzzy") == search("the of a") == search("!!!") == ()
 
 
-def test_search_ignores_features_shown_only_on_product_pages():
-    hidden = [(one, one.features[-1]) for one in products().values() if one.features[-1] == "ankle support"]
+def test_search_ignores_features_that_titles_leave_out():
+    hidden = [
+        (one, one.features[-1]) for one in products().values() if one.features[-1] == "ankle support" in one.untitled
+    ]
     assert hidden
     for one, feature in hidden:
-        assert feature not in one.known
+        assert feature not in one.title
         assert one.number not in search(feature)
-    assert "ankle support" in products()[search("ankle support hiking boots")[0]].known
+    assert "ankle support" in products()[search("ankle support hiking boots")[0]].title
 
 
 # The state machine.
@@ -182,6 +184,9 @@ def test_two_products_match_in_any_order_and_address_counts():
     assert score(goal, order(bought(cream), bought(boots))) == 9 / 10
     assert score(goal, order(bought(cream), address="office")) == 4 / 10  # price and address need both products
     assert score(goal_of(boots, 10**6, count=2), order(bought(boots), bought(boots))) == 1.0
+    assert reward(goal, order(bought(cream), bought(boots), address="office")) == 1.0
+    assert reward(goal, order(bought(cream, 1), bought(boots), address="office")) == 0.5
+    assert reward(goal, order(bought(cream), bought(boots))) == 0.0
 
 
 # Tasks.
@@ -249,14 +254,14 @@ def test_the_solver_takes_up_what_others_began():
         assert info["success"]
 
 
-def test_a_nearly_right_order_gets_partial_reward_and_ends():
+def test_a_nearly_right_order_gets_nothing_and_ends():
     env = registry.make("shop")
     env.reset(options={"split": "test", "task": CHOOSES})
     while "choose" not in env.solver():
         env.step(env.solver())
     env.step("click buy now")
     _, reward, terminated, truncated, info = env.step("click place order")
-    assert 0 < reward < 1
+    assert reward == 0 < info["progress"] < 1
     assert (terminated, truncated, info["success"], info["available_actions"]) == (True, False, False, [])
     with pytest.raises(BadRequest):
         env.solver()

@@ -14,6 +14,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.backends.browser.actions import GRAMMAR, NotPossible, parse
 from agentgym_environments.base.episode_env import EpisodeEnv
 from agentgym_environments.benchmarks.miniwob.elements import Elements
+from agentgym_environments.benchmarks.miniwob.lazy import LAZY_POLICIES
 from agentgym_environments.benchmarks.miniwob.site import MiniWobSite, PageState, folder
 from agentgym_environments.benchmarks.miniwob.solver import SOLVERS, solve
 from agentgym_environments.benchmarks.miniwob.tasks import RELOAD, pages_of, tasks_of
@@ -33,11 +34,14 @@ READING = {
 class MiniWob(EpisodeEnv):
     """One page and seed a task. The reward is 1 when the page says that its task is solved, else 0.
 
-    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all". observation:
-    "tree" (the accessibility tree), "html" or "screenshot". pace_ms: how much of the page's time an action takes.
+    page: the one page that all tasks are of. group: which pages otherwise: "solved", "easy" or "all".
+    observation: "tree" (the accessibility tree), "html" or "screenshot". pace_ms: how much of the page's
+    time an action takes.
 
     A snapshot is the list of actions, which `restore` plays again.
     """
+
+    lazy_policies = LAZY_POLICIES
 
     def __init__(
         self,

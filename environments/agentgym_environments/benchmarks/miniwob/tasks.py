@@ -12,13 +12,14 @@ from agentgym_environments.benchmarks.miniwob.solver import SOLVERS
 SPLITS = ("train", "validation", "test")
 
 EASY = (
-    "choose-list", "click-button", "click-color", "click-dialog", "click-dialog-2", "click-link", "click-option",
-    "click-shape", "click-tab", "click-test", "click-test-2", "click-test-transfer", "click-widget", "count-shape",
-    "email-inbox-delete", "email-inbox-important", "enter-date", "enter-text", "enter-text-2", "enter-text-dynamic",
-    "enter-time", "find-word", "focus-text", "focus-text-2", "grid-coordinate", "identify-shape", "read-table",
-    "simple-algebra", "simple-arithmetic", "text-transform", "unicode-test", "visual-addition",
+    "buy-ticket", "choose-date-easy", "circle-center", "click-collapsible", "click-color", "click-shape", "copy-paste",
+    "copy-paste-2", "count-shape", "drag-box", "drag-circle", "drag-items", "drag-single-shape", "draw-line",
+    "enter-date", "enter-text-2", "enter-time", "find-greatest", "find-midpoint", "find-word", "form-sequence-2",
+    "form-sequence-3", "grid-coordinate", "identify-shape", "navigate-tree", "order-food", "read-table", "read-table-2",
+    "resize-textarea", "right-angle", "scroll-text", "simple-algebra", "simple-arithmetic", "social-media",
+    "text-transform", "use-colorwheel", "visual-addition",
 )  # fmt: skip
-"""Pages of one or two actions."""
+"""Pages of one to four actions that no lazy policy of `lazy.py` solves."""
 
 RELOAD = frozenset({
     "book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium",

@@ -1,4 +1,4 @@
-"""Negotiation: two players share out books, hats and balls, and each knows only what they are worth to itself.
+"""Negotiation: two players share out books, hats, balls and pens, and each knows only what they are worth to itself.
 
 After Lewis et al. 2017 ("Deal or No Deal"), without the talk: in turn the players say what they would keep, until one
 accepts the other's last word. Without a deal both get nothing.
@@ -8,26 +8,28 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.text_env import split_of, task_random
 from agentgym_environments.base.two_player_env import Game
 from agentgym_environments.base.two_player_rules import Scores
+from agentgym_environments.games.negotiation.lazy import LAZY_POLICIES
+from agentgym_environments.games.negotiation.tables import (
+    LEAST,
+    THINGS,
+    TOTAL,
+    Share,
+    draw_table,
+    shares,
+)
 
-THINGS = ("books", "hats", "balls")
-TOTAL = 10
-"""Points that all things together are worth to each player."""
 ROUNDS = 5
 """Moves of each player."""
-LEAST = TOTAL // 2
-"""Points that the tough opponent wants at its last move; there is always a deal in which both get this."""
-
-Share = tuple[int, ...]
+POINT = 0.25
+"""Factor of the reward for each point less than the best deal."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,12 @@ class NegotiationRules:
     moves: tuple[int, int] = (ROUNDS, ROUNDS)
     reward_range: tuple[float, float] = (0.0, 1.0)
 
+    def __init__(self, *, against_best: bool = True) -> None:
+        """Score a deal against the best one that leaves the other half of its points; if False, by its points."""
+        self.against_best = against_best
+
     def start(self, split: str, task: int, side: int | None) -> NegotiationState:
-        random = task_random("negotiation", split, task)
-        while True:
-            counts = tuple(random.randint(1, 3) for _ in THINGS)
-            worths = valuations(counts)
-            if not worths:  # as for 3, 3 and 3: no whole points add up
-                continue
-            table = NegotiationState(counts, (random.choice(worths), random.choice(worths)))
-            both = any(
-                min(points(table, 0, kept), points(table, 1, rest(counts, kept))) >= LEAST for kept in shares(counts)
-            )
-            if both and table.worth[0] != table.worth[1] and split_of(f"negotiation {counts} {table.worth}") == split:
-                return table
+        return NegotiationState(*draw_table(split, task, task % 2 if side is None else side))
 
     def mover(self, state: NegotiationState) -> int | None:
         return None if state.deal or state.moves == 2 * ROUNDS else state.moves % 2
@@ -67,7 +62,7 @@ class NegotiationRules:
     def legal(self, state: NegotiationState) -> tuple[str, ...]:
         if self.mover(state) is None:
             return ()
-        return (*(["accept"] if state.offer else []), *map(share_text, shares(state.counts)))
+        return (*(["accept"] if state.offer else []), *_sayings(state.counts))
 
     def play(self, state: NegotiationState, action: str) -> NegotiationState:
         moves = state.moves + 1
@@ -79,14 +74,24 @@ class NegotiationRules:
     def scores(self, state: NegotiationState) -> Scores:
         if not state.deal:
             return (0.0, 0.0)
-        return (points(state, 0, state.deal) / TOTAL, points(state, 1, rest(state.counts, state.deal)) / TOTAL)
+        return (self._score(state, 0, state.deal), self._score(state, 1, rest(state.counts, state.deal)))
+
+    def _score(self, state: NegotiationState, role: int, share: Share) -> float:
+        gained = points(state, role, share)
+        if not self.against_best:
+            return gained / TOTAL
+        return POINT ** max(0, points(state, role, demand(state, role)) - gained)
 
     def forfeit(self, state: NegotiationState, role: int) -> Scores:
         return (0.0, 0.0)
 
     def success(self, state: NegotiationState, role: int) -> bool:
-        """True for at least nine tenths of the most that any deal gives which leaves the other half of its points."""
-        return TOTAL * self.scores(state)[role] >= 0.9 * points(state, role, demand(state, role))
+        """True for the most that any deal gives which leaves the other half of its points; nine tenths of it where
+        points are the score."""
+        if not state.deal:
+            return False
+        gained = points(state, role, state.deal if role == 0 else rest(state.counts, state.deal))
+        return gained >= (1.0 if self.against_best else 0.9) * points(state, role, demand(state, role))
 
     def observe(self, state: NegotiationState, role: int) -> str:
         if self.mover(state) is None:
@@ -122,41 +127,34 @@ class NegotiationRules:
 
 
 class Negotiation(Game):
-    """opponent: "random", which accepts every other offer that gives it anything; "expert", which gives in slowly from
-    all of its points to half of them, and does not know what things are worth to you; "self"."""
+    """opponent: "expert", which gives in from all of its points to half of them, keeps as few things as it can, and
+    does not know what things are worth to you; "random", which keeps any things that are worth as much to it; "self".
+    """
 
     beatable = ("random", "expert")
+    lazy_policies = LAZY_POLICIES
 
     def __init__(self, spec: EnvSpec | None = None, *, opponent: str = "expert", side: int | str = "alternate") -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
-        super().__init__(spec, NegotiationRules(), {"random": at_random, "expert": tough}, opponent, side)
+        rules = NegotiationRules(against_best=opponent != "self")
+        super().__init__(spec, rules, {"random": at_random, "expert": tough}, opponent, side)
 
     def best(self, state: NegotiationState) -> str:
         """Move with both players' points in sight. Against an opponent: the most that it will agree to in the end; of
         both roles: the deal with the greatest product of points."""
         role = state.moves % 2
-        if self.opponent == "self":
-            wanted = fairest(state, role)
-        else:
-            wanted = demand(state, role, 1 if self.opponent == "random" else LEAST)
+        wanted = fairest(state, role) if self.opponent == "self" else demand(state, role)
         last = state.moves == 2 * ROUNDS - 1
         return "accept" if offered(state, role) >= (1 if last else points(state, role, wanted)) else share_text(wanted)
 
 
-@lru_cache
-def valuations(counts: Share) -> list[Share]:
-    """Every way to value the things at TOTAL points together."""
-    every = product(range(TOTAL + 1), repeat=len(counts))
-    return [worth for worth in every if sum(n * each for n, each in zip(counts, worth)) == TOTAL]
-
-
-@lru_cache
-def shares(counts: Share) -> list[Share]:
-    return list(product(*(range(count + 1) for count in counts)))
-
-
 def rest(counts: Share, share: Share) -> Share:
     return tuple(count - taken for count, taken in zip(counts, share))
+
+
+@lru_cache
+def _sayings(counts: Share) -> tuple[str, ...]:
+    return tuple(map(share_text, shares(counts)))
 
 
 def share_text(share: Share) -> str:
@@ -165,7 +163,7 @@ def share_text(share: Share) -> str:
 
 def points(state: NegotiationState, role: int, share: Share) -> int:
     """Return what `share` is worth to `role`."""
-    return sum(n * each for n, each in zip(share, state.worth[role]))
+    return _value(state.worth[role], share)
 
 
 def offered(state: NegotiationState, role: int) -> int:
@@ -173,10 +171,19 @@ def offered(state: NegotiationState, role: int) -> int:
     return points(state, role, rest(state.counts, state.offer)) if state.offer else -1
 
 
-def demand(state: NegotiationState, role: int, least: int = LEAST) -> Share:
-    """The share that is worth most to `role` of those that leave the other `least` points."""
-    fair = [share for share in shares(state.counts) if points(state, 1 - role, rest(state.counts, share)) >= least]
-    return max(fair, key=lambda share: points(state, role, share))
+def demand(state: NegotiationState, role: int) -> Share:
+    """The share that is worth most to `role` of those that leave the other half of its points."""
+    return _best_share(state.counts, state.worth[role], state.worth[1 - role])
+
+
+@lru_cache(maxsize=1024)
+def _best_share(counts: Share, own: Share, others: Share) -> Share:
+    fair = [share for share in shares(counts) if _value(others, rest(counts, share)) >= LEAST]
+    return max(fair, key=lambda share: _value(own, share))
+
+
+def _value(worth: Share, share: Share) -> int:
+    return sum(n * each for n, each in zip(share, worth))
 
 
 def fairest(state: NegotiationState, role: int) -> Share:
@@ -189,20 +196,26 @@ def fairest(state: NegotiationState, role: int) -> Share:
     return max(shares(state.counts), key=worth)
 
 
+def wanted_points(state: NegotiationState) -> int:
+    """Return the points that a scripted opponent wants now: all at its first move, half of them at its last."""
+    return round(TOTAL - (TOTAL - LEAST) * (state.moves // 2) / (ROUNDS - 1))
+
+
 def at_random(state: NegotiationState, random: np.random.Generator) -> str:
-    """Accepts every other offer that gives it anything."""
-    if offered(state, state.moves % 2) > 0 and random.random() < 0.5:
-        return "accept"
-    every = shares(state.counts)
-    return share_text(every[int(random.integers(len(every)))])
+    """Wants as much as `tough`, and says any share that is worth it."""
+    return _answer(state, random, fewest=False)
 
 
 def tough(state: NegotiationState, random: np.random.Generator) -> str:
     """Wants all of its points at its first move, half of them at its last, and gives away what is worth least to it."""
-    role, made = state.moves % 2, state.moves // 2
-    wanted = round(TOTAL - (TOTAL - LEAST) * made / (ROUNDS - 1))
+    return _answer(state, random, fewest=True)
+
+
+def _answer(state: NegotiationState, random: np.random.Generator, *, fewest: bool) -> str:
+    role, wanted = state.moves % 2, wanted_points(state)
     if offered(state, role) >= wanted:
         return "accept"
     enough = [share for share in shares(state.counts) if points(state, role, share) >= wanted]
-    fewest = [share for share in enough if sum(share) == min(map(sum, enough))]
-    return share_text(fewest[int(random.integers(len(fewest)))])
+    if fewest:
+        enough = [share for share in enough if sum(share) == min(map(sum, enough))]
+    return share_text(enough[int(random.integers(len(enough)))])

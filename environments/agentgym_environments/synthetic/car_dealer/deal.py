@@ -12,31 +12,33 @@ from functools import cached_property
 KINDS = ("hatchback", "estate", "suv", "van", "roadster", "pickup")
 FEATURES = ("sunroof", "towbar", "camera", "navigation", "leather", "heating", "autopilot", "stereo")
 NAMES = ("falcon", "heron", "otter", "lynx", "badger", "marten", "plover", "curlew", "bison", "gecko", "viper", "ibex")
+MISSED = 0.05
+"""Share of the best profit that halves the reward where it is missed."""
 
 
 @dataclass(frozen=True)
 class Persona:
     greeting: str
-    patience: int
-    """Offers that she refuses before she leaves."""
-    counter: float
-    """Her own offer, as a share of what she would pay."""
-    tells: float
-    """The budget that she names, as a share of the true one; 0: she names none."""
-    charm: float = 0.0
-    """A feature that she wishes and that was praised adds this share of the list price to the value."""
+    base: int
+    """Value of a car that has none of her wishes, in per cent of the list price."""
+    wish: int = 8
+    """The value that each wish adds which the car has, in per cent of the list price."""
+    charm: int = 0
+    """The value that each of them adds when it was praised, in per cent of the list price."""
+    patience: int = 2
+    """The refused offer after which she leaves."""
+    tells: float = 1.0
+    """The budget that she names, as a share of the true one. 1: in two parts; 0: by a car whose list price it is."""
     haggles: bool = False
     """The first price is too much, whatever it is."""
 
 
 PERSONAS = {
-    "frank": Persona("Good morning. I say what I think.", 4, 0.9, 1.0),
-    "dreamer": Persona(
-        "Hello! I want a car to fall in love with. Tell me what is good about it!", 4, 0.9, 1.0, charm=0.05
-    ),
-    "coy": Persona("Hello. What I can spend is my own affair.", 4, 0.85, 0.0),
-    "haggler": Persona("Well, well. Nobody ever got the first price out of me.", 5, 0.75, 0.8, haggles=True),
-    "hurried": Persona("I have ten minutes. Do not waste them.", 2, 0.95, 1.0),
+    "frank": Persona("Good morning. I say what I think.", 76),
+    "dreamer": Persona("Hello! I want a car to fall in love with. Tell me what is good about it!", 64, charm=5),
+    "coy": Persona("Hello. What I can spend is my own affair.", 80, tells=0.0),
+    "haggler": Persona("Well, well. Nobody ever got the first price out of me.", 72, tells=0.8, haggles=True),
+    "hurried": Persona("I have ten minutes. One offer, and it had better be good.", 68, wish=11, patience=1),
 }
 
 
@@ -61,6 +63,10 @@ class Deal:
     kind: str
     wishes: tuple[str, ...]
     budget: int
+    old_car: int
+    """Part of the budget that she has for her old car."""
+    own: float
+    """Her own offer after one that she refused, as a share of what she would pay."""
 
     @property
     def buyer(self) -> Persona:
@@ -69,7 +75,8 @@ class Deal:
     @cached_property
     def text(self) -> str:
         """The whole deal: two are the same when it is."""
-        buyer = f"{self.persona} wants {self.kind} {' '.join(self.wishes)} for {self.budget}"
+        money = f"{self.budget} with {self.old_car}, {self.own}"
+        buyer = f"{self.persona} wants {self.kind} {' '.join(self.wishes)} for {money}"
         return "; ".join([*(car.line() for car in self.cars), buyer])
 
     def car(self, name: str) -> Car | None:
@@ -93,6 +100,6 @@ def worth(car: Car, kind: str, wishes: tuple[str, ...], buyer: Persona, praised:
     """Return what a buyer of that kind pays at most, rounded down to 100; budget None: money is no matter."""
     if car.kind != kind:
         return 0
-    share = 0.88 + 0.04 * len(set(wishes) & set(car.features)) + buyer.charm * praised
-    value = int(car.price * share)
+    percent = buyer.base + buyer.wish * len(set(wishes) & set(car.features)) + buyer.charm * praised
+    value = car.price * percent // 100
     return (value if budget is None else min(budget, value)) // 100 * 100

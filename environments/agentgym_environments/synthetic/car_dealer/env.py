@@ -9,7 +9,8 @@ from typing import Any
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
-from agentgym_environments.synthetic.car_dealer.deal import FEATURES, NAMES, PERSONAS, Car, Deal
+from agentgym_environments.synthetic.car_dealer.deal import FEATURES, MISSED, NAMES, PERSONAS, Car, Deal
+from agentgym_environments.synthetic.car_dealer.lazy import LAZY_POLICIES
 from agentgym_environments.synthetic.car_dealer.solver import Known, next_action
 from agentgym_environments.synthetic.car_dealer.tasks import deal
 
@@ -19,28 +20,30 @@ QUESTIONS = ("ask kind", "ask wishes", "ask budget")
 
 
 class CarDealer(TurnEnv):
-    """Reward, once, at the sale: the profit as a share of the best that could be made. A buyer who leaves pays nothing.
+    """Reward, once, at the sale: 1 for the best profit that could be made, half as much for each twentieth of it that
+    is missed. A buyer who leaves pays nothing.
 
-    cars: on the yard, 2 to 12. alike: of them, of the kind that is wanted. personas: manners of buyers, names joined
-    by "+". enough: the share that is a success.
+    cars: on the yard, 2 to 12. alike: of them, of the kind that is wanted; at most all. personas: manners of buyers,
+    names joined by "+". enough: the share of the best profit that is a success.
     """
 
     out_of_turns_terminates = True
+    lazy_policies = LAZY_POLICIES
 
     def __init__(
         self,
         spec: EnvSpec | None = None,
         *,
-        cars: int = 4,
-        alike: int = 1,
+        cars: int = 12,
+        alike: int = 4,
         personas: str = "frank+dreamer+coy",
-        enough: float = 0.8,
+        enough: float = 0.9,
     ) -> None:
         super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
-        manners = tuple(personas.split("+"))
-        if not 2 <= cars <= len(NAMES) or not 1 <= alike <= cars or not set(manners) <= set(PERSONAS):
+        manners, alike = tuple(personas.split("+")), min(alike, cars)
+        if not 2 <= cars <= len(NAMES) or not alike >= 1 or not set(manners) <= set(PERSONAS):
             raise ConfigError(
-                f"car-dealer: cars is 2 to {len(NAMES)}, alike 1 to cars, personas some of {'+'.join(PERSONAS)}; "
+                f"car-dealer: cars is 2 to {len(NAMES)}, alike 1 or more, personas some of {'+'.join(PERSONAS)}; "
                 f"not {cars}, {alike}, {personas!r}"
             )
         self.cars, self.alike, self.personas, self.enough = cars, alike, manners, enough
@@ -92,10 +95,19 @@ class CarDealer(TurnEnv):
         if question == "ask kind":
             return f"I am looking for a {self.deal.kind}."
         if question == "ask wishes":
-            return f"I should like it with {' and '.join(self.deal.wishes)}."
+            *others, last = self.deal.wishes
+            buyer = self.deal.buyer
+            more = f", and {buyer.charm} % more if you praise it" if buyer.charm else ""
+            return (
+                f"I should like it with {', '.join(others)} and {last}. Without them I give {buyer.base} % of the list "
+                f"price at most; each adds {buyer.wish} %{more}."
+            )
         if not self.deal.buyer.tells:
-            return "I would rather not say what I can spend."
-        return f"I can spend {self._named_budget()}."
+            like = next(car.name for car in self.deal.cars if car.price == self.deal.budget)
+            return f"As much as you ask for the {like}, whatever it is that I buy."
+        if self.deal.buyer.tells < 1:
+            return f"I can spend {self._named_budget()}."
+        return f"I have {self.deal.budget - self.deal.old_car}, and I get {self.deal.old_car} for my old car."
 
     def _named_budget(self) -> int:
         return int(self.deal.budget * self.deal.buyer.tells)
@@ -127,7 +139,7 @@ class CarDealer(TurnEnv):
         if not limit:
             self.reply = f"I do not want a {car.kind}."
         else:
-            self.counter = (car.name, int(limit * buyer.counter))
+            self.counter = (car.name, int(limit * self.deal.own))
             self.reply = f"{price} is too much. I would give you {self.counter[1]} for the {car.name}."
         return Outcome()
 
@@ -142,9 +154,9 @@ class CarDealer(TurnEnv):
         return self._sold(car, self.counter[1])
 
     def _sold(self, car: Car, price: int) -> Outcome:
-        share = min(1.0, max(0.0, (price - car.cost) / self.deal.best))
+        share = min(1.0, (price - car.cost) / self.deal.best)
         self.reply = f"Done: the {car.name} for {price}. (profit {price - car.cost}, at best {self.deal.best})"
-        return Outcome(share, ended=True, success=share >= self.enough)
+        return Outcome(0.5 ** ((1 - share) / MISSED), ended=True, success=share >= self.enough)
 
     def key(self) -> str:
         praised = " ".join(f"{name}-{feature}" for name, feature in sorted(self.praised))
@@ -165,24 +177,18 @@ class CarDealer(TurnEnv):
 
     def solver(self) -> str:
         self.require_episode("solver")
-        deal = self.deal
-        limits = []
-        for name, _ in self.refused:
-            car = deal.car(name)
-            if car is not None and self.limit(car):
-                # Her own offer, which she names, gives it away up to rounding.
-                named = int(self.limit(car) * deal.buyer.counter)
-                limits.append((name, -(-int(named / deal.buyer.counter) // 100) * 100))
-        named = self._named_budget() / deal.buyer.tells if deal.buyer.tells and "ask budget" in self.questions else None
+        deal, questions = self.deal, self.questions
+        budget = deal.budget
+        if deal.buyer.tells:  # worked out from what she names
+            budget = round(self._named_budget() / deal.buyer.tells / 100) * 100
         known = Known(
             deal.cars,
             deal.buyer,
-            deal.kind if "ask kind" in self.questions else None,
-            deal.wishes if "ask wishes" in self.questions else None,
-            "ask budget" in self.questions,
-            None if named is None else round(named / 100) * 100,
+            deal.kind if "ask kind" in questions else None,
+            deal.wishes if "ask wishes" in questions else None,
+            budget if "ask budget" in questions else None,
             frozenset(self.praised),
-            tuple(limits),
+            bool(self.refused),
         )
         return next_action(known)
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 
 from agentgym_environments.base.text_env import split_of, task_random
-from agentgym_environments.synthetic.car_dealer.deal import FEATURES, KINDS, NAMES, Car, Deal
+from agentgym_environments.synthetic.car_dealer.deal import FEATURES, KINDS, NAMES, PERSONAS, Car, Deal
 
 
 @lru_cache(maxsize=4096)
@@ -27,9 +27,14 @@ def _attempt(random: Random, cars: int, alike: int, personas: tuple[str, ...]) -
     yard = []
     for name, its in zip(random.sample(NAMES, cars), kinds):
         price = 100 * random.randint(120, 480)
-        cost = int(price * random.uniform(0.6, 0.75)) // 100 * 100
-        features = tuple(sorted(random.sample(FEATURES, random.randint(2, 4))))
+        cost = int(price * random.uniform(0.45, 0.65)) // 100 * 100
+        features = tuple(sorted(random.sample(FEATURES, random.randint(2, 5))))
         yard.append(Car(name, its, features, price, cost))
-    top = max(car.price for car in yard if car.kind == kind)
-    budget = int(top * random.uniform(0.7, 1.2)) // 100 * 100
-    return Deal(tuple(yard), random.choice(personas), kind, tuple(sorted(random.sample(FEATURES, 2))), budget)
+    persona = random.choice(personas)
+    wanted = random.choice([car.price for car in yard if car.kind == kind])
+    budget = int(wanted * random.uniform(0.6, 1.0)) // 100 * 100
+    if not PERSONAS[persona].tells:  # it is the list price of a car
+        budget = min((car.price for car in yard), key=lambda price: abs(price - budget))
+    old_car = int(budget * random.uniform(0.1, 0.4)) // 100 * 100
+    wishes = tuple(sorted(random.sample(FEATURES, 3)))
+    return Deal(tuple(yard), persona, kind, wishes, budget, old_car, round(random.uniform(0.55, 0.85), 2))

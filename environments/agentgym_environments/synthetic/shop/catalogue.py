@@ -1,4 +1,4 @@
-"""The catalogue: twelve hundred products, made from `wares.toml` by one seed, and the search over them."""
+"""The catalogue: eighteen hundred products, made from `wares.toml` by one seed, and the search over them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from agentgym.errors import MissingDependency
 from agentgym_environments.base.text_env import task_random
 
-A_KIND = 20
+A_KIND = 30
 """Products of a kind."""
 FIRST = 1001
 """The number of the first product; the others follow."""
-KNOWN = 3
-"""Features of a product that search knows of: those that may be in its title."""
+SHOWN = 5
+"""Features of a product that a list of results shows: the others are told on the product's page only."""
 WORDS = 16
 """Words of a query that are looked at."""
 STOP = frozenset(("a", "an", "and", "for", "from", "i", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with"))
@@ -49,9 +49,14 @@ class Product:
         return f"P{self.number}"
 
     @property
-    def known(self) -> tuple[str, ...]:
-        """The features that search knows of; the others are told on the product's page only."""
-        return self.features[:KNOWN]
+    def shown(self) -> tuple[str, ...]:
+        """The features that a list of results shows; the others are told on the product's page only."""
+        return self.features[:SHOWN]
+
+    @property
+    def untitled(self) -> tuple[str, ...]:
+        """The features that its title leaves out, so that search does not know of them."""
+        return tuple(feature for feature in self.features if feature not in self.title)
 
 
 @cache
@@ -110,13 +115,13 @@ _one_at_a_time = threading.Lock()
 
 @cache
 def _index() -> sqlite3.Connection:
-    """SQLite's full-text index over titles, kinds and known features, in memory. Raises MissingDependency."""
+    """SQLite's full-text index over titles, kinds and categories, in memory. Raises MissingDependency."""
     index = sqlite3.connect(":memory:", check_same_thread=False)
     try:
         index.execute("CREATE VIRTUAL TABLE wares USING fts5(title, rest, tokenize = 'porter ascii')")
     except sqlite3.OperationalError as error:
         raise MissingDependency(f"the shop needs a Python whose SQLite has FTS5: {error}") from error
-    rows = [(number, one.title, " ".join((one.category, one.kind, *one.known))) for number, one in products().items()]
+    rows = [(number, one.title, f"{one.category} {one.kind}") for number, one in products().items()]
     index.executemany("INSERT INTO wares (rowid, title, rest) VALUES (?, ?, ?)", rows)
     return index
 

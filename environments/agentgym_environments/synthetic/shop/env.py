@@ -11,7 +11,8 @@ from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.synthetic.shop.catalogue import search
-from agentgym_environments.synthetic.shop.goals import ShoppingGoal, score
+from agentgym_environments.synthetic.shop.goals import ShoppingGoal, reward, score
+from agentgym_environments.synthetic.shop.lazy import LAZY_POLICIES
 from agentgym_environments.synthetic.shop.shop import Event, EventRefused, Line, State, go
 from agentgym_environments.synthetic.shop.solver import next_move
 from agentgym_environments.synthetic.shop.tasks import LEVELS, make_task
@@ -21,8 +22,10 @@ from agentgym_environments.synthetic.shop.views import PageView, plain, view
 class Shop(TurnEnv):
     """One order a task; the reward comes when it is placed.
 
-    level: "easy" (one feature), "one" (features and options) or "two" (two products, one limit, an address).
+    level: "easy" (two features), "one" (features and options) or "two" (two products, one limit, an address).
     """
+
+    lazy_policies = LAZY_POLICIES
 
     def __init__(self, spec: EnvSpec | None = None, *, level: str = "one") -> None:
         super().__init__(spec_for(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), level))
@@ -55,7 +58,7 @@ class Shop(TurnEnv):
         return state_key(self.goal, self.state)
 
     def describe(self) -> dict[str, Any]:
-        """`progress` is what the order would be worth now."""
+        """`progress` is how near the order is to what was asked."""
         offered = [] if self.over else offers(view(self.state, self.goal), self.goal)
         return {"progress": score(self.goal, self.state), "available_actions": offered}
 
@@ -97,7 +100,7 @@ def ordered(goal: ShoppingGoal, state: State) -> Outcome:
     """The reward of a placed order, nothing before."""
     if not state.ordered:
         return Outcome()
-    worth = score(goal, state)
+    worth = reward(goal, state)
     return Outcome(worth, ended=True, success=worth == 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Goals of a customer, and the share of them that an order meets."""
+"""Goals of a customer, how near an order comes to them, and its reward."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def assign(goal: ShoppingGoal, basket: tuple[Line, ...]) -> tuple[int | None, ..
 
 
 def score(goal: ShoppingGoal, state: State) -> float:
-    """Points had / points there are, from 0 to 1: what the order would be worth (or is).
+    """Points had / points there are, from 0 to 1: how near the order is to what was asked.
 
     A point each for the kind, every feature and every option of each wanted product, for the price, and for the address
     where one was asked for. The last two count only when every kind is there. Products that nobody asked for divide
@@ -87,3 +87,15 @@ def score(goal: ShoppingGoal, state: State) -> float:
         had += total(state) <= goal.cents
         had += bool(goal.address) and state.address == goal.address
     return had / goal.points * min(1.0, len(goal.wanted) / max(1, len(state.basket)))
+
+
+def reward(goal: ShoppingGoal, state: State) -> float:
+    """Share of the wanted products that an order has exactly as asked; 0 beyond the limit or to another address.
+
+    Products that nobody asked for divide it.
+    """
+    if total(state) > goal.cents or (goal.address and state.address != goal.address):
+        return 0.0
+    served = zip(goal.wanted, assign(goal, state.basket))
+    exact = sum(i is not None and matched(one, state.basket[i]) == one.points for one, i in served)
+    return exact / max(len(goal.wanted), len(state.basket))

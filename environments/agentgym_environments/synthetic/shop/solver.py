@@ -52,7 +52,7 @@ def _fits(one: Wanted, number: int) -> bool:
 
 
 def _get(one: Wanted, state: State, last: bool) -> Move:
-    query = " ".join((*one.features, one.kind)).lower()
+    query = one.kind.lower()
     if state.page == "product" and _fits(one, state.product):
         for name, value in one.options:
             if dict(state.chosen)[name] != value:
@@ -61,7 +61,7 @@ def _get(one: Wanted, state: State, last: bool) -> Move:
         assert ready
         return Move(("buy",), "Buy it as it is.") if last else Move(("add",), "Put it into the basket as it is.")
     if state.page != "results" or state.query != query:
-        return Move(("search", query, "1"), f"Search for {one.kind} and the features asked for: {query}.")
+        return Move(("search", query, "1"), f"Search for {query}: titles leave out the features asked for.")
     for number in found(state):
         if _fits(one, number):
             return Move(("product", str(number)), f"P{number} has what was asked for: open it.")

@@ -100,7 +100,9 @@ def _results(state: State, goal: ShoppingGoal) -> PageView:
 
 
 def _entry(product: Product) -> Press:
-    return Press(product.code, ("product", str(product.number)), f"{product.title}, {euros(product.cents)}")
+    more = "; ".join(feature for feature in product.shown if feature in product.untitled)
+    title = f"{product.title} ({more})" if more else product.title
+    return Press(product.code, ("product", str(product.number)), f"{title}, {euros(product.cents)}")
 
 
 def _product(state: State, goal: ShoppingGoal) -> PageView:

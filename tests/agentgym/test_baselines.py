@@ -1,4 +1,4 @@
-"""Rates of solvers, of chance, and of agents that only know how actions are written."""
+"""Baselines: solvers, chance, agents that only know how actions are written, and lazy policies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 
 import numpy as np
 
+from agentgym import registry
 from agentgym.cli.main import main
 from agentgym.clients.client import connect
 from agentgym.env import Env
-from agentgym.evaluation.baselines import any_value, example_actions, rates
+from agentgym.evaluation.baselines import any_value, baselines, by_column, example_actions
 from agentgym.spec import EnvSpec, ToolSpec
 
 
@@ -40,6 +41,39 @@ class PaysForForm(Env):
         return "sent", float(paid), True, False, {"success": paid}
 
 
+def echo(step, rng):
+    for _ in range(2):
+        step = yield step.observation
+
+
+def nothing(step, rng):
+    yield "nothing"
+
+
+class PaysLaziness(Env):
+    """What the last column is there to find: whoever repeats what was said is paid."""
+
+    env_spec = EnvSpec(
+        id="pays-laziness",
+        description="d",
+        instructions="i",
+        splits={"train": 4},
+        max_turns=3,
+        info_keys=("success",),
+    )
+    lazy_policies = {"say nothing": nothing, "repeat what was said": echo}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.words = ["one", "two", "two"]
+        return self.words[0], {"success": False}
+
+    def step(self, action):
+        good = action == self.words.pop(0)
+        paid = good and not self.words
+        return self.words[0] if self.words else "over", float(paid), paid or not good, False, {"success": paid}
+
+
 def measure(name, **options):
     return asyncio.run(_measure(name, **options))
 
@@ -50,10 +84,10 @@ async def _measure(name, **options):
         async def open_session():
             return connection.session()
 
-        found = rates(open_session, connection.spec, **options)
-        return {(rate.split, rate.policy): rate async for rate in found}, await example_actions(
-            open_session, connection.spec
-        )
+        found = baselines(open_session, connection.spec, lazy_policies=registry.lazy_policies(name), **options)
+        table = by_column([one async for one in found])
+        cells = {(split, column): one for split, columns in table.items() for column, one in columns.items()}
+        return cells, await example_actions(open_session, connection.spec)
 
 
 def test_a_solver_solves_what_chance_and_form_do_not():
@@ -83,6 +117,13 @@ def test_an_env_that_pays_for_form_is_found_out():
     assert ("train", "solver") not in found
 
 
+def test_the_best_lazy_policy_is_shown():
+    found, _ = measure(f"{__name__}:PaysLaziness")
+    assert found["train", "laziest"].cell() == "100: repeat what was said"
+    assert found["train", "laziest"].score_error == 0
+    assert registry.lazy_policies("http://127.0.0.1:1/envs/sokoban") == {}
+
+
 def test_arguments_fit_their_schema():
     schema = {
         "type": "object",
@@ -105,9 +146,9 @@ def test_arguments_fit_their_schema():
 
 
 def test_the_command_prints_a_line_of_markdown_a_split(capsys):
-    main(["envs", "rates", "keydoor", "--episodes", "5"])
+    main(["envs", "baselines", "keydoor", "--episodes", "5"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| id | split | episodes | solver | random | format only |"
+    assert lines[0] == "| id | split | episodes | solver | random | format only | laziest |"
     assert [line.split(" | ")[:4] for line in lines[2:]] == [
         ["| `keydoor`", split, "5", "100"] for split in ("train", "validation", "test")
     ]

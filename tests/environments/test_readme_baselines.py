@@ -1,5 +1,5 @@
-"""What the environments' READMEs say of their solver, of chance and of form alone is what `agentgym envs rates`
-prints."""
+"""What the environments' READMEs say of their solver, of chance, of form alone and of laziness is what `agentgym envs
+baselines` prints."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import MissingDependency
-from agentgym.evaluation.baselines import rates
+from agentgym.evaluation.baselines import COLUMNS, BaselineScore, baselines, by_column
 from agentgym.session import LocalSession, Session
 
 FOLDER = Path(__file__).parents[2] / "environments" / "agentgym_environments"
-HEAD = "| id | split | episodes | solver | random | format only |\n|---|---|---|---|---|---|\n"
+HEAD = "| id | split | episodes | solver | random | format only | laziest |\n|---|---|---|---|---|---|---|\n"
 LONGEST_S = 900
 """A table that takes longer is not measured again here; its solver is by the tests of its own."""
 
 
 def tables() -> dict[str, dict[str, list[str]]]:
-    """By id and split, the cells of its line: episodes, solver, random, format only."""
-    rates: dict[str, dict[str, list[str]]] = {}
+    """By id and split, the cells of its line: episodes, solver, random, format only, laziest."""
+    cells_by_id: dict[str, dict[str, list[str]]] = {}
     for path in sorted(FOLDER.rglob("README.md")):
         for table in path.read_text(encoding="utf-8").split(HEAD)[1:]:
             for line in re.match(r"(\|.*\|\n)*", table)[0].splitlines():  # type: ignore[index]
                 name, split, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-                rates.setdefault(name.strip("`"), {})[split] = cells
-    return rates
+                cells_by_id.setdefault(name.strip("`"), {})[split] = cells
+    return cells_by_id
 
 
-RATES = tables()
+TABLES = tables()
 
 
 @pytest.mark.every
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("name", TABLES)
 def test_the_readme_says_what_is_measured(name):
     async def open_session() -> Session:
         return LocalSession(registry.make(name))
 
-    async def measured(episodes: int) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        async for rate in rates(open_session, registry.get_spec(name), episodes=episodes):
-            assert not rate.failed, rate.error
-            found.setdefault(rate.split, {})[rate.policy] = rate.cell()
-        return found
+    async def measured(episodes: int) -> dict[str, dict[str, BaselineScore]]:
+        scores = []
+        lazy = registry.lazy_policies(name)
+        async for one in baselines(open_session, registry.get_spec(name), episodes=episodes, lazy_policies=lazy):
+            assert not one.failed, one.error
+            scores.append(one)
+        return by_column(scores)
 
-    episodes = max(int(cells[0]) for cells in RATES[name].values())
+    episodes = max(int(cells[0]) for cells in TABLES[name].values())
     try:
         registry.make(name).close()  # loads what a process loads once
     except MissingDependency as error:
@@ -60,6 +61,8 @@ def test_the_readme_says_what_is_measured(name):
     if needed_s > LONGEST_S:
         pytest.skip(f"{name} would take {needed_s:.0f} s")
     found = asyncio.run(measured(episodes))
-    assert {
-        split: [by.get(policy, "–") for policy in ("solver", "random", "format only")] for split, by in found.items()
-    } == {split: cells[1:] for split, cells in RATES[name].items()}
+    cells = {
+        split: [columns[column].cell() if column in columns else "–" for column in COLUMNS]
+        for split, columns in found.items()
+    }
+    assert cells == {split: cells[1:] for split, cells in TABLES[name].items()}
