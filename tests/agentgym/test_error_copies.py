@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentgym.clients.transports import websocket
 from agentgym.clients.transports.http import HttpClient
 from agentgym.clients.transports.http_batching import PendingRequest, StepBatcher
+from agentgym.clients.transports.websocket import WebSocketTransport
 from agentgym.errors import AtCapacity, EnvironmentFailure
 
 
@@ -47,17 +47,15 @@ def lane_failures(error: Exception) -> list[Any]:
     return asyncio.run(main())
 
 
-def channel_failures(error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def channel_failures(error: Exception) -> list[Any]:
     """What three steps raise when opening the socket raises `error`."""
 
     async def broken(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(websocket.WebSocket, "open", broken)
-
     async def main() -> list[Any]:
         calls = HttpClient("http://127.0.0.1:9", transport=None, timeout_s=1.0, retries=0, capacity_wait_s=0.0)
-        socket = websocket.WebSocketTransport(calls)
+        socket = WebSocketTransport(calls, broken)
         steps = [socket.step(b"{}") for _ in range(3)]
         async with asyncio.timeout(5):
             raised = await asyncio.gather(*steps, return_exceptions=True)
@@ -81,6 +79,6 @@ def test_a_failed_batch_keeps_retry_after():
 
 
 @pytest.mark.parametrize("error", [Odd("host", 1), UNDECODABLE], ids=lambda e: type(e).__name__)
-def test_every_request_of_a_socket_gets_the_error(error, monkeypatch):
-    raised = channel_failures(error, monkeypatch)
+def test_every_request_of_a_socket_gets_the_error(error):
+    raised = channel_failures(error)
     assert [(type(one), str(one)) for one in raised] == [(type(error), str(error))] * 3
