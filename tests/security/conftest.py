@@ -32,11 +32,11 @@ class Letters:
     stop_ids: frozenset[int] = frozenset()
     fingerprint, vocabulary = "letters", 256
 
-    def chat(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any], options: dict[str, Any]) -> list[int]:
-        return list("".join(message["content"] for message in messages).encode()) or [0]
+    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any], options: dict[str, Any]) -> str:
+        return "".join(str(message["content"]) for message in messages)
 
     def encode(self, text: str, special: bool) -> list[int]:
-        return list(text.encode())
+        return list(text.encode(errors="replace"))
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")

@@ -254,6 +254,9 @@ FORBIDDEN = [
     "::ffff:169.254.169.254",
     "::ffff:a9fe:a9fe",
     "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "::ffff:0:169.254.169.254",
     "2002:a9fe:a9fe::1",
     "::a9fe:a9fe",
     "fe80::1",
@@ -266,7 +269,7 @@ FORBIDDEN = [
     "ff02::1",
 ]
 PRIVATE = ["127.0.0.1", "127.9.9.9", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "::1", "::", "fd12::1"]
-PRIVATE += ["100.64.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1"]
+PRIVATE += ["fec0::1", "100.64.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1"]
 
 
 @pytest.mark.parametrize("address", FORBIDDEN)
@@ -407,3 +410,12 @@ def test_a_frame_without_end_is_not_read_further():
 
     with serve_in_thread(app) as url:
         asyncio.run(play(url))
+
+
+@pytest.mark.parametrize("session", ["", ".", "..", "/", "../../metrics", "a/b", "//evil.example", "%2e%2e/health"])
+def test_a_session_id_that_is_a_path_is_an_unknown_one(tmp_path, upstream, session):
+    with gateway(tmp_path, upstream) as server:
+        for verb in ("reset", "step", "close", "solver"):
+            body = {"session_id": session, **({"action": {"text": "a"}} if verb == "step" else {})}
+            reply = httpx.post(f"{server.url}/envs/echo/{verb}", json=body)
+            assert (reply.status_code, reply.json()["code"]) == (404, "UNKNOWN_SESSION"), reply.text

@@ -170,7 +170,8 @@ class GatewayBackend:
     async def _find(self, env: RegisteredEnv, session_id: str) -> Replica:
         """Ask every replica: the gateway may have been restarted since. Raises UnknownSession or EpisodeLost."""
         path = f"/sessions/{quote(session_id, safe='')}"
-        replicas = [replica for replica in env.pool.replicas if replica.state != "gone"]
+        segment = session_id not in ("", ".", "..") and "/" not in session_id  # a server reads others as another path
+        replicas = [replica for replica in env.pool.replicas if segment and replica.state != "gone"]
         requests = [replica.ask(path, None, LOOKUP_S) for replica in replicas]
         answers = await asyncio.gather(*requests, return_exceptions=True)
         for replica, answer in zip(replicas, answers):

@@ -23,6 +23,8 @@ METADATA = frozenset(
 )
 """Metadata services of clouds: whoever may ask them gets the machine's credentials."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_TRANSLATED = (ipaddress.ip_network("64:ff9b:1::/48"), ipaddress.ip_network("::ffff:0:0:0/96"))
+"""A network's own translation to IPv4 addresses, metadata services among them, in places of its choice."""
 
 
 class AddressForbidden(ConnectionError):
@@ -81,7 +83,10 @@ class Destinations:
             return f"{text}: a link-local or metadata address, which is never asked"
         if address.is_multicast or (address.is_reserved and isinstance(address, ipaddress.IPv4Address)):
             return f"{text}: no server's address"
-        if not address.is_global and not self.private:
+        if any(address in network for network in _TRANSLATED):
+            return f"{text}: an address that is translated to one that is not known here"
+        local = not address.is_global or (isinstance(address, ipaddress.IPv6Address) and address.is_site_local)
+        if local and not self.private:
             return (
                 f"{text}: an address of this machine or of a private network; a gateway that may ask it is started "
                 "with `--allow-private-urls`"
