@@ -16,6 +16,7 @@ from agentgym_servers.web.connections import Connections, Refusal
 
 MALFORMED = Refusal(400, "BAD_REQUEST", "this is not a valid HTTP/1.1 request")
 TWO_HOSTS = Refusal(400, "BAD_REQUEST", "a request has one Host header")
+PIPELINED = Refusal(400, "BAD_REQUEST", "too many requests were sent ahead of their answers; await some first")
 
 
 NO_HANDSHAKE = Refusal(
@@ -88,6 +89,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if hosts > 1:
             self._refusal = TWO_HOSTS
             raise _RefusedError
+        if len(self.pipeline) >= bounds.pipelined:
+            self._refusal = PIPELINED
+            raise _RefusedError
         parser: Any = self.parser
         upgrade = parser.should_upgrade()
         if upgrade and not _is_handshake(parser.get_method(), self.headers):
@@ -118,6 +122,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head, self._began, self._unclaimed, self._answered = True, None, 0, None
         self._release()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline:  # uvicorn reads on, and would queue more for each answer
+            self.flow.pause_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser, or a callback of it, did not take."""
