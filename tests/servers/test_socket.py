@@ -252,3 +252,14 @@ def test_the_same_under_a_server_that_is_not_ours(dial):
     finally:
         server.should_exit = True
         thread.join()
+
+
+def test_steps_of_one_request_come_before_later_frames(wire):
+    """Few are taken in a turn of the loop, and the socket's next frame waits for all of them."""
+    session_id = begin(wire)
+    steps = [step("none", "x")] * 500 + [step(session_id, "apple", 0)]
+    wire.say({"id": 1, "type": "step_many", "data": {"steps": steps, "wait_for": len(steps)}})
+    answer = wire.ask({"id": 2, "type": "step", "data": step(session_id, "brook", 1)})
+    assert answer["data"]["results"][-1][1]["info"]["progress"] > 0
+    second = wire.hear()
+    assert (second["id"], second["type"]) == (2, "reply"), second

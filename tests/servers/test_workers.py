@@ -348,14 +348,16 @@ def test_envs_are_closed_with_the_processes_they_started(play, other, tmp_path):
 def test_no_worker_outlives_a_server_that_is_killed():
     command = [sys.executable, "-m", "agentgym_servers.env_server.app", CHAOS, "--port", "0", "--workers", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        url = server.stdout.readline().split()[-1]
         pids = []
-        with httpx.Client(base_url=url) as http:
-            for _ in range(2):
-                body = {"session_id": http.post("/reset").json()["session_id"], "action": {"text": "hello"}}
-                pids.append(http.post("/step", json=body).json()["info"]["pid"])
-            with pytest.raises(httpx.ReadTimeout):  # it hears neither the end of its socket nor anything else
-                http.post("/step", json={**body, "action": {"text": "hang 60"}}, timeout=0.5)
-        server.kill()
+        try:
+            url = server.stdout.readline().split()[-1]
+            with httpx.Client(base_url=url, timeout=60) as http:
+                for _ in range(2):
+                    body = {"session_id": http.post("/reset").json()["session_id"], "action": {"text": "hello"}}
+                    pids.append(http.post("/step", json=body).json()["info"]["pid"])
+                with pytest.raises(httpx.ReadTimeout):  # it hears neither the end of its socket nor anything else
+                    http.post("/step", json={**body, "action": {"text": "hang 60"}}, timeout=0.5)
+        finally:
+            server.kill()
     assert len(set(pids)) == 2
     asyncio.run(until(lambda: not any(map(alive, pids))))

@@ -18,10 +18,19 @@ from agentgym_servers.env_server.metadata import metadata_of, schema_of
 from agentgym_servers.env_server.openenv_websocket import OpenEnvMcpSocket, OpenEnvSocket
 from agentgym_servers.env_server.task_api import add_task_routes
 from agentgym_servers.env_server.websocket import Multiplex
-from agentgym_servers.web.backend import FRESH_STATE, EnvBackend, done, entry_bytes, entry_of, env_of, method_of
+from agentgym_servers.web.backend import (
+    FRESH_STATE,
+    BackendReply,
+    EnvBackend,
+    done,
+    entry_bytes,
+    entry_of,
+    env_of,
+    method_of,
+)
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.fast_path import Call, FastPathMiddleware
-from agentgym_servers.web.parsing import parse
+from agentgym_servers.web.parsing import has_many, parse
 from agentgym_servers.web.responses import (
     Handler,
     add_error_replies,
@@ -30,6 +39,7 @@ from agentgym_servers.web.responses import (
     reply_dump,
     reply_json,
 )
+from agentgym_servers.web.turns import turns
 from agentgym_servers.web.websocket_handler import METER, serve_websocket
 
 __all__ = ["Mode", "add_routes", "reply_json"]
@@ -116,7 +126,7 @@ class _Handlers:
         try:
             body = parse(StepRequest, raw)
         except ValidationError as error:
-            if all(entry["loc"] != ("session_id",) for entry in error.errors()):
+            if has_many(error) or all(entry["loc"] != ("session_id",) for entry in error.errors()):
                 raise
             return await self._stateless(env, parse(StatelessStepRequest, raw))
         return await done(self.verbs.step(env, body))
@@ -132,7 +142,10 @@ class _Handlers:
 
     async def step_many(self, env: str, raw: bytes) -> bytes:
         body = parse(StepManyRequest, raw)
-        entries = [entry_of(self.verbs, env, step) for step in body.steps]
+        entries: list[BackendReply] = []
+        for step in body.steps:
+            await turns().mine()
+            entries.append(entry_of(self.verbs, env, step))
         running = {entry for entry in entries if isinstance(entry, asyncio.Future)}
         ready = sum(isinstance(entry, bytes) for entry in entries)
         while running and ready < body.wait_for:

@@ -22,13 +22,14 @@ from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, en
 from agentgym_servers.web.caller import CALLER, RequestCaller
 from agentgym_servers.web.encoding import array, encode, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
+from agentgym_servers.web.turns import turns
 from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
 
 MAX_ID = 2**63
 MAX_CALLS = 8192
 """Steps and other calls of one socket under way; while there are more, its further frames wait."""
 TURN = 64
-"""Steps of one request that are taken before other things have their turn."""
+"""Steps of one request that are taken before the first answers are sent."""
 
 
 class Multiplex:
@@ -40,6 +41,8 @@ class Multiplex:
         self._verbs, self._env, self._meter = verbs, env, meter
         self._running = 0
         """Calls under way."""
+        self._taking = 0
+        """Requests of many steps of which some are not taken yet: frames that come after them wait for their turn."""
         caller = CALLER.get()
         hello = {"protocol": PROTOCOL, "env": env, "lease_s": lease_s, "max_frame_bytes": max_frame_bytes}
         self._hello = encode({"type": "hello", "data": hello})
@@ -91,9 +94,20 @@ class Multiplex:
 
     def count(self, change: int) -> None:
         """Note calls that began or ended: a client that asks faster than it is answered is not read meanwhile."""
-        before, self._running = self._running, self._running + change
-        if (before > MAX_CALLS) != (self._running > MAX_CALLS):
-            self._link.hold(self._running > MAX_CALLS)
+        held, self._running = self._is_held(), self._running + change
+        self._hold(held)
+
+    def take(self, change: int) -> None:
+        """Note that a request's steps are not all taken, or that they are: what is asked in order is taken in order."""
+        held, self._taking = self._is_held(), self._taking + change
+        self._hold(held)
+
+    def _is_held(self) -> bool:
+        return self._running > MAX_CALLS or self._taking > 0
+
+    def _hold(self, before: bool) -> None:
+        if before != self._is_held():
+            self._link.hold(not before)
 
     def _settled(self, identity: int, answer: asyncio.Future[bytes]) -> None:
         self.count(-1)
@@ -104,7 +118,7 @@ class Multiplex:
             self._error(identity, failure(error) if isinstance(error, EnvironmentFailure) else _bug(error))
 
     def _step_many(self, identity: int, body: StepManyRequest) -> None:
-        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._env), self.count)
+        _Results(self._link, identity, body, partial(entry_of, self._verbs, self._env), self)
 
     def _error(self, identity: int | None, error: bytes) -> None:
         self._link.send(wrapped({"id": identity, "type": "error"}, "data", error))
@@ -113,7 +127,7 @@ class Multiplex:
 class _Results:
     """The answers of one step_many: a frame once `wait_for` are ready, then one for those of each turn of the loop.
 
-    Steps are taken `TURN` to a turn of the loop: the client works on the first answers while the environment takes the
+    Few steps are taken in a turn of the loop: the client works on the first answers while the environment takes the
     next steps, and other sockets are not kept waiting.
     """
 
@@ -123,22 +137,25 @@ class _Results:
         identity: int,
         body: StepManyRequest,
         ask: Callable[[StepRequest], BackendReply],
-        count: Callable[[int], None],
+        socket: Multiplex,
     ) -> None:
-        self._count = count
-        count(len(body.steps))
+        self._socket, self._count = socket, socket.count
+        self._count(len(body.steps))
         self._link, self._identity, self._steps, self._ask = link, identity, body.steps, ask
         self._ready: list[bytes] = []
         self._pending = len(body.steps)
         self._missing = min(body.wait_for, len(body.steps))
         """Entries still to come before the first frame."""
         self._scheduled = False
+        self._left = False
+        """Some steps wait to be taken."""
+        self._turns = turns()
         self._go(0)
 
     def _go(self, first: int) -> None:
-        last = min(first + TURN, len(self._steps))
         self._scheduled = True
-        for index in range(first, last):
+        index = first
+        while index < min(first + TURN, len(self._steps)) and not self._turns.over():
             try:
                 entry = self._ask(self._steps[index])
             except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
@@ -147,9 +164,14 @@ class _Results:
                 self._take(index, entry)
             else:
                 entry.add_done_callback(partial(self._take, index))
+            index += 1
         self._flush()
-        if last < len(self._steps):
-            asyncio.get_running_loop().call_soon(self._go, last)
+        left = index < len(self._steps)
+        if left:
+            self._turns.later(partial(self._go, index))
+        if left != self._left:
+            self._left = left
+            self._socket.take(1 if left else -1)
 
     def _take(self, index: int, entry: BackendReply) -> None:
         try:

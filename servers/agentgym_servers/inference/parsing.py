@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentgym.spec import ToolSpec
 from agentgym_servers.inference.template_options import TOP_LEVEL, option_error
+from agentgym_servers.web.parsing import has_many
 
 MAX_REPLIES = 64
 """Replies of one request, over all its prompts."""
@@ -61,6 +62,8 @@ _KINDS = {
 
 def validation_error(error: ValidationError) -> ApiError:
     """A 400 that names the fields that are wrong."""
+    if has_many(error):
+        return ApiError(400, f"{error.error_count()} of its values are wrong", code="invalid_value")
     errors = error.errors(include_url=False, include_context=False, include_input=False)[:5]
     problems = [(".".join(map(str, one["loc"]))[:SHOWN], one["msg"].removeprefix("Value error, ")) for one in errors]
     message = "; ".join(f"{where}: {what}" if where else what for where, what in problems)

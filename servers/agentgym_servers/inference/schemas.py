@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from agentgym_servers.inference.parsing import ApiError, validation_error
 from agentgym_servers.web.cross_origin import foreign
+from agentgym_servers.web.turns import turn_for
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
@@ -30,6 +31,7 @@ async def read_body(request: Request, kind: type[BodyT], limit: int, problem: st
         if len(body) > limit:
             code = "context_length_exceeded"
             raise ApiError(413, f"{problem}; a request of more than {limit} bytes cannot fit", code=code)
+    await turn_for(len(body))
     try:
         from_json(body, allow_inf_nan=False)  # NaN is no JSON, wherever it stands
         return kind.model_validate_json(bytes(body))

@@ -26,6 +26,8 @@ class Bounds:
     """Seconds for which the rest of a body is read after its request was refused; a closed socket is cut after them."""
     idle_s: int = 75
     """Seconds that a connection stays open between two requests."""
+    chunks: int = 1024
+    """Chunks of one body that may be short, fewer than 64 bytes each on average: each takes as long as a long one."""
     pipelined: int = 64
     """Requests of one connection that wait for the answers before theirs."""
     connections: int = 8192

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from agentgym_servers.web.backend import EnvBackend, env_of
 from agentgym_servers.web.responses import EXPECTED_ERRORS, TooLarge, error_response, send_error
+from agentgym_servers.web.turns import turn_for
 
 SHORT = 128 * 2**10
 """Bytes of a request that names a session or a task."""
@@ -77,6 +78,7 @@ class FastPathMiddleware:
         try:
             if len(body) > largest:
                 raise TooLarge(f"this request may have {largest} bytes, and it has more")
+            await turn_for(len(body))
             status, reply, more_headers = 200, await call(env, bytes(body)), {}
         except EXPECTED_ERRORS as error:
             status, reply, more_headers = error_response(error)

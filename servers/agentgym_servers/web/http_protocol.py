@@ -16,6 +16,9 @@ from agentgym_servers.web.connections import Connections, Refusal
 
 MALFORMED = Refusal(400, "BAD_REQUEST", "this is not a valid HTTP/1.1 request")
 TWO_HOSTS = Refusal(400, "BAD_REQUEST", "a request has one Host header")
+CHOPPED = Refusal(400, "BAD_REQUEST", "the body has too many short chunks; send it in longer ones")
+CHUNK_BYTES = 64
+"""Bytes of an average chunk that is not short."""
 PIPELINED = Refusal(400, "BAD_REQUEST", "too many requests were sent ahead of their answers; await some first")
 
 
@@ -46,7 +49,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unclaimed = 0
         """Bytes since the last that were a complete head or a piece of a body."""
         self._held = 0
-        """Bytes of the present body."""
+        """Bytes of the present body that are counted in those of all connections."""
+        self._chunks, self._length = 0, 0
+        """Chunks and bytes of the present body."""
         self._answered: float | None = None
         """Time when the sweep first found the request answered before its body was complete."""
 
@@ -109,6 +114,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unclaimed = 0
+        self._chunks += 1
+        self._length += len(body)
+        if self._chunks > self._bounds.chunks and self._length < self._chunks * CHUNK_BYTES:
+            self._refusal = CHOPPED
+            raise _RefusedError
         if not self._is_answered():
             self._held += len(body)
             self._all.held += len(body)
@@ -120,6 +130,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_head, self._began, self._unclaimed, self._answered = True, None, 0, None
+        self._chunks, self._length = 0, 0
         self._release()
         super().on_message_complete()
 

@@ -17,6 +17,8 @@ INPUT_SHOWN = 200
 """Characters of a wrong value that its error repeats."""
 ENTRIES_SHOWN = 50
 """Errors of one request that are told."""
+MANY_ERRORS = 1000
+"""Errors of one request that are counted only: pydantic's list has no length, and takes longer than the request."""
 
 ACTION_EXPECTED = (
     'an action is an object: {"text": "go north"} for text, {"tool": "click", "arguments": {"x": 3}} for a tool call'
@@ -26,6 +28,8 @@ SMALL = 64 * 2**10
 """Bytes of JSON whose values are not counted."""
 MAX_VALUES = 500_000
 """Values of larger JSON: each takes far more memory and time than its bytes."""
+MAX_KEYS = 50_000
+"""Colons of larger JSON: a key takes thirty times as long to read as a number."""
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
@@ -38,6 +42,8 @@ def read(raw: bytes) -> Any:
     """The JSON value. Raises NotJson, also for NaN, for nesting too deep to be meant and for too many values."""
     if len(raw) > SMALL and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
         raise NotJson(f"it has more than {MAX_VALUES} values; send them in several requests")
+    if len(raw) > SMALL and raw.count(b":") > MAX_KEYS:
+        raise NotJson(f"it has more than {MAX_KEYS} keys or colons; send them in several requests")
     try:
         return from_json(raw, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
@@ -81,6 +87,9 @@ def _sentence(entry: dict[str, Any]) -> str:
 
 def details(error: ValidationError) -> list[dict[str, Any]]:
     """pydantic's list of what is wrong, fit to send: few entries, long values cut."""
+    if has_many(error):
+        message = f"{error.error_count()} of its values are wrong or unknown"
+        return [{"type": "too_many_errors", "loc": ("body",), "msg": message, "input": {}}]
     entries = error.errors(include_url=False, include_context=False)[:ENTRIES_SHOWN]
     return [
         {
@@ -91,6 +100,11 @@ def details(error: ValidationError) -> list[dict[str, Any]]:
         }
         for entry in entries
     ]
+
+
+def has_many(error: ValidationError) -> bool:
+    """Return whether there is more wrong than is worth a list."""
+    return error.error_count() > MANY_ERRORS
 
 
 def _is_small(value: Any, depth: int = 8) -> bool:

@@ -14,6 +14,7 @@ from agentgym.errors import AgentGymError, AtCapacity, BadRequest, EnvironmentFa
 from agentgym.protocol import WireError
 from agentgym_servers.web.encoding import encode
 from agentgym_servers.web.parsing import NotJson, failure, validation_error
+from agentgym_servers.web.turns import turn_for
 
 CODES = {400: "BAD_REQUEST", 403: "FORBIDDEN", 404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
@@ -31,6 +32,7 @@ async def body_of(request: Request, largest: int) -> bytes:
         body += chunk
         if len(body) > largest:
             raise TooLarge(f"a request may have {largest} bytes, this one has more")
+    await turn_for(len(body))
     return bytes(body)
 
 

@@ -18,14 +18,13 @@ from websockets.utils import apply_mask
 
 from agentgym_servers.web.bounds import BOUNDS
 from agentgym_servers.web.connections import Connections, Refusal
+from agentgym_servers.web.turns import turns
 
 EXTENSION = "agentgym.link"
 """The key of `scope["extensions"]` under which the protocol offers itself to the application."""
 BINARY = "a binary frame cannot be read; frames are text, one JSON object each"
 TEXT_FRAME = 0x81
 """The first byte of a text frame that is not a fragment."""
-FRAMES_PER_TURN = 256
-"""Frames of one socket that are handled before other things have their turn."""
 METER = "agentgym.meter"
 """The key of a socket's scope under which there may be a `Meter`."""
 NOT_READING = "the client does not read its answers"
@@ -111,6 +110,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self.conversation: WebSocketHandler | None = None
         self._all, self.bounds = connections, connections.bounds
+        self._turns = turns()
         self._part = bytearray()
         """A frame that is not complete yet."""
         self._need = 0
@@ -203,22 +203,22 @@ class LinkProtocol(WebSocketsSansIOProtocol):
 
     def _handle(self, data: bytes) -> None:
         """Handle the frames in `data`, as many as may be handled now."""
-        start, end, frames = 0, len(data), 0
+        start, end, turns = 0, len(data), self._turns
         while start < end:
             if not self._direct():
                 super().data_received(data[start:])
                 return
-            if frames == FRAMES_PER_TURN or self.held or not self.writable.is_set():
+            if (waits := self.held or not self.writable.is_set()) or turns.over():
                 self._rest = data[start:]
                 self._keep()
                 self.set_reading()
-                if frames == FRAMES_PER_TURN:
-                    self.loop.call_soon(self._go_on)
+                if not waits:
+                    turns.later(self._go_on)
                 return
             stop = self._frame(data, start, end)
             if stop is None:
                 return
-            start, frames = stop, frames + 1
+            start = stop
 
     def _go_on(self) -> None:
         """Handle what is left, unless it has to wait."""
