@@ -264,7 +264,7 @@ PROGRAMS = {
     "integers": _ANSWER + "    return [10 ** 5000] * n",
     "complex": _ANSWER + "    return [1j] * n",
     "text": _ANSWER + "    return ['1e999'] * n",
-    "too many": _ANSWER + "    return [0.0] * (n * 1000)",
+    "too many": _ANSWER + "    return [0.0] * (n * 100)",
     "too few": _ANSWER + "    return []",
     "endless": _ANSWER + "    import itertools\n    return itertools.repeat(0.0)",
     "nested": _ANSWER + "    a = []\n    for _ in range(9000): a = [a]\n    return a",
