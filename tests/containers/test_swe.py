@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import platform
 import socket
 from pathlib import Path
 
@@ -17,7 +18,16 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "environments" / "agentgym_environments" / "synthetic" / "swe"
-NAMESPACES = ("--security-opt", "seccomp=unconfined", "--security-opt", "systempaths=unconfined")
+PROFILE = FOLDER / "seccomp.json"
+NAMESPACES = ("--security-opt", f"seccomp={PROFILE}", "--security-opt", "systempaths=unconfined")
+CALLS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in {"bpf": 321, "keyctl": 250, "setns": 308, "open_by_handle_at": 304, "io_uring_setup": 425}.items():
+    assert libc.syscall(number, 0, 0, 0, 0, 0) == -1
+    print(name, os.strerror(ctypes.get_errno()))
+"""
+"""Calls of x86-64 that the profile keeps from the image's own processes, beside what keeps them from an agent's."""
 ROOM = ("--memory", "2g", "--pids-limit", "400")
 
 here = importlib.util.spec_from_file_location("escapes", ROOT / "tests" / "environments" / "escapes.py")
@@ -32,6 +42,10 @@ def test_the_image_is_locked_down_and_a_bug_is_fixed_over_http(images, run, kit)
     image = kit.build(FOLDER, "localhost/agentgym/swe")
     container = run(image, options=(*NAMESPACES, *ROOM))
     assert kit.docker("exec", container.name, "id", "-u") == "10001"
+    if platform.machine() == "x86_64":
+        refused = kit.docker("exec", container.name, "python", "-c", CALLS).splitlines()
+        assert len(refused) == 5
+        assert all(line.endswith("Operation not permitted") for line in refused), refused
 
     async def mend(name: str) -> list[str]:
         async with connect(f"{container.url}/envs/{name}") as env:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from agentgym_environments.backends.sandbox import calls
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install pyyaml")
 
@@ -20,8 +23,9 @@ LOCKS = (
     "--memory ",
     "--pids-limit ",
 )
-OUTSIDE_DOCKERS_PROFILE = {"environments/agentgym_environments/synthetic/swe/README.md"}
-"""Bubblewrap makes name spaces there."""
+SWE = "environments/agentgym_environments/synthetic/swe"
+PROFILES = {f"{SWE}/README.md": f"seccomp={SWE}/seccomp.json"}
+"""Documents whose container has another profile than Docker's own: bubblewrap makes name spaces there."""
 
 
 def files(*patterns: str) -> list[Path]:
@@ -62,7 +66,19 @@ def documented_runs() -> list[tuple[str, str]]:
 def test_a_documented_container_is_locked_down(name, run):
     assert [lock for lock in LOCKS if lock not in run] == []
     assert "127.0.0.1:" in run
-    assert ("seccomp=unconfined" in run) == (name in OUTSIDE_DOCKERS_PROFILE)
+    assert re.findall(r"seccomp=\S+", run) == ([PROFILES[name]] if name in PROFILES else [])
+
+
+def test_the_profile_with_namespaces_allows_nothing_else():
+    profile = json.loads((ROOT / SWE / "seccomp.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    allowed = {name for rule in profile["syscalls"] for name in rule["names"]}
+    needed = {"clone", "unshare", "mount", "umount2", "pivot_root", "sethostname"}
+    assert needed < allowed
+    machine = {*calls.OF_THE_MACHINE} - {"sethostname", "sched_setaffinity"}
+    keys = {"keyctl", "add_key", "request_key"}
+    entering = {"setns", "open_by_handle_at", "move_mount", "fsopen", "open_tree", "process_vm_writev", "pidfd_getfd"}
+    assert allowed & {*machine, *keys, *entering, *calls.MUCH_ATTACKED} == set()
 
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

@@ -45,7 +45,7 @@ def test_who_waits_longest_is_next():
 
 def test_other_things_run_between_two_turns():
     order: list[int] = []
-    seen: set[int] = set()
+    counts: set[int] = set()
 
     async def body(number: int) -> None:
         await turns().mine()
@@ -54,7 +54,7 @@ def test_other_things_run_between_two_turns():
 
     async def watch() -> None:
         while len(order) < 8:
-            seen.add(len(order))
+            counts.add(len(order))
             await asyncio.sleep(0)
 
     async def play() -> None:
@@ -62,7 +62,7 @@ def test_other_things_run_between_two_turns():
 
     asyncio.run(play())
     assert order == list(range(8))
-    assert seen >= set(range(1, 8))
+    assert counts >= set(range(1, 8))
 
 
 def test_a_cancelled_wait_takes_no_turn():

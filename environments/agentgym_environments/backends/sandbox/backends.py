@@ -60,7 +60,8 @@ def bubblewrap_problem() -> str:
         return ""
     return (
         f"bubblewrap may not make namespaces here ({done.stderr.strip()}): allow unprivileged user namespaces, or in a "
-        "container run it with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+        "container run it with --security-opt seccomp=FILE --security-opt systempaths=unconfined, with the "
+        "seccomp.json of the environment swe"
     )
 
 
