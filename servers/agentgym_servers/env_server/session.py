@@ -99,6 +99,8 @@ class ServerSession:
         self.env = env
         self.worker = table.worker(env, self._failed)
         self.metrics = table.metrics.envs[env.name]
+        self._long = MAX_KEPT_REPLIES // max(1, table.replies_kept)
+        """Bytes of a reply that may be too long to keep beside the others of its episode."""
         self.used = table.clock()
         self.evictable = False
         """It was opened without an `episode_id` and never asked for again: its place may be given to another."""
@@ -226,7 +228,7 @@ class ServerSession:
         if step_request.request_id is not None:
             reply = extended(reply, {"request_id": step_request.request_id})
         episode.answered.append((step_request, reply))
-        if len(reply) > MAX_KEPT_REPLIES // max(1, self._table.replies_kept):
+        if len(reply) > self._long:
             _shorten(episode.answered)
         episode.steps += 1
         episode.done = answer.done

@@ -154,8 +154,8 @@ class _Results:
 
     def _go(self, first: int) -> None:
         self._scheduled = True
-        index = first
-        while index < min(first + TURN, len(self._steps)) and not self._turns.over():
+        index, last, over = first, min(first + TURN, len(self._steps)), self._turns.over
+        while index < last and not over():
             try:
                 entry = self._ask(self._steps[index])
             except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)

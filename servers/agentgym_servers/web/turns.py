@@ -9,8 +9,9 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
-TURN_S = 0.005
+TURN_S = 0.02
 """Seconds of one turn. What has begun is finished: a turn is longer by what its last frame takes."""
 
 LARGE = 64 * 2**10
@@ -22,14 +23,13 @@ class Turns:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._time = loop.time
         self._waiting: deque[Callable[[], None]] = deque()
         self._begun = False
         self._end = 0.0
 
     def over(self) -> bool:
         """Return whether this turn's time is used up; the first call in a turn begins it, and is False."""
-        now = self._time()
+        now = monotonic()
         if not self._begun:
             loop = self._loop()
             assert loop is not None

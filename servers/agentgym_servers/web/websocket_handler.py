@@ -113,9 +113,8 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         self._turns = turns()
         self._part = bytearray()
         """A frame that is not complete yet."""
-        self._need = 0
-        self._since = 0.0
-        """Time when that frame began."""
+        self._need, self._since = 0, 0.0
+        """Bytes of that frame, and when it began."""
         self._skip = 0
         """Bytes still to come of a frame that is too large."""
         self._rest = b""
@@ -153,9 +152,8 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self._shake_hands(data)
             return
-        if self._rest:  # the transport was reading when it was paused
-            self._rest += data
-            self._keep()
+        if self._rest:
+            self._wait(self._rest + data)
             return
         if self._skip:
             skipped = min(self._skip, len(data))
@@ -209,16 +207,18 @@ class LinkProtocol(WebSocketsSansIOProtocol):
                 super().data_received(data[start:])
                 return
             if (waits := self.held or not self.writable.is_set()) or turns.over():
-                self._rest = data[start:]
-                self._keep()
-                self.set_reading()
+                self._wait(data[start:])
                 if not waits:
                     turns.later(self._go_on)
                 return
-            stop = self._frame(data, start, end)
-            if stop is None:
+            if (stop := self._frame(data, start, end)) is None:
                 return
             start = stop
+
+    def _wait(self, rest: bytes) -> None:
+        self._rest = rest
+        self._keep()
+        self.set_reading()
 
     def _go_on(self) -> None:
         """Handle what is left, unless it has to wait."""
@@ -229,10 +229,10 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         self.set_reading()
 
     def set_reading(self) -> None:
-        """Read from the client exactly while nothing of it waits and its answers leave."""
+        """Read from the client exactly while little of it waits and its answers leave."""
         if self._ended or self.disconnected or self.conversation is None:
             return
-        if self.held or self._rest or not self.writable.is_set():
+        if self.held or len(self._rest) > self.bounds.small_bytes or not self.writable.is_set():
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
