@@ -56,7 +56,7 @@ class Api:
         assert self.http.post(f"/envs/{name}/close", json={"session_id": session_id}).status_code == 200
 
 
-def eventually(holds: Callable[[], Any], seconds: float = 20.0) -> Any:
+def eventually(holds: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What `holds` gives once it gives something."""
     give_up = time.monotonic() + seconds
     while not (found := holds()):
