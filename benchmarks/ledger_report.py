@@ -79,16 +79,17 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
     return found
 
 
-def iqm(values: np.ndarray) -> float:
-    from agentgym.evaluation.stats import iqm as of_table
+def iqm(values: np.ndarray, axis: int = -1) -> Any:
+    """The interquartile mean over the last axis."""
+    from agentgym.evaluation.stats import iqm_rows
 
-    return of_table(values[:, None])
+    return iqm_rows(values)
 
 
-def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Estimate:
-    """The statistic with the percentile interval of `DRAWS` resamples of the seeds."""
+def bootstrap(statistic: Callable[..., Any], values: np.ndarray) -> Estimate:
+    """The statistic, over an axis, with the percentile interval of `DRAWS` resamples of the seeds."""
     rng = np.random.default_rng(0)
-    draws = [float(statistic(rng.choice(values, len(values)))) for _ in range(DRAWS)]
+    draws = statistic(rng.choice(values, (DRAWS, len(values))), axis=-1)
     low, high = np.percentile(draws, (2.5, 97.5))
     return float(statistic(values)), float(low), float(high)
 
@@ -96,9 +97,10 @@ def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Est
 def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
     """The baseline's interquartile mean over the method's; each is resampled by itself."""
     rng = np.random.default_rng(0)
-    draws = [iqm(rng.choice(baseline, len(baseline))) / iqm(rng.choice(own, len(own))) for _ in range(DRAWS)]
-    low, high = np.percentile(draws, (2.5, 97.5))
-    return iqm(baseline) / iqm(own), float(low), float(high)
+    draws = [(rng.choice(baseline, len(baseline)), rng.choice(own, len(own))) for _ in range(DRAWS)]
+    of_baseline, of_own = (iqm(np.stack(column)) for column in zip(*draws, strict=True))
+    low, high = np.percentile(of_baseline / of_own, (2.5, 97.5))
+    return float(iqm(baseline) / iqm(own)), float(low), float(high)
 
 
 def growth(raced: dict[int, dict[str, list[Result]]], regimes: dict[int, str]) -> dict[str, Estimate]:

@@ -135,12 +135,12 @@ def test_sign_and_blame_by_hand():
 def test_the_noise_of_the_truth_is_taken_out_of_the_correlation():
     """A truth seen through noise as large as itself lowers every correlation by √½; taken away, it does not."""
     rng = np.random.default_rng(0)
-    n, units = 20_000, 50
+    n, units = 10_000, 50
     true = rng.normal(size=n)
     x = 0.8 * true + 0.6 * rng.normal(size=n)
     truth = Truth(true + rng.normal(size=n), np.ones(n))
     unit_N = np.repeat(np.arange(units), n // units)
-    figures = turn_figures(x, truth, unit_N, resamples(units, 200, rng))
+    figures = turn_figures(x, truth, unit_N, resamples(units, 100, rng))
     assert figures["raw"][0] == pytest.approx(0.8 / 2**0.5, abs=0.02)
     assert figures["pearson"][0] == pytest.approx(0.8, abs=0.02)
     interval = figure(figures["pearson"])
