@@ -38,7 +38,7 @@ class Turns:
         return now >= self._end
 
     def later(self, go_on: Callable[[], None]) -> None:
-        """Call this in a later turn, after what has waited for longer. Only where this turn is over."""
+        """Call this in a later turn, after what has waited for longer. Only in a turn that `over` was asked in."""
         self._waiting.append(go_on)
 
     async def mine(self) -> None:
