@@ -5,8 +5,8 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # uv leaves compiling to the first import: what that writes is there for the next process.
 unexport PYTHONDONTWRITEBYTECODE
-# Two processes, a file's tests in one of them: what waits in one leaves the processor to the other.
-TWO := --numprocesses 2 --dist loadfile
+# Two processes, a file's tests in one of them: what waits in one leaves the processor to the other. The slowest are named.
+TWO := --numprocesses 2 --dist loadfile --durations 25
 
 .PHONY: quickstart test test-random test-skipped system fresh check audit proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images pin containers clean
 
