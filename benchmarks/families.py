@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from family_settings import BASELINE, FAMILIES, Family, overrides_of
 from ledger import finished, in_lines
-from ledger_report import Estimate, bootstrap, interval
+from ledger_report import Estimate, bootstrap, interval, mean_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "families.json"
@@ -216,7 +216,7 @@ def differences(parts: Sequence[Job], method: str) -> np.ndarray:
 def gain(parts: Sequence[Job], method: str) -> Estimate | None:
     """Mean paired difference in points with its interval over tasks."""
     paired = differences(parts, method)
-    return bootstrap(np.mean, paired) if len(paired) else None
+    return bootstrap(mean_rows, paired) if len(paired) else None
 
 
 def improves(estimate: Estimate | None) -> bool:

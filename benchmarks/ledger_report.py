@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from regimes import BASELINE, CPU_1, METHODS, RECIPES, REGIMES, method_of
 
+from agentgym.evaluation.stats import iqm_rows, probability_of_improvement, stratified_bootstrap
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "ledger"
 PAGE = ROOT / "docs" / "ledger.md"
@@ -65,31 +67,29 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
         seconds = np.array([r["seconds"] for r in results]) * np.minimum(1.0, episodes / np.maximum(played, 1))
         control = method_of(m).control
         found[m] = {
-            "final": bootstrap(iqm, last),
-            "gain": bootstrap(np.mean, last - first),
-            "mean": bootstrap(iqm, mean),
-            "episodes": bootstrap(iqm, episodes),
-            "seconds": bootstrap(iqm, seconds),
+            "final": bootstrap(iqm_rows, last),
+            "gain": bootstrap(mean_rows, last - first),
+            "mean": bootstrap(iqm_rows, mean),
+            "episodes": bootstrap(iqm_rows, episodes),
+            "seconds": bootstrap(iqm_rows, seconds),
             "ratio": bootstrap_ratio(baseline, episodes) if len(baseline) and m != place.baseline else None,
             "control": None
             if control not in raced
-            else bootstrap(np.mean, mean - np.array([100 * area(r) for r in raced[control]])),
+            else bootstrap(mean_rows, mean - np.array([100 * area(r) for r in raced[control]])),
             "censored": sum(not met for _, met in reached[m]),
         }
     return found
 
 
-def iqm(values: np.ndarray, axis: int = -1) -> Any:
-    """The interquartile mean over the last axis."""
-    from agentgym.evaluation.stats import iqm_rows
-
-    return iqm_rows(values)
+def mean_rows(rows: np.ndarray) -> Any:
+    """The mean of each row of an array [rows, seeds]."""
+    return rows.mean(axis=-1)
 
 
-def bootstrap(statistic: Callable[..., Any], values: np.ndarray) -> Estimate:
-    """The statistic, over an axis, with the percentile interval of `DRAWS` resamples of the seeds."""
+def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Estimate:
+    """The statistic of each row with the percentile interval of `DRAWS` resamples of the seeds."""
     rng = np.random.default_rng(0)
-    draws = statistic(rng.choice(values, (DRAWS, len(values))), axis=-1)
+    draws = statistic(rng.choice(values, (DRAWS, len(values))))
     low, high = np.percentile(draws, (2.5, 97.5))
     return float(statistic(values)), float(low), float(high)
 
@@ -98,9 +98,9 @@ def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
     """The baseline's interquartile mean over the method's; each is resampled by itself."""
     rng = np.random.default_rng(0)
     draws = [(rng.choice(baseline, len(baseline)), rng.choice(own, len(own))) for _ in range(DRAWS)]
-    of_baseline, of_own = (iqm(np.stack(column)) for column in zip(*draws, strict=True))
+    of_baseline, of_own = (iqm_rows(np.stack(column)) for column in zip(*draws, strict=True))
     low, high = np.percentile(of_baseline / of_own, (2.5, 97.5))
-    return float(iqm(baseline) / iqm(own)), float(low), float(high)
+    return float(iqm_rows(baseline) / iqm_rows(own)), float(low), float(high)
 
 
 def growth(raced: dict[int, dict[str, list[Result]]], regimes: dict[int, str]) -> dict[str, Estimate]:
@@ -119,7 +119,7 @@ def growth(raced: dict[int, dict[str, list[Result]]], regimes: dict[int, str]) -
         episodes = [np.array([until(place[h].target, r, place[h].budget)[0] for r in raced[h][m]]) for h in horizons]
 
         def slope(of_horizons: list[np.ndarray], horizons: list[int] = horizons) -> float:
-            return float(np.polyfit(np.log(horizons), np.log([iqm(x) for x in of_horizons]), 1)[0])
+            return float(np.polyfit(np.log(horizons), np.log([iqm_rows(x) for x in of_horizons]), 1)[0])
 
         draws = [slope([rng.choice(x, len(x)) for x in episodes]) for _ in range(DRAWS)]
         low, high = np.percentile(draws, (2.5, 97.5))
@@ -223,8 +223,6 @@ def growth_tables(results: dict[str, dict[str, Any]]) -> str:
 
 def suite_table(results: dict[str, dict[str, Any]]) -> str:
     """AgentGym-CPU-1 as far as it was raced: each method that stands in all of its regimes, over all of them."""
-    from agentgym.evaluation.stats import probability_of_improvement, stratified_bootstrap
-
     played = [name for name in CPU_1 if name in results]
     rows = [m for m in METHODS if all(m in results[name]["raced"] for name in played)] if len(played) > 1 else []
     if BASELINE not in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import time
 
@@ -37,3 +38,19 @@ def test_requests_without_end_take_no_memory(server, resident_mb, body):
             while time.monotonic() < end:
                 connection.sendall(piece)
         assert resident_mb() - before < 48
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_a_long_head_behind_another_request_is_refused(server, pieces):
+    """Each of its pieces may be short."""
+    line = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * (BOUNDS.line_bytes + 1)
+    content = ask(server, 1, "/health") + line + b"\r\n\r\n"
+    cuts = [len(content) * piece // pieces for piece in range(pieces + 1)]
+    with socket.create_connection(server.address, timeout=20) as connection:
+        for start, end in itertools.pairwise(cuts):
+            connection.sendall(content[start:end])
+            time.sleep(0.1)
+        reply = b""
+        while part := connection.recv(65536):
+            reply += part
+    assert b"HEAD_TOO_LARGE" in reply, reply

@@ -25,6 +25,7 @@ from agentgym_servers.env_server.session_table import SessionTable
 from agentgym_servers.env_server.workers.env_call import Factory, envs_of
 from agentgym_servers.env_server.workers.pool import WorkerPool
 from agentgym_servers.web.cross_origin import SiteGuard
+from agentgym_servers.web.fast_path import NO_TELEMETRY
 from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE, Metrics
 from agentgym_servers.web.run import run_app
@@ -86,7 +87,7 @@ def create_app(
             sessions.close_all()
             await pool.close()
 
-    app = FastAPI(title="AgentGym environment server", version="1.0.0", lifespan=lifespan)
+    app = FastAPI(title="AgentGym environment server", version="1.0.0", lifespan=lifespan, telemetry=NO_TELEMETRY)
     app.state.sessions = sessions
     app.add_api_route("/metrics", lambda: Response(metrics.render(), media_type=PAGE_TYPE), methods=["GET"])
     add_routes(app, verbs, max_body_bytes=max_body_bytes, lease_s=lease_s, mode=mode)

@@ -28,6 +28,7 @@ from agentgym_servers.gateway.passthrough import Pipe
 from agentgym_servers.gateway.quotas import SESSIONS_PER_ADDRESS, SESSIONS_PER_KEY, Quotas
 from agentgym_servers.gateway.schemas import Registration
 from agentgym_servers.gateway.service import DRAIN_S, Gateway
+from agentgym_servers.web.fast_path import NO_TELEMETRY
 from agentgym_servers.web.logs import Format
 from agentgym_servers.web.metrics import PAGE_TYPE
 from agentgym_servers.web.parsing import parse
@@ -76,7 +77,7 @@ def create_gateway(
             refresher.cancel()
             await gateway.stop()
 
-    app = FastAPI(title="AgentGym gateway", version="1.0.0", lifespan=lifespan)
+    app = FastAPI(title="AgentGym gateway", version="1.0.0", lifespan=lifespan, telemetry=NO_TELEMETRY)
     app.state.gateway = gateway
     _add_environments(app, gateway, max_body_bytes)
     _add_watching(app, gateway, keyring)

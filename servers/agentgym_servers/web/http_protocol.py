@@ -48,6 +48,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Time when the first byte of the present request came; None between two requests."""
         self._unclaimed = 0
         """Bytes since the last that were a complete head or a piece of a body."""
+        self._shortest_bound = min(self._bounds.head_bytes, self._bounds.line_bytes)
+        self._short = False
+        """The bytes that came last begin with a request and are too few for a head beyond its bounds."""
         self._held = 0
         """Bytes of the present body that are counted in those of all connections."""
         self._chunks, self._length = 0, 0
@@ -71,6 +74,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        self._short = self._began is None and len(data) <= self._shortest_bound
         if self._began is None:
             self._began = self.loop.time()
         self._unclaimed += len(data)
@@ -79,18 +83,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(self._too_large())
 
     def on_headers_complete(self) -> None:
-        size, hosts, longest = len(self.url), 0, len(self.url)
-        for name, value in self.headers:
-            length = len(name) + len(value) + 4
-            size += length
-            if length > longest:
-                longest = length
-            if name == b"host":
-                hosts += 1
         bounds = self._bounds
-        if size > bounds.head_bytes or longest > bounds.line_bytes or len(self.headers) > bounds.headers:
+        if len(self.headers) > bounds.headers or not (self._short or self._fits()):
             self._refusal = self._too_large()
             raise _RefusedError
+        hosts = 0
+        for name, _ in self.headers:
+            if name == b"host":
+                hosts += 1
         if hosts > 1:
             self._refusal = TWO_HOSTS
             raise _RefusedError
@@ -160,6 +160,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def cut(self, why: str) -> None:
         self._closing = True
         self._socket.abort()
+
+    def _fits(self) -> bool:
+        """Return whether the present head and each of its lines keep to their bounds."""
+        lines = [len(self.url), *(len(name) + len(value) + 4 for name, value in self.headers)]
+        return sum(lines) <= self._bounds.head_bytes and max(lines) <= self._bounds.line_bytes
 
     def _is_answered(self) -> bool:
         """The response has begun: nothing else may be written."""
