@@ -31,9 +31,9 @@ from agentgym_environments.synthetic.swe.verify import grade, shows
 SAMPLE = 3
 """Tasks that are verified both ways by default."""
 LENGTHS = pytest.mark.parametrize(
-    "stride", [pytest.param(5, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
+    "stride", [pytest.param(15, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
 )
-"""One task in so many: `-m envs` verifies a fifth, `-m every` all."""
+"""One task in so many: `-m envs` verifies a fifteenth, `-m every` all."""
 
 
 def test_there_are_enough_tasks_and_splits_share_no_package():
@@ -325,7 +325,7 @@ def test_tools_are_the_same_actions(env):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard", "swe:interface=tools"])
 def test_it_keeps_the_contract(name):
-    assert [str(finding) for finding in check_env(registry.env_factory(name), tasks=3) if not finding.ok] == []
+    assert [str(finding) for finding in check_env(registry.env_factory(name), tasks=1) if not finding.ok] == []
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap")
