@@ -30,7 +30,7 @@ HEAVY = [name for name in SHIPPED if name not in (*QUICK, *NETHACK)]
 INTERPRETERS = {"browsergym": f"browsergym:python={os.environ.get('AGENTGYM_BROWSERGYM_PYTHON')}"}
 SLOW = {"browsergym", "scienceworld", "shop-browser"}
 """Two to five minutes each; tests/interop checks BrowserGym's in its own process."""
-ONE_OF_A_KIND = {registry.list_envs()[name]: name for name in reversed(HEAVY)}.values() - SLOW
+ONE_OF_A_KIND = set({registry.list_envs()[name]: name for name in reversed(HEAVY)}.values()) - SLOW
 ONE_OF_A_FAMILY = list(
     {registry.get_spec(name).family: name for name in reversed(HEAVY) if name not in INTERPRETERS}.values()
 )
