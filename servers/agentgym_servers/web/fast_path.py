@@ -16,7 +16,7 @@ from agentgym_servers.web.responses import EXPECTED_ERRORS, TooLarge, error_resp
 from agentgym_servers.web.turns import turn_for
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
-"""FastAPI's own: looking for a collector of it at each request takes a ninth of a cheap environment's step."""
+"""FastAPI's own: its check at each request takes a ninth of a cheap environment's step."""
 SHORT = 128 * 2**10
 """Bytes of a request that names a session or a task."""
 
