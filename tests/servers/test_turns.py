@@ -33,7 +33,6 @@ def test_who_waits_longest_is_next():
             turns().later(lambda: work(name, left - 1))
 
     async def play() -> None:
-        assert not turns().over()
         for name in "abc":
             turns().later(partial(work, name, 2))
         while len(order) < 9:
@@ -41,6 +40,20 @@ def test_who_waits_longest_is_next():
 
     asyncio.run(play())
     assert "".join(order) == "abcabcabc"
+
+
+def test_a_turn_ends_by_the_clock():
+    async def play() -> list[bool]:
+        turns().over()  # after a pause it is
+        over = []
+        for _ in range(3):
+            await asyncio.sleep(0)
+            over.append(turns().over())
+            busy(TURN_S)
+            over.append(turns().over())
+        return over
+
+    assert asyncio.run(play()) == [False, True] * 3
 
 
 def test_other_things_run_between_two_turns():

@@ -18,6 +18,8 @@ import pytest
 
 from agentgym.testing import EchoEnv
 from agentgym_servers.env_server.app import create_app
+from agentgym_servers.env_server.workers.env_call import envs_of
+from agentgym_servers.env_server.workers.process import WorkerProcess
 
 CHAOS = "agentgym.testing:ChaosEnv"
 ECHO = "agentgym.testing:EchoEnv"
@@ -192,6 +194,42 @@ def test_an_env_that_holds_the_gil_is_killed(play):
         assert (await api.get("/health"))[1]["stuck"] == 0
 
     play(create_app([CHAOS], workers=2), script)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to a processor")
+def test_two_thousand_sessions_on_a_busy_processor():
+    # At Python's own switch interval this takes some 50 s: the threads wake each other up and do little else.
+    async def script():
+        loop, ready, gone = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        (env,) = envs_of([CHAOS]).values()
+        process = WorkerProcess(env, 2048, lambda _: ready.set(), lambda _: gone.set())
+
+        def ask(session: int, method: str, *arguments: Any) -> asyncio.Future[Any]:
+            answer = loop.create_future()
+            process.ask(session, method, arguments, answer.set_result)
+            return answer
+
+        async def play_session(session: int) -> None:
+            await ask(session, "reset", session, {})
+            for _ in range(6):
+                await ask(session, "step", "sleep 0.05")
+
+        await ready.wait()
+        processors = os.sched_getaffinity(0)
+        for pid in (0, process.pid):
+            os.sched_setaffinity(pid, {min(processors)})
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        try:
+            await asyncio.wait_for(asyncio.gather(*map(play_session, range(1, 2049))), 30)
+        finally:
+            os.sched_setaffinity(0, processors)
+            for other in busy:
+                other.kill()
+                other.wait()
+            process.kill("the test has ended")
+            await gone.wait()
+
+    asyncio.run(script())
 
 
 def test_memory_is_bounded_for_the_session_that_asks_for_it(play, other):

@@ -144,7 +144,13 @@ def _in(
         return call(opened)
 
     async def later() -> bytes:
-        return await done(call(await asyncio.shield(opened)))
+        session = await asyncio.shield(opened)
+        try:
+            reply = call(session)
+        except EnvironmentFailure as error:  # raised too late for `_counted`
+            session.metrics.errors[error.code] += 1
+            raise
+        return await done(reply)
 
     answer = asyncio.ensure_future(later())
     answer.add_done_callback(consume_exception)

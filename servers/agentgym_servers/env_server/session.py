@@ -186,8 +186,10 @@ class ServerSession:
             self._past.append(self.episode.id)
             self.episode = None
         self.evictable = episode_id is None and not self._given
-        self._pending_id = episode.id
         self._table.episodes[self.env.name, episode.id] = self
+        if self.worker.inline:
+            return self._start_now(kind, episode, call)
+        self._pending_id = episode.id
         return self._run(kind, (episode.id, arguments), self._start(kind, episode, call))
 
     async def _start(self, kind: str, episode: _Episode, call: Any) -> bytes:
@@ -195,12 +197,28 @@ class ServerSession:
         try:
             answer = await self._call(kind, *call)
         except BaseException:
-            self._table.episodes.pop((self.env.name, episode.id), None)
-            if not self._given:
-                self._table.discard(self)
+            self._not_begun(episode)
             raise
         finally:
             self._pending_id = None
+        return self._begun(kind, episode, answer, began)
+
+    def _start_now(self, kind: str, episode: _Episode, call: Any) -> bytes:
+        began = time.perf_counter()
+        try:
+            answer = self.worker.call_now(kind, *call)
+        except EnvironmentFailure as error:
+            self._failed(error)
+            self._not_begun(episode)
+            raise
+        return self._begun(kind, episode, answer, began)
+
+    def _not_begun(self, episode: _Episode) -> None:
+        self._table.episodes.pop((self.env.name, episode.id), None)
+        if not self._given:
+            self._table.discard(self)
+
+    def _begun(self, kind: str, episode: _Episode, answer: Any, began: float) -> bytes:
         if kind == "restore":
             episode.reply = SessionReply(session_id=self.id).model_dump_json().encode()
         else:
@@ -289,8 +307,11 @@ class ServerSession:
             self._table.end(self, f"its environment failed ({error.code}: {error})", error.code)
 
 
+_encode_sorted = json.JSONEncoder(sort_keys=True, default=repr).encode
+
+
 def _digest(arguments: Any, state: bytes = b"") -> bytes:
-    text = json.dumps(arguments, sort_keys=True, default=repr)
+    text = _encode_sorted(arguments)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass") + b"\0" + state).digest()
 
 
@@ -305,7 +326,7 @@ def _kept(action: Action) -> Action | _Digest:
     """Return what a session keeps of an action: all of it, or a digest."""
     if isinstance(action, str) and len(action) <= MAX_KEPT:
         return action
-    text = json.dumps(action, sort_keys=True, default=repr)
+    text = _encode_sorted(action)
     return action if len(text) <= MAX_KEPT else _Digest(_digest(action), text[:80])
 
 

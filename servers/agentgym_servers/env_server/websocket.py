@@ -94,20 +94,15 @@ class Multiplex:
 
     def count(self, change: int) -> None:
         """Note calls that began or ended: a client that asks faster than it is answered is not read meanwhile."""
-        held, self._running = self._is_held(), self._running + change
-        self._hold(held)
+        before, self._running = self._running, self._running + change
+        if (before > MAX_CALLS) != (self._running > MAX_CALLS) and not self._taking:
+            self._link.hold(self._running > MAX_CALLS)
 
     def take(self, change: int) -> None:
         """Note that a request's steps are not all taken, or that they are: what is asked in order is taken in order."""
-        held, self._taking = self._is_held(), self._taking + change
-        self._hold(held)
-
-    def _is_held(self) -> bool:
-        return self._running > MAX_CALLS or self._taking > 0
-
-    def _hold(self, before: bool) -> None:
-        if before != self._is_held():
-            self._link.hold(not before)
+        before, self._taking = self._taking, self._taking + change
+        if bool(before) != bool(self._taking) and self._running <= MAX_CALLS:
+            self._link.hold(self._taking > 0)
 
     def _settled(self, identity: int, answer: asyncio.Future[bytes]) -> None:
         self.count(-1)

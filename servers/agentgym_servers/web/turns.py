@@ -24,22 +24,24 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._waiting: deque[Callable[[], None]] = deque()
-        self._begun = False
         self._end = 0.0
+        self._next_comes = False
 
     def over(self) -> bool:
-        """Return whether this turn's time is used up; the first call in a turn begins it, and is False."""
-        now = monotonic()
-        if not self._begun:
-            loop = self._loop()
-            assert loop is not None
-            loop.call_soon(self._next)
-            self._begun, self._end = True, now + TURN_S
-        return now >= self._end
+        """Return whether this turn's time is used up. The next one begins once the loop has looked at everything else.
+
+        A turn may be many rounds of the loop: only the clock is asked, as this is asked before every frame. After a
+        pause the first answer is True as well, and costs a round of the loop.
+        """
+        if monotonic() < self._end:
+            return False
+        self._schedule()
+        return True
 
     def later(self, go_on: Callable[[], None]) -> None:
-        """Call this in a later turn, after what has waited for longer. Only in a turn that `over` was asked in."""
+        """Call this in the next round of the loop or a later one, after what has waited for longer."""
         self._waiting.append(go_on)
+        self._schedule()
 
     async def mine(self) -> None:
         """Wait, if this turn is over, for one in which nothing else that waits is done."""
@@ -55,8 +57,16 @@ class Turns:
         self.later(begin)
         await turn
 
+    def _schedule(self) -> None:
+        if not self._next_comes:
+            self._next_comes = True
+            loop = self._loop()
+            assert loop is not None
+            loop.call_soon(self._next)
+
     def _next(self) -> None:
-        self._begun = False
+        self._next_comes = False
+        self._end = monotonic() + TURN_S
         while self._waiting and not self.over():
             self._waiting.popleft()()
 
