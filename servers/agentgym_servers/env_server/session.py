@@ -17,7 +17,7 @@ from agentgym.errors import BadRequest, EnvironmentFailure, OutOfOrder, SessionB
 from agentgym.protocol import ResetRequest, SessionReply, StepRequest, Verb
 from agentgym_servers.env_server.workers.env_call import ServedEnv, StepResult
 from agentgym_servers.env_server.workers.worker import Worker
-from agentgym_servers.web.encoding import extended
+from agentgym_servers.web.encoding import answered, extended
 from agentgym_servers.web.metrics import Latencies, Metrics
 
 MAX_KEPT = 1024
@@ -145,7 +145,8 @@ class ServerSession:
             raise OutOfOrder(f"step {index} was asked for and the next is {episode.steps}; ask for that one first")
         if episode.done:
             raise OutOfOrder(f"the episode ended after {episode.steps} steps: POST /reset begins another")
-        step_request = _StepRequest(episode.steps, _kept(action), request.request_id)
+        short = type(action) is str and len(action) <= MAX_KEPT
+        step_request = _StepRequest(episode.steps, action if short else _kept(action), request.request_id)
         if self.worker.inline:
             return self._step_now(episode, step_request, action)
         deadline_s = min(self.env.spec.step_deadline_s, request.timeout_s or float("inf"))
@@ -255,8 +256,7 @@ class ServerSession:
     def _reply(self, answer: StepResult, steps: int, began: float, latencies: Latencies) -> bytes:
         seconds = time.perf_counter() - began
         latencies.observe(seconds)
-        own = {"session_id": self.id, "step": steps, "server_ms": round(seconds * 1000, 3)}
-        return extended(answer.body, own)
+        return answered(answer.body, self.id, steps, 1000 * seconds)
 
     def _replay(self, episode: _Episode, index: int | None, request_id: str | None, action: Action) -> bytes | None:
         for earlier, reply in episode.answered:

@@ -20,7 +20,7 @@ from agentgym.protocol import VERBS, StepManyRequest, StepRequest, WireError
 from agentgym_servers.env_server.metadata import PROTOCOL
 from agentgym_servers.web.backend import CANCELLED, BackendReply, EnvBackend, entry_bytes, entry_of, method_of
 from agentgym_servers.web.caller import CALLER, RequestCaller
-from agentgym_servers.web.encoding import array, encode, wrapped
+from agentgym_servers.web.encoding import array, encode, numbered, wrapped
 from agentgym_servers.web.parsing import NotJson, failure, read, validation_error
 from agentgym_servers.web.turns import turns
 from agentgym_servers.web.websocket_handler import Meter, WebSocketSender
@@ -149,7 +149,7 @@ class _Results:
 
     def _go(self, first: int) -> None:
         self._scheduled = True
-        index, last, over = first, min(first + TURN, len(self._steps)), self._turns.over
+        index, last, taken, over = first, min(first + TURN, len(self._steps)), 0, self._turns.over
         while index < last and not over():
             try:
                 entry = self._ask(self._steps[index])
@@ -157,9 +157,11 @@ class _Results:
                 entry = _bug(error)
             if isinstance(entry, bytes):
                 self._take(index, entry)
+                taken += 1
             else:
-                entry.add_done_callback(partial(self._take, index))
+                entry.add_done_callback(partial(self._settled, index))
             index += 1
+        self._count(-taken)
         self._flush()
         left = index < len(self._steps)
         if left:
@@ -168,13 +170,16 @@ class _Results:
             self._left = left
             self._socket.take(1 if left else -1)
 
-    def _take(self, index: int, entry: BackendReply) -> None:
+    def _settled(self, index: int, entry: asyncio.Future[bytes]) -> None:
         try:
             answer = entry_bytes(entry)
         except Exception as error:  # noqa: BLE001  (a bug of ours costs its own entry)
             answer = _bug(error)
         self._count(-1)
-        self._ready.append(array((b"%d" % index, answer)))
+        self._take(index, answer)
+
+    def _take(self, index: int, answer: bytes) -> None:
+        self._ready.append(numbered(index, answer))
         self._pending -= 1
         self._missing -= 1
         if not self._scheduled and self._missing <= 0:

@@ -26,6 +26,16 @@ def extended(body: bytes, fields: dict[str, Any]) -> bytes:
     return b"%s,%s" % (body[:-1], to_json(fields)[1:])
 
 
+def answered(body: bytes, session_id: str, step: int, server_ms: float) -> bytes:
+    """Return the JSON object of an answer, and after its fields those of its session: without quotes in its id."""
+    return b'%s,"session_id":"%s","step":%d,"server_ms":%.3f}' % (body[:-1], session_id.encode(), step, server_ms)
+
+
+def numbered(index: int, body: bytes) -> bytes:
+    """Return the array of an index and a value that is JSON."""
+    return b"[%d,%s]" % (index, body)
+
+
 def wrapped(fields: dict[str, Any], name: str, body: bytes) -> bytes:
     """Return the JSON object of some fields, and after them `name` with JSON as its value."""
     comma = b"," if fields else b""

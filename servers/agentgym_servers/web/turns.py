@@ -24,19 +24,23 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._waiting: deque[Callable[[], None]] = deque()
-        self._end = 0.0
+        self._renewed = self._end = 0.0
+        """The times from which the next round of the loop begins a new turn, and from which this one is over."""
         self._next_comes = False
+        self._taken = False
+        """Somebody has this turn for itself."""
 
     def over(self) -> bool:
         """Return whether this turn's time is used up. The next one begins once the loop has looked at everything else.
 
-        A turn may be many rounds of the loop: only the clock is asked, as this is asked before every frame. After a
-        pause the first answer is True as well, and costs a round of the loop.
+        This is asked before every frame: a turn that has hardly begun goes on in the next rounds of the loop. The
+        first answer after a pause is True as well, and costs a round.
         """
-        if monotonic() < self._end:
+        now = monotonic()
+        if now < self._renewed:
             return False
         self._schedule()
-        return True
+        return now >= self._end
 
     def later(self, go_on: Callable[[], None]) -> None:
         """Call this in the next round of the loop or a later one, after what has waited for longer."""
@@ -52,7 +56,7 @@ class Turns:
         def begin() -> None:
             if not turn.done():  # its request may have been cancelled
                 turn.set_result(None)
-                self._end = 0.0
+                self._taken = True
 
         self.later(begin)
         await turn
@@ -65,10 +69,13 @@ class Turns:
             loop.call_soon(self._next)
 
     def _next(self) -> None:
-        self._next_comes = False
-        self._end = monotonic() + TURN_S
-        while self._waiting and not self.over():
+        self._next_comes = self._taken = False
+        now = monotonic()
+        self._renewed, self._end = now + TURN_S / 4, now + TURN_S
+        while self._waiting and not (self._taken or self.over()):
             self._waiting.popleft()()
+        if self._waiting:
+            self._schedule()
 
 
 _TURNS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = weakref.WeakKeyDictionary()

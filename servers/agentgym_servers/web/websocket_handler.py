@@ -123,8 +123,8 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         """Bytes of both, as they are counted."""
         self._fragments = 0
         self._ended = False
-        self.held = False
-        """The conversation wants no more frames for now."""
+        self.held = self._stopped = False
+        """The conversation wants no more frames for now; or the client does not read its answers either."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -162,7 +162,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         if self._part:
             self._part += data
             self._keep()
-            if len(self._part) < self._need and self._direct():
+            if len(self._part) < self._need and self.conversation is not None and self.conn.state is OPEN:
                 return
             data, self._part = bytes(self._part), bytearray()
             self._keep()
@@ -196,19 +196,16 @@ class LinkProtocol(WebSocketsSansIOProtocol):
             self.transport.write(Refusal(400, "BAD_REQUEST", "this is not a valid WebSocket handshake").http())
             self.transport.close()
 
-    def _direct(self) -> bool:
-        return self.conversation is not None and self.conn.state is OPEN
-
     def _handle(self, data: bytes) -> None:
         """Handle the frames in `data`, as many as may be handled now."""
         start, end, turns = 0, len(data), self._turns
         while start < end:
-            if not self._direct():
+            if self.conversation is None or self.conn.state is not OPEN:
                 super().data_received(data[start:])
                 return
-            if (waits := self.held or not self.writable.is_set()) or turns.over():
+            if self._stopped or turns.over():
                 self._wait(data[start:])
-                if not waits:
+                if not self._stopped:
                     turns.later(self._go_on)
                 return
             if (stop := self._frame(data, start, end)) is None:
@@ -222,7 +219,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
 
     def _go_on(self) -> None:
         """Handle what is left, unless it has to wait."""
-        if self._rest and not (self.held or self._ended or self.disconnected) and self.writable.is_set():
+        if self._rest and not (self._stopped or self._ended or self.disconnected):
             data, self._rest = self._rest, b""
             self._keep()
             self._handle(data)
@@ -230,9 +227,10 @@ class LinkProtocol(WebSocketsSansIOProtocol):
 
     def set_reading(self) -> None:
         """Read from the client exactly while little of it waits and its answers leave."""
+        self._stopped = self.held or not self.writable.is_set()
         if self._ended or self.disconnected or self.conversation is None:
             return
-        if self.held or len(self._rest) > self.bounds.small_bytes or not self.writable.is_set():
+        if self._stopped or len(self._rest) > self.bounds.small_bytes:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
