@@ -57,6 +57,8 @@ class EnvSpec(BaseModel):
     observations: tuple[Literal["text", "image"], ...] = ("text",)
     splits: dict[str, int] = Field(default_factory=lambda: {"train": 1})
     """Number of tasks in each split; task `i` of a split is `options={"split": split, "task": i}`."""
+    task_set: str = ""
+    """Hash of the tasks where they are data (`TaskSet.content_hash`); else id and version say which tasks they are."""
     max_turns: int = Field(gt=0)
     """The environment truncates itself after this many steps."""
     turn_limit: Literal["terminates", "truncates"] = "terminates"

@@ -1,0 +1,1 @@
+"""Questions of a data file, each answered in one turn."""

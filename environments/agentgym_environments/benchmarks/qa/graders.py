@@ -1,0 +1,117 @@
+"""Graders of answers: of text, numbers, choices and mathematics. Each returns a score from 0 to 1; 1 is right."""
+
+from __future__ import annotations
+
+import re
+import string
+import sys
+import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from agentgym.errors import ConfigError, EnvironmentCrashed
+from agentgym_environments.backends.json_process import JsonProcess
+from agentgym_environments.base.engine_env import package
+
+LONGEST = 4000
+"""Characters of an answer that are read; no right answer is longer."""
+VERIFY_S = 10.0
+"""Seconds in which the verifier of mathematics must be done with an answer. One that keeps it busy is wrong."""
+
+NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def normalize(text: str) -> str:
+    """Return text as SQuAD's metric compares it: no case, punctuation, articles or double spaces."""
+    text = unicodedata.normalize("NFKC", text).lower()
+    text = "".join(" " if one in string.punctuation and one in "-/" else one for one in text)
+    text = "".join(one for one in text if one not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def text_score(answer: str, grader: dict[str, Any]) -> float:
+    """Best overlap (F1 of words) with any of the right answers; 1 only where it is one of them (exact match)."""
+    said = normalize(answer)
+    scores = [_f1(said, normalize(right)) for right in grader["answers"]]
+    return max(scores)
+
+
+def _f1(said: str, right: str) -> float:
+    if said == right:
+        return 1.0
+    words, expected = said.split(), right.split()
+    common = sum((Counter(words) & Counter(expected)).values())
+    if not common or {"yes", "no"} & {said, right}:
+        return 0.0
+    precision, recall = common / len(words), common / len(expected)
+    return min(0.99, 2 * precision * recall / (precision + recall))
+
+
+def number_score(answer: str, grader: dict[str, Any]) -> float:
+    """1 where the last number of the answer is the right one, whatever its thousands are separated by."""
+    said = last_number(answer)
+    return float(said is not None and any(said == last_number(right) for right in grader["answers"]))
+
+
+def last_number(text: str) -> Decimal | None:
+    numbers = [found for found in NUMBER.findall(text.replace("−", "-")) if any(map(str.isdigit, found))]
+    try:
+        return Decimal(numbers[-1].replace(",", "")) if numbers else None
+    except InvalidOperation:
+        return None
+
+
+def choice_score(answer: str, grader: dict[str, Any]) -> float:
+    """1 for the letter of the right choice, alone or before its text, or for the text itself."""
+    if normalize(answer) == normalize(grader["text"]):
+        return 1.0
+    found = re.fullmatch(r"\(?([A-Za-z])(?:[).:]\s*.*)?", answer.strip(), re.DOTALL)
+    return float(found is not None and found[1].upper() in grader["answers"])
+
+
+class Mathematics:
+    """The verifier of math-verify in a process of its own: an answer may keep it busy, or break it.
+
+    One for a whole process; sessions take turns.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: JsonProcess | None = None
+
+    def __call__(self, answer: str, grader: dict[str, Any]) -> float:
+        with self._lock:
+            if self._process is None:
+                package("math_verify", "math")
+                command = [sys.executable, "-m", "agentgym_environments.benchmarks.qa.verifier"]
+                self._process = JsonProcess(command, name="the verifier of mathematics")
+                self._process.ask({"answer": "1", "right": ["1"]}, timeout_s=60)  # its imports take seconds
+            try:
+                return float(self._process.ask({"answer": answer, "right": grader["answers"]}, timeout_s=VERIFY_S))
+            except EnvironmentCrashed:
+                self._process.close()
+                self._process = None
+                return 0.0
+
+
+GRADERS: dict[str, Callable[[str, dict[str, Any]], float]] = {
+    "text": text_score,
+    "number": number_score,
+    "choice": choice_score,
+    "math": Mathematics(),
+}
+
+
+def require_graders(kinds: Sequence[str]) -> None:
+    """Raises ConfigError for a kind of grader that does not exist."""
+    for kind in kinds:
+        if kind not in GRADERS:
+            raise ConfigError(f"there is no grader {kind!r}; there are {', '.join(GRADERS)}")
+
+
+def score(answer: str, grader: dict[str, Any]) -> float:
+    """Score of an answer by a task's grader."""
+    return GRADERS[grader["kind"]](answer[:LONGEST], grader)

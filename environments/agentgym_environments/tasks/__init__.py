@@ -1,0 +1,1 @@
+"""Loaders of tasks from the formats that the field uses."""

@@ -1,0 +1,111 @@
+"""Records of a data file: JSON lines, JSON, Parquet, Arrow, or a data set of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agentgym.errors import ConfigError
+from agentgym_environments.base.engine_env import package
+
+Record = dict[str, Any]
+
+HUB = "hf:"
+"""Prefix of a data set of the hub: `hf:OWNER/NAME`, `hf:OWNER/NAME@CONFIG`, and `#SPLIT` after either."""
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+
+
+def read_records(source: str) -> list[Record]:
+    """Return the records of a file, by its suffix, or of a data set of the hub.
+
+    Raises ConfigError for what is not there or cannot be read, with the line where there is one; MissingDependency
+    where a package is missing.
+    """
+    if source.startswith(HUB):
+        records = _of_hub(source)
+    else:
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise ConfigError(f"there is no file {source}: name one that ends in {', '.join(SUFFIXES)}, or {HUB}NAME")
+        records = _of_file(path)
+    if not records:
+        raise ConfigError(f"{source} has no records")
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise ConfigError(f"{source}, record {number}: an object is expected, not {type(record).__name__}")
+    return records
+
+
+def _of_file(path: Path) -> list[Record]:
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".ndjson"):
+        return list(_lines(path))
+    if suffix == ".json":
+        return _json(path)
+    if suffix == ".parquet":
+        return _table(path, lambda: package("pyarrow.parquet", "data").read_table(path))
+    if suffix == ".arrow":
+        return _table(path, lambda: _arrow(path))
+    raise ConfigError(f"{path} is none of {', '.join(SUFFIXES)}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{path}, line {number} is not JSON: {error}") from error
+
+
+def _json(path: Path) -> list[Record]:
+    """An array of records, or an object with one such array, as SQuAD-like files have under "data"."""
+    try:
+        content = json.loads(_text(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}; one object a line is a .jsonl file") from error
+    if isinstance(content, dict):
+        arrays = [value for value in content.values() if isinstance(value, list)]
+        if len(arrays) != 1:
+            raise ConfigError(f"{path} is an object with {len(arrays)} arrays: it should be an array, or have one")
+        content = arrays[0]
+    if not isinstance(content, list):
+        raise ConfigError(f"{path} should be an array of objects, it is {type(content).__name__}")
+    return content
+
+
+def _arrow(path: Path) -> Any:
+    """Return the table of a file of the streaming format, as `datasets` writes it, or of the file format."""
+    ipc = package("pyarrow.ipc", "data")
+    with path.open("rb") as file:
+        head = file.read(6)
+        file.seek(0)
+        opened = ipc.open_file(file) if head == b"ARROW1" else ipc.open_stream(file)
+        return opened.read_all()
+
+
+def _table(path: Path, read: Any) -> list[Record]:
+    invalid = package("pyarrow", "data").ArrowInvalid
+    try:
+        return read().to_pylist()
+    except (invalid, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def _of_hub(source: str) -> list[Record]:
+    name, _, split = source.removeprefix(HUB).partition("#")
+    name, _, config = name.partition("@")
+    datasets = package("datasets", "data")
+    try:
+        return list(datasets.load_dataset(name, config or None, split=split or "test"))
+    except Exception as error:  # the hub's clients raise many kinds of errors
+        raise ConfigError(f"{source} cannot be loaded: {type(error).__name__}: {error}") from error
