@@ -92,16 +92,27 @@ class Mathematics:
             try:
                 return float(self._process.ask({"answer": answer, "right": grader["answers"]}, timeout_s=VERIFY_S))
             except EnvironmentCrashed:
-                self._process.close()
-                self._process = None
+                self._end()
                 return 0.0
 
+    def close(self) -> None:
+        """End the process. The next answer starts another."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+MATHEMATICS = Mathematics()
 
 GRADERS: dict[str, Callable[[str, dict[str, Any]], float]] = {
     "text": text_score,
     "number": number_score,
     "choice": choice_score,
-    "math": Mathematics(),
+    "math": MATHEMATICS,
 }
 
 
