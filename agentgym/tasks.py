@@ -41,11 +41,11 @@ class TaskSet:
         for split, tasks in self._tasks.items():
             if not tasks:
                 raise ConfigError(f"split {split!r} has no tasks")
-            seen: set[str] = set()
+            ids: set[str] = set()
             for task in tasks:
-                if task.id in seen:
+                if task.id in ids:
                     raise ConfigError(f"split {split!r} has two tasks with the id {task.id!r}: give each its own")
-                seen.add(task.id)
+                ids.add(task.id)
 
     @property
     def splits(self) -> dict[str, int]:

@@ -13,7 +13,8 @@ from agentgym.tasks import Task, TaskSet
 
 MADE = r"""
 from agentgym.tasks import Task, TaskSet
-tasks = [Task(id="b", prompt="Gr\u00fc\u00dfe, \u4e16\u754c", setup={"z": [1, 2.5], "a": None}, grader={"x": True}), Task(id="a", prompt="?")]
+hello = Task(id="b", prompt="Gr\u00fc\u00dfe, \u4e16\u754c", setup={"z": [1, 2.5], "a": None}, grader={"x": True})
+tasks = [hello, Task(id="a", prompt="?")]
 print(TaskSet({"train": tasks, "test": [Task(id="b", prompt="!")]}).content_hash)
 """
 
@@ -40,7 +41,13 @@ def test_the_hash_depends_on_neither_locale_nor_hash_seed():
     hashes = {
         subprocess.run(
             [sys.executable, "-c", MADE],
-            env={**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": locale, "PYTHONUTF8": utf8, "PYTHONIOENCODING": "utf-8"},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": seed,
+                "LC_ALL": locale,
+                "PYTHONUTF8": utf8,
+                "PYTHONIOENCODING": "utf-8",
+            },
             capture_output=True,
             text=True,
             check=True,
@@ -51,13 +58,13 @@ def test_the_hash_depends_on_neither_locale_nor_hash_seed():
 
 
 @pytest.mark.parametrize("change", [{"id": "c"}, {"prompt": "2"}, {"setup": {"a": 1}}, {"grader": {"a": 1}}])
-def test_the_hash_is_of_all_that_is_asked_and_graded(change):
+def test_the_hash_is_of_questions_and_answers(change):
     plain = Task(id="a", prompt="1")
     assert TaskSet({"t": [plain]}).content_hash != TaskSet({"t": [plain.model_copy(update=change)]}).content_hash
     assert TaskSet({"t": [plain]}).content_hash != TaskSet({"u": [plain]}).content_hash
 
 
-def test_the_order_of_keys_and_splits_does_not_matter_that_of_tasks_does():
+def test_only_the_order_of_tasks_matters():
     one, two = Task(id="a", prompt="1", setup={"x": 1, "y": 2}), Task(id="b", prompt="2")
     same = Task(id="a", prompt="1", setup={"y": 2, "x": 1})
     assert TaskSet({"t": [one], "u": [two]}).content_hash == TaskSet({"u": [two], "t": [same]}).content_hash

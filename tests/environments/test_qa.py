@@ -86,7 +86,12 @@ OFFICIAL = {
         "question": "Who sings?",
         "answers": {"text": ["Ann"], "answer_start": [0]},
     },
-    "mmlu": {"question": "Which is a bird?", "subject": "zoology", "choices": ["cod", "lark", "elm", "ant"], "answer": 1},
+    "mmlu": {
+        "question": "Which is a bird?",
+        "subject": "zoology",
+        "choices": ["cod", "lark", "elm", "ant"],
+        "answer": 1,
+    },
     "arc": {
         "id": "Mercury_1",
         "question": "Which is a tree?",
@@ -126,19 +131,19 @@ def file_of(folder: Path, *records: dict) -> str:
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_a_record_of_a_data_set_is_asked_and_graded(tmp_path, name):
+def test_a_record_of_a_data_set_is_graded(tmp_path, name):
     if name in ("math", "math-500", "aime"):
         pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'turngym[math]'")
     right, wrong = ANSWERS[name]
     env = QuestionAnswering(test=file_of(tmp_path, OFFICIAL[name]))
-    for said, reward in ((right, 1.0), (wrong, 0.0)):
+    for answer, reward in ((right, 1.0), (wrong, 0.0)):
         question, _ = env.reset(options={"split": "test", "task": 0})
         for secret in ("####", "boxed", "Kristiania", "supporting"):
             assert secret not in question
-        assert env.step(said)[1:3] == (reward, True)
+        assert env.step(answer)[1:3] == (reward, True)
 
 
-def test_paragraphs_are_shown_when_asked_for(tmp_path):
+def test_paragraphs_are_shown_with_context(tmp_path):
     source = file_of(tmp_path, OFFICIAL["musique"])
     bare, _ = QuestionAnswering(test=source).reset(options={"split": "test", "task": 0})
     full, _ = QuestionAnswering(test=source, context=True).reset(options={"split": "test", "task": 0})
@@ -148,7 +153,10 @@ def test_paragraphs_are_shown_when_asked_for(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "data.json", "parquet", "arrow"])
 def test_every_kind_of_file_has_the_same_records(tmp_path, suffix):
-    records = [{"id": "a", "question": "1+1?", "answers": ["2", "two"]}, {"id": "b", "question": "2+2?", "answers": ["4"]}]
+    records = [
+        {"id": "a", "question": "1+1?", "answers": ["2", "two"]},
+        {"id": "b", "question": "2+2?", "answers": ["4"]},
+    ]
     path = tmp_path / f"x.{suffix}"
     if suffix == "jsonl":
         path.write_text("\ufeff" + "\n\n".join(map(json.dumps, records)), encoding="utf-8")

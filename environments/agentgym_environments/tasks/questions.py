@@ -106,7 +106,11 @@ def _math(record: Record) -> dict[str, Any]:
     answer = record["answer"] if record.get("answer") is not None else boxed(record["solution"])
     identity = next((record[name] for name in ("unique_id", "id", "ID") if record.get(name) is not None), None)
     return _task(
-        record["problem"], {"kind": "math", "answers": _texts(answer)}, record, without=("problem", "answer"), id=identity
+        record["problem"],
+        {"kind": "math", "answers": _texts(answer)},
+        record,
+        without=("problem", "answer"),
+        id=identity,
     )
 
 
@@ -126,9 +130,7 @@ def _choice(record: Record) -> dict[str, Any]:
     prompt = "\n".join((record["question"].strip(), *(f"{a}. {text}" for a, text in zip(letters, texts, strict=True))))
     place = list(labels).index(str(right))
     grader = {"kind": "choice", "answers": [letters[place]], "text": str(texts[place]), "choices": len(texts)}
-    return _task(
-        prompt, grader, record, without=("question", "choices", "answer", "answerKey"), id=_identity(record)
-    )
+    return _task(prompt, grader, record, without=("question", "choices", "answer", "answerKey"), id=_identity(record))
 
 
 def _musique(record: Record) -> dict[str, Any]:

@@ -67,13 +67,13 @@ class QuestionAnswering(TurnEnv):
         return "\n\n".join((*paragraphs, self.task.prompt))
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._said = action.strip() if isinstance(action, str) else ""
+        self._answer = action.strip() if isinstance(action, str) else ""
         return super().step(action)
 
     def act(self, action: str) -> Outcome | None:
-        if not self._said:
+        if not self._answer:
             return None
-        self.score = score(self._said, self.task.grader)
+        self.score = score(self._answer, self.task.grader)
         right = self.score == 1
         return Outcome(float(right), ended=True, success=right)
 

@@ -34,26 +34,24 @@ def normalize(text: str) -> str:
 
 def text_score(answer: str, grader: dict[str, Any]) -> float:
     """Best overlap (F1 of words) with any of the right answers; 1 only where it is one of them (exact match)."""
-    said = normalize(answer)
-    scores = [_f1(said, normalize(right)) for right in grader["answers"]]
-    return max(scores)
+    return max(_f1(normalize(answer), normalize(right)) for right in grader["answers"])
 
 
-def _f1(said: str, right: str) -> float:
-    if said == right:
+def _f1(answer: str, right: str) -> float:
+    if answer == right:
         return 1.0
-    words, expected = said.split(), right.split()
+    words, expected = answer.split(), right.split()
     common = sum((Counter(words) & Counter(expected)).values())
-    if not common or {"yes", "no"} & {said, right}:
+    if not common or {"yes", "no"} & {answer, right}:
         return 0.0
     precision, recall = common / len(words), common / len(expected)
     return min(0.99, 2 * precision * recall / (precision + recall))
 
 
 def number_score(answer: str, grader: dict[str, Any]) -> float:
-    """1 where the last number of the answer is the right one, whatever its thousands are separated by."""
-    said = last_number(answer)
-    return float(said is not None and any(said == last_number(right) for right in grader["answers"]))
+    """Return 1 where the last number of the answer is the right one, whatever its thousands are separated by."""
+    number = last_number(answer)
+    return float(number is not None and any(number == last_number(right) for right in grader["answers"]))
 
 
 def last_number(text: str) -> Decimal | None:
@@ -65,7 +63,7 @@ def last_number(text: str) -> Decimal | None:
 
 
 def choice_score(answer: str, grader: dict[str, Any]) -> float:
-    """1 for the letter of the right choice, alone or before its text, or for the text itself."""
+    """Return 1 for the letter of the right choice, alone or before its text, or for the text itself."""
     if normalize(answer) == normalize(grader["text"]):
         return 1.0
     found = re.fullmatch(r"\(?([A-Za-z])(?:[).:]\s*.*)?", answer.strip(), re.DOTALL)

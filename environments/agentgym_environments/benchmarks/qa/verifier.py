@@ -14,8 +14,8 @@ from math_verify import parse, verify
 
 def is_right(answer: str, right: list[str]) -> bool:
     """Return whether the answer is mathematically one of the right ones. What cannot be read is not."""
-    said = parse(_delimited(answer), parsing_timeout=None)
-    return any(verify(parse(_delimited(one), parsing_timeout=None), said, timeout_seconds=None) for one in right)
+    parsed = parse(_delimited(answer), parsing_timeout=None)
+    return any(verify(parse(_delimited(one), parsing_timeout=None), parsed, timeout_seconds=None) for one in right)
 
 
 def _delimited(text: str) -> str:
@@ -25,9 +25,9 @@ def _delimited(text: str) -> str:
 def main() -> None:
     logging.disable()
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            result = float(is_right(asked["answer"], asked["right"]))
+            result = float(is_right(request["answer"], request["right"]))
         except Exception:  # noqa: BLE001  (sympy raises whatever its input leads to)
             result = 0.0
         print(json.dumps({"result": result}), flush=True)
