@@ -14,8 +14,8 @@ from math_verify import parse, verify
 
 def is_right(answer: str, right: list[str]) -> bool:
     """Return whether the answer is mathematically one of the right ones. What cannot be read is not."""
-    parsed = parse(_delimited(answer), parsing_timeout=None)
-    return any(verify(parse(_delimited(one), parsing_timeout=None), parsed, timeout_seconds=None) for one in right)
+    parsed = parse(_delimited(answer))
+    return any(verify(parse(_delimited(one)), parsed) for one in right)
 
 
 def _delimited(text: str) -> str:
