@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym.errors import ConfigError
 
@@ -28,6 +28,8 @@ class Task(BaseModel):
     """Kind of the grader and what it compares with. The agent never reads it."""
     metadata: dict[str, Any] = {}
     """Facts of the data set that neither engine nor grader needs: difficulty, source, a written solution."""
+    source: str = Field(default="", exclude=True)
+    """Folder from which the task was read. No part of what it is, nor of its hash."""
 
 
 class TaskSet:
