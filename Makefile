@@ -140,7 +140,7 @@ scale: .venv-scale/ready
 	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py $(TWO) --runs $(RUNS) \
 	  $(if $(filter 1,$(RUNS)),--deselect tests/chaos/test_vllm.py::test_killed_again_and_again)
 
-# All of them, for whoever has something else to wait for meanwhile.
+# All virtual environments; CI installs them while `make fresh` runs.
 venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-scale/ready
 
 # By uv: it installs vLLM in 15 s of processor time, pip in 200.
