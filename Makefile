@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two processes, a file's tests in one of them: what waits in one leaves the processor to the other. The slowest are named.
 TWO := --numprocesses 2 --dist loadfile --durations 25
 
-.PHONY: quickstart test test-random test-skipped system fresh check audit proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images pin containers clean
+.PHONY: quickstart test test-random test-skipped system fresh check audit proofs ledger ledger-slice families gpu chaos interop lowest scale envs every images pin containers venvs clean
 
 quickstart: .venv/ready
 	$(BIN)/agentgym quickstart
@@ -135,9 +135,13 @@ LOWEST := tests/agentgym tests/servers/test_environment.py tests/servers/test_op
 
 # The engines for large models, on the real vLLM in its build for CPUs, whose versions of torch and others are its own;
 # a run on a Ray cluster of two nodes, whose processes are killed, too; the manifests for Kubernetes. Each kind of
-# process is killed once; `make scale RUNS=20` trains twenty times under random kills.
+# process is killed once; `make scale RUNS=20` trains twenty times under random kills, with Ray and with vLLM.
 scale: .venv-scale/ready
-	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py $(TWO) --runs $(RUNS)
+	.venv-scale/bin/python -m pytest tests/scale tests/chaos/test_vllm.py tests/chaos/test_ray.py $(TWO) --runs $(RUNS) \
+	  $(if $(filter 1,$(RUNS)),--deselect tests/chaos/test_vllm.py::test_killed_again_and_again)
+
+# All virtual environments; CI installs them while `make fresh` runs.
+venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-scale/ready
 
 # By uv: it installs vLLM in 15 s of processor time, pip in 200.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)

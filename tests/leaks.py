@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -106,3 +107,16 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if all(name.startswith("socket") for name in left) and len(left) <= getattr(request.module, "LIBRARY_SOCKETS", 0):
         return
     assert not left, "\n".join(["this module's tests left behind:", *sorted(left)])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_parts_end(nothing_is_left_behind: None) -> Iterator[None]:
+    """End what all environments of a process share, browsers and the shop's server, before anything is missed.
+
+    A browser stays for 15 s after its last tab, which is longer than `SETTLE_S`.
+    """
+    yield
+    if browser := sys.modules.get("agentgym_environments.backends.browser.browser"):
+        browser.browsers().close()
+    if site := sys.modules.get("agentgym_environments.synthetic.shop.site"):
+        site.close_site()

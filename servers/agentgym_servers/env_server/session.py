@@ -145,8 +145,7 @@ class ServerSession:
             raise OutOfOrder(f"step {index} was asked for and the next is {episode.steps}; ask for that one first")
         if episode.done:
             raise OutOfOrder(f"the episode ended after {episode.steps} steps: POST /reset begins another")
-        short = type(action) is str and len(action) <= MAX_KEPT
-        step_request = _StepRequest(episode.steps, action if short else _kept(action), request.request_id)
+        step_request = _StepRequest(episode.steps, _kept(action), request.request_id)
         if self.worker.inline:
             return self._step_now(episode, step_request, action)
         deadline_s = min(self.env.spec.step_deadline_s, request.timeout_s or float("inf"))

@@ -124,7 +124,7 @@ class LinkProtocol(WebSocketsSansIOProtocol):
         self._fragments = 0
         self._ended = False
         self.held = self._stopped = False
-        """The conversation wants no more frames for now; or the client does not read its answers either."""
+        """The conversation wants no more frames for now; `_stopped` also if the client does not read its answers."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
