@@ -111,7 +111,8 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_parts_end(nothing_is_left_behind: None) -> Iterator[None]:
-    """End what all environments of a process share, browsers and the shop's server, before anything is missed.
+    """End what all environments of a process share, browsers, the shop's server and the verifier of mathematics, before
+    anything is missed.
 
     A browser stays for 15 s after its last tab, which is longer than `SETTLE_S`.
     """
@@ -120,3 +121,5 @@ def shared_parts_end(nothing_is_left_behind: None) -> Iterator[None]:
         browser.browsers().close()
     if site := sys.modules.get("agentgym_environments.synthetic.shop.site"):
         site.close_site()
+    if graders := sys.modules.get("agentgym_environments.backends.answers.graders"):
+        graders.MATHEMATICS.close()

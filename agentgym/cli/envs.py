@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentgym import registry
-from agentgym.cli.terminal import console
+from agentgym.cli.terminal import console, shorten
 from agentgym.errors import AgentGymError, UsageError
 
 
@@ -50,10 +50,6 @@ def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
     for name, spec in found.items():
         line = f"{name:{width}}  {' '.join(spec.description.split())}"
         click.echo(shorten(line, console.width) if sys.stdout.isatty() else line)
-
-
-def shorten(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
 
 
 @envs.command("show")

@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentgym.cli.policy import GRAMMARS, close_policy, named_policy
+from agentgym.cli.suites import require_data
 from agentgym.cli.terminal import Listing, console
 from agentgym.errors import AgentGymError, UsageError
 
@@ -102,7 +103,9 @@ def _suite(
     if not envs:
         if any(option is not None for option in (split, tasks, attempts, seed)):
             raise UsageError("--split, --tasks, --attempts and --seed go with --env; a suite's file has its own")
-        return load_suite(named or "smoke")
+        chosen = load_suite(named or "smoke")
+        require_data(chosen)
+        return chosen
     if named is not None:
         raise UsageError("give --suite or --env, not both")
     split, tasks, attempts, seed = split or "test", tasks or DEFAULT_TASKS, attempts or 1, seed or 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from agentgym import __version__
-from agentgym.cli import credit, envs, evaluate, gateway, models, play, recipes, serve, train
+from agentgym.cli import credit, envs, evaluate, gateway, models, play, recipes, serve, suites, train
 from agentgym.clients.client import use_key
 from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
@@ -89,5 +89,7 @@ for verb in (
     gateway.registered,
     play.play,
     evaluate.evaluate,
+    suites.suites,
+    suites.data,
 ):
     verbs.add_command(verb)

@@ -13,6 +13,10 @@ from rich.console import Console
 console = Console() if sys.stdout.isatty() else Console(width=120)
 
 
+def shorten(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3].rstrip() + "..."
+
+
 class Listing(click.Command):
     """A verb whose help ends with what can be named."""
 

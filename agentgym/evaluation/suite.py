@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -35,6 +35,8 @@ from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, Trajectory, json_line
 from agentgym.spec import EnvSpec
 
+HUB = "hf:"
+"""Prefix of files of the Hugging Face hub in arguments of environments."""
 SHIPPED = Path(__file__).with_name("suites")
 
 PLAIN_METRICS = ("success", "score", "turns", "invalid", "truncated")
@@ -102,6 +104,20 @@ class SuiteEnv(BaseModel):
             raise ConfigError(f"{self.name} has {there} tasks in {self.split!r}, so there is no task {last}")
 
 
+class PublishedScore(BaseModel):
+    """A score that others have published for the same tasks and metric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    system: str = Field(min_length=1)
+    score: float = Field(ge=0, le=100)
+    """Per cent."""
+    source: str = Field(min_length=1)
+    """Paper or page."""
+    note: str = ""
+    """What differs from how the suite is played: examples in the prompt, several samples."""
+
+
 class Suite(BaseModel):
     """A benchmark: environments, attempts, seeds, and the metrics that its table shows."""
 
@@ -109,6 +125,16 @@ class Suite(BaseModel):
 
     name: str = Field(min_length=1)
     description: str = ""
+    source: str = ""
+    """Page of a benchmark that others publish; "" for one of ours."""
+    licence: str = ""
+    """Licence of the data."""
+    metric: str = ""
+    """What is published of it, in the words of its authors."""
+    status: Literal["", "run", "format-tested"] = ""
+    """Says of a benchmark that others publish whether its own tasks have been played with this code, or files in its
+    format only."""
+    published: tuple[PublishedScore, ...] = ()
     attempts: Count = 1
     """Times every (task, seed) is tried; each draws from a random stream of its own."""
     seeds: tuple[Index, ...] = Field(default=(0,), min_length=1)
@@ -141,6 +167,12 @@ class Suite(BaseModel):
             if places.count((name, split)) > 1:
                 raise ValueError(f"{name} {split!r} is listed twice; list its tasks in one entry")
         return self
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that its environments read, where they are not ours."""
+        texts = [value for env in self.envs for value in env.kwargs.values() if isinstance(value, str)]
+        return tuple(dict.fromkeys(text for text in texts if text.startswith(HUB)))
 
     def episodes(self, env: SuiteEnv) -> list[EpisodeSpec]:
         """Every episode of one of its environments, by task, seed and attempt."""
@@ -335,10 +367,14 @@ def read_attempts(out: Path) -> list[AttemptRecord]:
     return [rows[key] for key in sorted(rows)]
 
 
+ABOUT = {"description", "source", "licence", "metric", "status", "published", "metrics"}
+"""Fields of a suite that change nothing of what is played."""
+
+
 def describe(suite: Suite, identity: str, prompt_format: PromptFormat, limits: Limits) -> dict[str, Any]:
     """run.json: what must be the same for a run to be resumed."""
     return {
-        "suite": suite.model_dump(mode="json", exclude={"description", "metrics"}),
+        "suite": suite.model_dump(mode="json", exclude=ABOUT),
         "policy": identity,
         "prompt_format": prompt_format.model_dump(mode="json"),
         "max_turns": limits.max_turns,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentgym import registry
 from agentgym.errors import ConfigError
+from agentgym_environments.backends.answers.graders import MATHEMATICS, last_number, score
 from agentgym_environments.benchmarks.qa.env import QuestionAnswering
-from agentgym_environments.benchmarks.qa.graders import MATHEMATICS, last_number, score
 from agentgym_environments.benchmarks.qa.make_tasks import problems
 from agentgym_environments.tasks.questions import boxed, questions
 from agentgym_environments.tasks.records import read_records

@@ -6,7 +6,7 @@ A record's fields say which data set it is of; `FORMATS` has them in the order i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from agentgym.errors import ConfigError
@@ -74,6 +74,10 @@ def _texts(value: Any) -> list[str]:
     return texts
 
 
+def _unique(titles: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(map(str, titles)))
+
+
 def _identity(record: Record) -> Any:
     return record.get("id", record.get("_id"))
 
@@ -136,16 +140,24 @@ def _choice(record: Record) -> dict[str, Any]:
 def _musique(record: Record) -> dict[str, Any]:
     answers = [record["answer"], *record.get("answer_aliases", ())]
     fields = _text_question(record, record["question"], answers)
-    fields["setup"] = {"paragraphs": [f"{one['title']}: {one['paragraph_text']}" for one in record["paragraphs"]]}
+    paragraphs = record["paragraphs"]
+    fields["setup"] = {"paragraphs": [[one["title"], one["paragraph_text"]] for one in paragraphs]}
+    steps = [step["paragraph_support_idx"] for step in record.get("question_decomposition") or ()]
+    in_order = [paragraphs[place] for place in steps if place is not None]
+    fields["grader"]["titles"] = _unique(
+        one["title"] for one in in_order or paragraphs if in_order or one.get("is_supporting")
+    )
     return fields
 
 
 def _hotpotqa(record: Record) -> dict[str, Any]:
-    """Also 2WikiMultihopQA: `context` is a list of [title, sentences], or in Parquet two lists."""
-    context = record["context"]
+    """`context` is a list of [title, sentences], or in Parquet two lists; 2WikiMultihopQA's is too."""
+    context, facts = record["context"], record["supporting_facts"]
     pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
     fields = _text_question(record, record["question"], record["answer"])
-    fields["setup"] = {"paragraphs": [f"{title}: {' '.join(map(str.strip, sentences))}" for title, sentences in pairs]}
+    fields["setup"] = {"paragraphs": [[title, " ".join(map(str.strip, sentences))] for title, sentences in pairs]}
+    titles = facts["title"] if isinstance(facts, dict) else [title for title, _ in facts]
+    fields["grader"]["titles"] = _unique(titles)
     return fields
 
 
@@ -161,7 +173,7 @@ def _plainest(record: Record) -> dict[str, Any]:
         answers = answers["text"]
     fields = _text_question(record, record["question"], answers)
     if isinstance(record.get("context"), str):
-        fields["setup"] = {"paragraphs": [record["context"]]}
+        fields["setup"] = {"paragraphs": [["", record["context"]]]}
     if "grader" in record:
         fields["grader"]["kind"] = record["grader"]
         fields["metadata"].pop("grader")

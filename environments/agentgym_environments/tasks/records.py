@@ -1,11 +1,14 @@
-"""Records of a data file: JSON lines, JSON, Parquet, Arrow, or a data set of the Hugging Face hub."""
+"""Records of a data file: JSON lines, JSON, Parquet, Arrow, on this machine or in a data set of the Hugging Face hub.
+
+Files of the hub are read from its cache, where `fetch` puts them: reading a task set asks no network.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentgym.errors import ConfigError
 from agentgym_environments.base.engine_env import package
@@ -13,12 +16,13 @@ from agentgym_environments.base.engine_env import package
 Record = dict[str, Any]
 
 HUB = "hf:"
-"""Prefix of a data set of the hub: `hf:OWNER/NAME`, `hf:OWNER/NAME@CONFIG`, and `#SPLIT` after either."""
+"""Prefix of files of a data set of the Hugging Face hub."""
+EXAMPLE = "hf:openai/gsm8k/main/test-*.parquet"
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 
 
 def read_records(source: str) -> list[Record]:
-    """Return the records of a file, by its suffix, or of a data set of the hub.
+    """Return the records of a file, by its suffix, or of files of the hub that were fetched.
 
     Raises ConfigError for what is not there or cannot be read, with the line where there is one; MissingDependency
     where a package is missing.
@@ -28,7 +32,7 @@ def read_records(source: str) -> list[Record]:
     else:
         path = Path(source).expanduser()
         if not path.is_file():
-            raise ConfigError(f"there is no file {source}: name one that ends in {', '.join(SUFFIXES)}, or {HUB}NAME")
+            raise ConfigError(f"there is no file {source}: name one that ends in {', '.join(SUFFIXES)}, or {EXAMPLE}")
         records = _of_file(path)
     if not records:
         raise ConfigError(f"{source} has no records")
@@ -101,11 +105,65 @@ def _table(path: Path, read: Any) -> list[Record]:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
-def _of_hub(source: str) -> list[Record]:
-    name, _, split = source.removeprefix(HUB).partition("#")
-    name, _, config = name.partition("@")
-    datasets = package("datasets", "data")
+def fetch(source: str) -> list[Path]:
+    """Get the files of a data set of the hub into the hub's own cache, and return their paths. What is there stays.
+
+    Raises ConfigError where the hub cannot be reached or has no such files; MissingDependency without huggingface_hub.
+    """
+    return _snapshot(HubFiles.parse(source), source, fetching=True)
+
+
+def is_here(source: str) -> bool:
+    """Return whether files of the hub were fetched."""
     try:
-        return list(datasets.load_dataset(name, config or None, split=split or "test"))
-    except Exception as error:  # the hub's clients raise many kinds of errors
-        raise ConfigError(f"{source} cannot be loaded: {type(error).__name__}: {error}") from error
+        return bool(_snapshot(HubFiles.parse(source), source, fetching=False))
+    except ConfigError:
+        return False
+
+
+class HubFiles(NamedTuple):
+    """Files of a data set of the hub: `hf:OWNER/NAME/PATTERN`, or `hf:OWNER/NAME@REVISION/PATTERN`."""
+
+    repository: str
+    revision: str
+    pattern: str
+
+    @classmethod
+    def parse(cls, source: str) -> HubFiles:
+        """Raises ConfigError for what is no such name."""
+        owner, _, rest = source.removeprefix(HUB).partition("/")
+        name, _, pattern = rest.partition("/")
+        name, _, revision = name.partition("@")
+        if not (owner and name and pattern):
+            raise ConfigError(f"{source} names no files: write {HUB}OWNER/NAME/FILE, as in {EXAMPLE}")
+        return cls(f"{owner}/{name}", revision or "main", pattern)
+
+
+def _of_hub(source: str) -> list[Record]:
+    return [record for path in _snapshot(HubFiles.parse(source), source, fetching=False) for record in _of_file(path)]
+
+
+def _snapshot(files: HubFiles, source: str, *, fetching: bool) -> list[Path]:
+    """Return the files' paths in the hub's cache, in the order of their names. Only `fetching` asks the network."""
+    hub = package("huggingface_hub", "data")
+    try:
+        folder = hub.snapshot_download(
+            files.repository,
+            repo_type="dataset",
+            revision=files.revision,
+            allow_patterns=files.pattern,
+            local_files_only=not fetching,
+        )
+    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        if not fetching:
+            raise ConfigError(_not_here(source)) from error
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{source} cannot be fetched: {reason}") from error
+    paths = sorted(path for path in Path(folder).glob(files.pattern) if path.is_file())
+    if not paths:
+        raise ConfigError(f"{files.repository} has no files {files.pattern}" if fetching else _not_here(source))
+    return paths
+
+
+def _not_here(source: str) -> str:
+    return f"{source} is not on this machine: agentgym data fetch '{source}'"

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Action
-from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
-from agentgym.tasks import Task, TaskSet
 from agentgym_environments.base.engine_env import require_flag
-from agentgym_environments.base.text_env import Outcome, TurnEnv
-from agentgym_environments.benchmarks.qa.graders import require_graders, score
-from agentgym_environments.tasks.questions import questions
-from agentgym_environments.tasks.records import HUB, read_records
+from agentgym_environments.base.question_env import QuestionEnv
+from agentgym_environments.base.text_env import Outcome
 
-OWN = Path(__file__).with_name("data")
 INSTRUCTIONS = {
     "text": "Answer the question. Say the answer in as few words as possible and nothing else.",
     "number": "Solve the problem. Say the number and nothing else.",
@@ -25,10 +18,10 @@ INSTRUCTIONS = {
 }
 
 
-class QuestionAnswering(TurnEnv):
+class QuestionAnswering(QuestionEnv):
     """One question an episode.
 
-    train, validation, test: files of questions, or data sets of the hub as `hf:OWNER/NAME@CONFIG#SPLIT`; a file that is
+    train, validation, test: files of questions, or files of the hub as `hf:OWNER/NAME/FILES`; a file that is
     given replaces all of the environment's own. context: show the paragraphs that come with a question.
     """
 
@@ -43,39 +36,20 @@ class QuestionAnswering(TurnEnv):
     ) -> None:
         spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
         require_flag(spec.id, "context", context)
-        sources = {name: source for name, source in zip(("train", "validation", "test"), (train, validation, test))}
-        given = {split: source for split, source in sources.items() if source}
-        for split, source in given.items():
-            if not isinstance(source, str):
-                raise ConfigError(f"{spec.id}: {split} is the name of a file, not {source!r}")
-        self.tasks = _load(tuple((given or _own()).items()), _stamps(given))
-        kinds = {self.tasks[split, i].grader["kind"] for split, size in self.tasks.splits.items() for i in range(size)}
-        update: dict[str, Any] = {"splits": self.tasks.splits, "task_set": self.tasks.content_hash}
-        if given:
-            update["instructions"] = INSTRUCTIONS[kinds.pop()] if len(kinds) == 1 else "Answer the question."
-        super().__init__(spec.model_copy(update=update))
+        files = {"train": train, "validation": validation, "test": test}
+        super().__init__(spec, Path(__file__).with_name("data"), files)
+        if self.foreign:
+            instructions = INSTRUCTIONS[self.kinds[0]] if len(self.kinds) == 1 else "Answer the question."
+            self.env_spec = self.env_spec.model_copy(update={"instructions": instructions})
         self.context = context
-        self.score = 0.0
-
-    def begin(self, split: str, task: int) -> None:
-        self.place = (split, task)
-        self.task: Task = self.tasks[split, task]
-        self.score = 0.0
 
     def observe(self) -> str:
         paragraphs = self.task.setup.get("paragraphs", ()) if self.context else ()
-        return "\n\n".join((*paragraphs, self.task.prompt))
-
-    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self._answer = action.strip() if isinstance(action, str) else ""
-        return super().step(action)
+        shown = [": ".join(filter(None, (title, text))) for title, text in paragraphs]
+        return "\n\n".join((*shown, self.task.prompt))
 
     def act(self, action: str) -> Outcome | None:
-        if not self._answer:
-            return None
-        self.score = score(self._answer, self.task.grader)
-        right = self.score == 1
-        return Outcome(float(right), ended=True, success=right)
+        return self.answered(self.text) if self.text else None
 
     def refuse(self, action: str) -> str:
         return f"no answer\n{self.observe()}"
@@ -91,28 +65,3 @@ class QuestionAnswering(TurnEnv):
         """The first of the right answers."""
         self.require_episode("solver")
         return self.task.grader["answers"][0]
-
-    def save(self) -> Any:
-        return {"place": self.place, "score": self.score}
-
-    def load(self, state: Any) -> None:
-        self.begin(*self.select_task({"split": state["place"][0], "task": state["place"][1]}))
-        self.score = float(state["score"])
-
-
-def _own() -> dict[str, str]:
-    return {path.stem: str(path) for path in sorted(OWN.glob("*.jsonl"))}
-
-
-def _stamps(sources: dict[str, str]) -> tuple[float, ...]:
-    """Return when the files changed: a file that has is read again."""
-    paths = [Path(source).expanduser() for source in sources.values() if not source.startswith(HUB)]
-    return tuple(path.stat().st_mtime for path in paths if path.is_file())
-
-
-@lru_cache(maxsize=8)
-def _load(sources: tuple[tuple[str, str], ...], stamps: tuple[float, ...]) -> TaskSet:
-    tasks = TaskSet({split: questions(read_records(source), source) for split, source in sources})
-    kinds = {tasks[split, i].grader["kind"] for split, size in tasks.splits.items() for i in range(size)}
-    require_graders(sorted(kinds))
-    return tasks

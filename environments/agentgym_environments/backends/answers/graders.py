@@ -84,7 +84,7 @@ class Mathematics:
         with self._lock:
             if self._process is None:
                 package("math_verify", "math")
-                command = [sys.executable, "-m", "agentgym_environments.benchmarks.qa.verifier"]
+                command = [sys.executable, "-m", "agentgym_environments.backends.answers.verifier"]
                 self._process = JsonProcess(command, name="the verifier of mathematics")
                 self._process.ask({"answer": "1", "right": ["1"]}, timeout_s=60)  # its imports take seconds
             try:

@@ -1,0 +1,1 @@
+"""Grading of answers by the metrics that are published for data sets."""
