@@ -21,16 +21,15 @@ from rich.table import Table
 
 from agentgym.clients.client import connect
 from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
-from agentgym.evaluation.suite import (
+from agentgym.evaluation.run_folder import (
     AttemptRecord,
-    Suite,
-    SuiteEnv,
     describe,
     open_folder,
     read_attempts,
     read_description,
     write_json,
 )
+from agentgym.evaluation.suite import Suite, SuiteEnv
 from agentgym.evaluation.summary import OVERALL, Comparison, Scored, Summary, difference, one_scale, summarize
 from agentgym.evaluation.tables import summary_table
 from agentgym.rollouts.policy import NotApplicable, Policy

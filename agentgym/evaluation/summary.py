@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from agentgym.evaluation.run_folder import AttemptRecord, key_of
 from agentgym.evaluation.stats import (
     Interval,
     cluster_bootstrap,
@@ -16,7 +17,7 @@ from agentgym.evaluation.stats import (
     percent,
     wilson,
 )
-from agentgym.evaluation.suite import METRIC_AT_K, AttemptRecord, key_of
+from agentgym.evaluation.suite import METRIC_AT_K
 from agentgym.rollouts.trajectory import StopReason
 
 OVERALL = "overall"

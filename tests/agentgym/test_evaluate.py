@@ -22,8 +22,9 @@ from agentgym.evaluation.evaluate import (
     compare,
     evaluate,
 )
+from agentgym.evaluation.run_folder import AttemptRecord, key_of, open_folder, read_attempts
 from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
-from agentgym.evaluation.suite import AttemptRecord, Suite, key_of, open_folder, read_attempts
+from agentgym.evaluation.suite import Suite
 from agentgym.evaluation.summary import summarize
 from agentgym.evaluation.tables import comparison_table, summary_table
 from agentgym.rollouts.policy import ModelResponse, ScriptedPolicy, SolverPolicy, TextActor

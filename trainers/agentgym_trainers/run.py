@@ -30,7 +30,8 @@ from torch import Tensor
 from agentgym.clients.client import Connection
 from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation.evaluate import Report, compare, evaluate
-from agentgym.evaluation.suite import Suite, SuiteEnv, lock
+from agentgym.evaluation.run_folder import lock
+from agentgym.evaluation.suite import Suite, SuiteEnv
 from agentgym.evaluation.summary import Comparison
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.runner import Limits, Runner
