@@ -105,11 +105,11 @@ class PublishedScore(BaseModel):
 
     system: str = Field(min_length=1)
     score: float = Field(ge=0, le=100)
-    """Per cent."""
+    """Share in per cent."""
     source: str = Field(min_length=1)
     """Paper or page."""
     note: str = ""
-    """What differs from how the suite is played: examples in the prompt, several samples."""
+    """Differences from how the suite is played: examples in the prompt, several samples."""
 
 
 class Suite(BaseModel):
@@ -124,7 +124,7 @@ class Suite(BaseModel):
     licence: str = ""
     """Licence of the data."""
     metric: str = ""
-    """What is published of it, in the words of its authors."""
+    """Figure that is published of it, in words."""
     status: Literal["", "run", "format-tested"] = ""
     """Says of a benchmark that others publish whether its own tasks have been played with this code, or files in its
     format only."""

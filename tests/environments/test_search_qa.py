@@ -85,11 +85,11 @@ def test_a_corpus_of_its_own(tmp_path, passage):
 
 
 def test_a_server_is_searched(tmp_path):
-    asked = []
+    requests = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             hits = [{"document": {"id": "7", "contents": '"Ann"\nAnn was born in Moss.'}, "score": 1.0}]
             content = json.dumps({"result": [hits]}).encode()
             self.send_response(200)
@@ -113,7 +113,7 @@ def test_a_server_is_searched(tmp_path):
         thread.join()
         server.server_close()
     assert "Ann was born in Moss." in found[0]
-    assert asked == [{"queries": ["Where was Ann born?"], "topk": 2, "return_scores": True}]
+    assert requests == [{"queries": ["Where was Ann born?"], "topk": 2, "return_scores": True}]
     assert not env.env_spec.deterministic
 
 
@@ -167,5 +167,5 @@ def test_no_question_holds_its_answer():
     for records in problems().values():
         for record in records:
             assert record["answer"] not in record["question"]
-            told = [one["paragraph_text"] for one in record["paragraphs"] if one["is_supporting"]]
-            assert sum(record["answer"] in text for text in told) == 1
+            texts = [one["paragraph_text"] for one in record["paragraphs"] if one["is_supporting"]]
+            assert sum(record["answer"] in text for text in texts) == 1

@@ -38,7 +38,7 @@ class QuestionEnv(TurnEnv):
         self.text = ""
         """Action as it came, without spaces around it."""
         self.answer = ""
-        """"" before there is one."""
+        """Answer of this episode, "" before there is one."""
         self.score = 0.0
 
     @property

@@ -62,7 +62,7 @@ class SearchQuestions(QuestionEnv):
         self.query = ""
         """Last query; "" before the first."""
         self.titles: set[str] = set()
-        """Of passages that were shown in this episode."""
+        """Titles of the passages that were shown in this episode."""
 
     def _index(self, corpus: str) -> Retriever:
         if corpus:
@@ -111,7 +111,7 @@ class SearchQuestions(QuestionEnv):
         return "not an action; say search QUERY or answer TEXT"
 
     def key(self) -> str:
-        """Of the question, what was searched last and what was shown; not in which order."""
+        """Name the question, the last search and the titles that were shown, in no order."""
         state = repr((self.place[0], self.task.id, self.query, sorted(self.titles)))
         return hashlib.sha1(state.encode()).hexdigest()
 

@@ -11,7 +11,7 @@ from agentgym.env import Action, LazyPolicy, Step
 from agentgym_environments.benchmarks.search_qa.make_tasks import TRADES
 
 Choose = Callable[[str, np.random.Generator], str]
-"""(what was seen) -> the answer."""
+"""Makes an answer of what was read."""
 
 
 def _names(text: str) -> list[str]:
@@ -29,12 +29,12 @@ def at_once(choose: Choose) -> LazyPolicy:
     return play
 
 
-def after_one_search(choose: Choose, *, whole: bool) -> LazyPolicy:
+def after_one_search(choose: Choose, *, in_full: bool) -> LazyPolicy:
     """A policy that searches the question, or the last name in it, and answers from what is found."""
 
     def play(step: Step, rng: np.random.Generator) -> Generator[Action, Step, None]:
         question = str(step.observation).removeprefix("Question: ")
-        step = yield f"search {question if whole else _names(question)[-1]}"
+        step = yield f"search {question if in_full else _names(question)[-1]}"
         found = str(step.observation).partition("\n")[2]
         while True:
             yield f"answer {choose(found, rng)}"
@@ -43,7 +43,7 @@ def after_one_search(choose: Choose, *, whole: bool) -> LazyPolicy:
 
 
 def passage(place: int, choose: Choose) -> Choose:
-    """Of the passage at a place alone."""
+    """Choose from the passage at one place alone."""
     return lambda text, rng: choose((text.split("\n") + [""] * place)[place], rng)
 
 
@@ -61,9 +61,9 @@ LAZY_POLICIES = {
     "answers with a name of the question": at_once(any_name),
     **{
         f"searches {what}, answers with {how} of passage {place + 1}": after_one_search(
-            passage(place, choose), whole=whole
+            passage(place, choose), in_full=in_full
         )
-        for what, whole in (("the question", True), ("its last name", False))
+        for what, in_full in (("the question", True), ("its last name", False))
         for how, choose in (("the last word", last_word), ("a name", any_name))
         for place in range(3)
     },

@@ -1,5 +1,5 @@
-"""Writes the environment's own questions to `data/`, in MuSiQue's format: a world of invented people, towns, bands and
-books, and questions that two of its articles answer together.
+"""Writes the environment's own questions to `data/`, in MuSiQue's format: articles on invented people, towns,
+bands and books, and questions that two of them answer together.
 
 python -m agentgym_environments.benchmarks.search_qa.make_tasks
 """
@@ -35,7 +35,7 @@ class Article(NamedTuple):
     title: str
     text: str
     facts: dict[str, str]
-    """What the text says, by relation; values are titles of other articles or the last answers."""
+    """Statements of the text, by relation; values are titles of other articles or the last answers."""
 
 
 QUESTIONS = (
@@ -55,7 +55,7 @@ def _names(draw: random.Random, count: int, suffix: str = "") -> list[str]:
     return [name + suffix for name in draw.sample(every, count)]
 
 
-def world(draw: random.Random) -> dict[str, list[Article]]:
+def articles_of(draw: random.Random) -> dict[str, list[Article]]:
     """Return the articles, by kind."""
     towns, rivers = _names(draw, 60), _names(draw, 60, " River")
     people = [f"{first} {last}" for first, last in zip(draw.choices(FORENAMES, k=140), _names(draw, 140))]
@@ -93,13 +93,13 @@ def _questions(made: dict[str, list[Article]]) -> Iterator[tuple[str, str, list[
 def problems() -> dict[str, list[dict[str, Any]]]:
     """Return the records of every split. No question is in two splits; the splits share articles."""
     draw = random.Random("search-qa")
-    made = world(draw)
+    made = articles_of(draw)
     articles = [article for some in made.values() for article in some]
-    asked = sorted(_questions(made))
-    draw.shuffle(asked)
+    posed = sorted(_questions(made))
+    draw.shuffle(posed)
     splits: dict[str, list[dict[str, Any]]] = {}
     for split, size in SIZES.items():
-        some, asked = asked[:size], asked[size:]
+        some, posed = posed[:size], posed[size:]
         splits[split] = [
             _record(f"{split}-{number}", *one, draw.sample(articles, OTHERS)) for number, one in enumerate(some)
         ]
