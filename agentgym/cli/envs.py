@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rich.table import Table
 from agentgym import registry
 from agentgym.cli.terminal import console, shorten
 from agentgym.errors import AgentGymError, UsageError
+from agentgym.spec import EnvSpec
 
 
 @click.group()
@@ -25,31 +28,51 @@ def envs() -> None:
 @envs.command("list")
 @click.argument("word", required=False)
 @click.option("--family", help="Only those of a family: text, games, web ...")
+@click.option("--capability", help="Only those that can do something: snapshot, solver, hint, two_player ...")
 @click.option("--json", "as_json", is_flag=True, help="Every field of every spec, as JSON by id.")
-def envs_list(word: str | None, family: str | None, as_json: bool) -> None:
-    """Every installed environment, one a line, without importing any: id and description; more with `envs show`.
+def envs_list(word: str | None, family: str | None, capability: str | None, as_json: bool) -> None:
+    """The installed environments, without importing any: ids by family, or one a line with its description.
 
-    WORD keeps those that have it in id, family or description.
+    WORD keeps those that have it in id, family or description; `agentgym envs list ""` describes all. More of one with
+    `envs show`.
     """
     specs = {name: registry.get_spec(name) for name in registry.list_envs()}
-    families = sorted({spec.family for spec in specs.values() if spec.family})
-    if family is not None and family not in families:
-        raise UsageError(f"no installed environment is of the family {family!r}; there are {', '.join(families)}")
+    for what, value, there in (
+        ("of the family", family, {spec.family for spec in specs.values() if spec.family}),
+        ("of the capability", capability, {one for spec in specs.values() for one in spec.capabilities}),
+    ):
+        if value is not None and value not in there:
+            raise UsageError(f"no installed environment is {what} {value!r}; there are {', '.join(sorted(there))}")
     found = {
         name: spec
         for name, spec in specs.items()
         if (family is None or spec.family == family)
+        and (capability is None or capability in spec.capabilities)
         and (word is None or word.lower() in f"{name} {spec.family} {spec.description}".lower())
     }
     if as_json:
         click.echo(json.dumps({name: spec.model_dump(mode="json") for name, spec in found.items()}, indent=2))
-        return
-    if not found:
+    elif not found:
         raise UsageError(f"no installed environment has {word!r} in its id, family or description")
-    width = max(len(name) for name in found)
-    for name, spec in found.items():
-        line = f"{name:{width}}  {' '.join(spec.description.split())}"
-        click.echo(shorten(line, console.width) if sys.stdout.isatty() else line)
+    elif word is family is capability is None:
+        click.echo("\n".join(_by_family(found)))
+    else:
+        width = max(len(name) for name in found)
+        for name, spec in found.items():
+            line = f"{name:{width}}  {' '.join(spec.description.split())}"
+            click.echo(shorten(line, console.width) if sys.stdout.isatty() else line)
+
+
+def _by_family(specs: dict[str, EnvSpec]) -> Iterator[str]:
+    """A paragraph of ids for each family."""
+    families: dict[str, list[str]] = {}
+    for name, spec in specs.items():
+        families.setdefault(spec.family or "other", []).append(name)
+    for family, names in families.items():
+        head = f"{family:9} "
+        yield textwrap.fill(" ".join(names), console.width, initial_indent=head, subsequent_indent=" " * 10,
+                            break_on_hyphens=False)  # fmt: skip
+    yield f"{len(specs)} environments; descriptions: agentgym envs list WORD, --family FAMILY or --capability solver"
 
 
 @envs.command("show")

@@ -128,9 +128,14 @@ def test_help_lists_what_can_be_named(say):
 def test_envs_list_and_show(say):
     status, out, _ = say("envs", "list")
     assert status == 0
+    assert set(registry.list_envs()) <= set(out.split())
+    assert len(out.splitlines()) < 24, "it fits a screen"
+    described = say("envs", "list", "")[1]
     for name in ("blackjack", "keydoor", "oracle", "sokoban", "wordle"):
-        assert re.search(rf"^{name}  +\w", out, re.MULTILINE)
-    assert len(out.splitlines()) == len(registry.list_envs()), "one line an environment"
+        assert re.search(rf"^{name}  +\w", described, re.MULTILINE)
+    assert len(described.splitlines()) == len(registry.list_envs()), "one line an environment"
+    for_two = say("envs", "list", "--capability", "two_player")[1].splitlines()
+    assert {line.split()[0] for line in for_two} >= {"kuhn-poker-self", "tic-tac-toe-self"}
     assert [line.split()[0] for line in say("envs", "list", "MEADOW")[1].splitlines()] == ["keydoor-meadow"]
     specs = json.loads(say("envs", "list", "--family", "games", "--json")[1])
     assert {spec["family"] for spec in specs.values()} == {"games"}
@@ -512,6 +517,7 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval random --concurrency 0", "Invalid value for '--concurrency'"),
         ("report nothing", "There is no run folder nothing."),
         ("envs list zebra", "no installed environment has 'zebra' in its id, family or description"),
+        ("envs list --capability flying", "is of the capability 'flying'; there are hint"),
         ("envs list --family zoo", "no installed environment is of the family 'zoo'; there are games, gui"),
         ("envs show keydor", "no environment is called 'keydor'. Did you mean keydoor"),
         ("envs check nowhere:Environment", "'nowhere:Environment': there is no module 'nowhere' to import"),
