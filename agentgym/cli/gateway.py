@@ -138,6 +138,9 @@ def of_a_gateway(command: Any) -> Any:
 @click.option("--url", "env_url", help="Of a server that runs already.")
 @click.option("--image", help="A container image.")
 @click.option("--entry-point", help='An installed environment\'s id, or "package.module:Class".')
+@click.option("--tasks", help="A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES; with --engine.")
+@click.option("--engine", type=click.Choice(("qa", "search")), help="Plays the file: an answer, or a search before it.")
+@click.option("--harbor", metavar="DIR", help="A folder of Harbor tasks on the gateway's machine.")
 @click.option("--min", "least", type=click.IntRange(min=0), help="Replicas kept running.  [default: 1]")
 @click.option("--max", "most", type=click.IntRange(min=1), help="Replicas at most.  [default: 1]")
 @click.option("--memory-mb", type=click.IntRange(min=16), help="Of one container.  [default: 1024]")
@@ -153,12 +156,15 @@ def register(
     env_url: str | None,
     image: str | None,
     entry_point: str | None,
+    tasks: str | None,
+    engine: str | None,
+    harbor: str | None,
     least: int | None,
     most: int | None,
     writable: bool | None,
     **limits: Any,
 ) -> None:
-    """Add an environment to a gateway as NAME: by URL, by container image or by entry point.
+    """Add an environment to a gateway as NAME: by URL, image, entry point, file of tasks or folder of Harbor tasks.
 
     The gateway starts it and runs the conformance check before it is live; if that fails, nothing is left of it.
     """
@@ -167,6 +173,9 @@ def register(
         "url": env_url,
         "image": image,
         "entry_point": entry_point,
+        "tasks": tasks,
+        "engine": engine,
+        "harbor": harbor,
         "replicas": _given(min=least, max=most if most is not None or least is None else max(least, 1)),
         "limits": _given(**limits),
         "read_only": None if writable is None else not writable,

@@ -160,7 +160,7 @@ class EntryPoint:
     async def start(self) -> ServerProcess:
         entry = self.registration
         options = [] if entry.max_sessions is None else ["--max-sessions", str(entry.max_sessions)]
-        command, environment = server_command([entry.entry_point or ""], options)
+        command, environment = server_command([entry.environment], options)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -177,7 +177,7 @@ class EntryPoint:
                 with contextlib.suppress(TimeoutError):  # its output has ended, so it is about to
                     await asyncio.wait_for(process.wait(), 1)
                 how = await child.ended() or f"it did not answer within {entry.startup_s:g} s. {end_of(child.log)}"
-                raise NotStarted(f"{entry.entry_point} could not be served: {how}")
+                raise NotStarted(f"{entry.environment} could not be served: {how}")
         except BaseException:
             await child.stop()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 import httpx
 from pydantic import Field, model_validator
@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from agentgym.protocol import RequestModel
 
 MAX_REPLICAS = 256
+PLAIN_PATH = r"^[^,\s-][^,\n]*$"
+"""A path that can stand among the arguments of an environment."""
 
 
 class Replicas(RequestModel):
@@ -35,8 +37,14 @@ class ContainerLimits(RequestModel):
     """True if it may reach anything but the gateway."""
 
 
+SOURCES = ("url", "image", "entry_point", "tasks", "harbor")
+ENGINES = {"qa": "qa:test", "search": "search-qa:test"}
+"""What plays a file of tasks: an installed environment and its argument."""
+HARBOR = "harbor:folder"
+
+
 class Registration(RequestModel):
-    """An environment to be registered: a name, and exactly one of `url`, `image` and `entry_point`."""
+    """An environment to be registered: a name, and exactly one of `SOURCES`."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     url: str | None = Field(default=None, max_length=2048)
@@ -45,6 +53,11 @@ class Registration(RequestModel):
     """A container image whose server listens on `port`."""
     entry_point: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_length=512)
     """The id of an installed environment, or "package.module:Class": served by a child process of the gateway."""
+    tasks: str | None = Field(default=None, pattern=PLAIN_PATH, max_length=2048)
+    """A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES, played by `engine`."""
+    engine: Literal["qa", "search"] | None = None
+    harbor: str | None = Field(default=None, pattern=PLAIN_PATH, max_length=2048)
+    """A folder of Harbor tasks on the gateway's machine."""
     replicas: Replicas = Replicas()
     limits: ContainerLimits | None = None
     """Limits of a container; by default `ContainerLimits()`."""
@@ -64,9 +77,12 @@ class Registration(RequestModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [kind for kind in ("url", "image", "entry_point") if getattr(self, kind) is not None]
+        given = [kind for kind in SOURCES if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise ValueError(f"give exactly one of url, image and entry_point, not {' and '.join(given) or 'none'}")
+            listed = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
+            raise ValueError(f"give exactly one of {listed}, not {' and '.join(given) or 'none'}")
+        if (self.tasks is None) != (self.engine is None):
+            raise ValueError(f"tasks and engine go together: the engine is one of {', '.join(ENGINES)}")
         if self.url is not None:
             _require_url(self.url)
         if self.url is not None and self.replicas != Replicas():
@@ -75,13 +91,25 @@ class Registration(RequestModel):
             )
         if self.limits is not None and self.image is None:
             raise ValueError("limits apply to containers: give an `image`, or leave them out")
-        if self.max_sessions is not None and self.entry_point is None:
-            raise ValueError("max_sessions applies to entry points: a URL's or an image's server has its own")
+        if self.max_sessions is not None and (self.url or self.image):
+            raise ValueError(
+                "max_sessions applies to what the gateway serves; a URL's or an image's server has its own"
+            )
         return self
 
     @property
     def kind(self) -> str:
-        return "url" if self.url is not None else "image" if self.image is not None else "entry_point"
+        """The one of `SOURCES` that is given."""
+        return next(kind for kind in SOURCES if getattr(self, kind) is not None)
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment that a child process of the gateway serves; "" for a URL or an image."""
+        if self.harbor is not None:
+            return f"{HARBOR}={self.harbor}"
+        if self.tasks is not None and self.engine is not None:
+            return f"{ENGINES[self.engine]}={self.tasks}"
+        return self.entry_point or ""
 
 
 def _require_url(url: str) -> None:

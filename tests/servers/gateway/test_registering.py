@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import sqlite3
@@ -63,6 +64,28 @@ def test_an_entry_point_env_is_a_child_that_ends_with_it(others, gateway):
     assert set(running(children_of(os.getpid()))) <= others
 
 
+def test_a_file_of_questions_is_an_environment(gateway, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    records = [{"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"} for n in range(4)]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    reply = gateway.register("sums", tasks=str(path), engine="qa")
+    assert reply.status_code == 201, reply.text
+    assert reply.json()["kind"] == "tasks"
+    assert reply.json()["spec"]["splits"] == {"test": 4}
+    assert asyncio.run(answer_of(f"{gateway.url}/envs/sums", "4")) == 1.0
+    assert gateway.http.delete("/environments/sums").status_code == 200
+
+
+async def answer_of(url: str, answer: str) -> float:
+    """Reward of an answer to the third task."""
+    async with EnvClient(url) as client:
+        session = client.session()
+        await session.reset(options={"split": "test", "task": 2})
+        step = await session.step(answer)
+        await session.close()
+        return step.reward
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code", "message"),
     [
@@ -77,6 +100,11 @@ def test_an_entry_point_env_is_a_child_that_ends_with_it(others, gateway):
         ({"entry_point": ECHO, "limits": {"memory_mb": 64}}, 422, "BAD_REQUEST", "limits apply to containers"),
         ({"entry_point": ECHO, "replicas": {"min": 3, "max": 2}}, 422, "BAD_REQUEST", "replicas.min is 3"),
         ({"url": "http://127.0.0.1:1", "replicas": {"max": 2}}, 422, "BAD_REQUEST", "leave out `replicas`"),
+        ({"tasks": "x.jsonl"}, 422, "BAD_REQUEST", "tasks and engine go together"),
+        ({"entry_point": ECHO, "engine": "qa"}, 422, "BAD_REQUEST", "tasks and engine go together"),
+        ({"tasks": "x.jsonl,context=true", "engine": "qa"}, 422, "BAD_REQUEST", "tasks"),
+        ({"tasks": "none.jsonl", "engine": "qa"}, 422, "NOT_STARTED", "there is no file none.jsonl"),
+        ({"harbor": "/none"}, 422, "NOT_STARTED", "there is no folder /none"),
         ({"url": "http://127.0.0.1:1", "colour": "red"}, 422, "BAD_REQUEST", "colour"),
     ],
 )
@@ -198,4 +226,6 @@ def test_environments_of_one_server_count_own_sessions(gateway):
 
 def test_a_registration_without_a_source_says_what_to_give(gateway):
     message = gateway.register("words").json()["message"]
-    assert message == "the request is not valid: give exactly one of url, image and entry_point, not none"
+    assert (
+        message == "the request is not valid: give exactly one of url, image, entry_point, tasks and harbor, not none"
+    )
