@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(1800)]
         pytest.param(
             "benchmarks",
             "adapters",
-            ["alfworld", "babyai", "reasoning-gym", "scienceworld", "textarena-hanoi", "textworld"],
+            ["kitchen-textworld", "babyai", "reasoning-gym", "scienceworld", "textarena-hanoi", "textworld"],
             marks=pytest.mark.every,  # compiles for minutes
         ),
     ],

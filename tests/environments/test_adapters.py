@@ -32,7 +32,7 @@ NETHACK = ("nle", "nle-descend", "nle-gold")
 """They run in an interpreter of their own: test_adapters_nle.py."""
 
 QUICK = ("babyai", "babyai-pickup", "reasoning-gym", "textarena", "textarena-guess", "textarena-hanoi")
-SLOW = ("alfworld", "scienceworld:offer=false", "textworld")
+SLOW = ("kitchen-textworld", "scienceworld:offer=false", "textworld")
 """Of each slow class one."""
 
 TRAINED = ("babyai", "reasoning-gym", "textarena")
@@ -41,8 +41,8 @@ TRAINED = ("babyai", "reasoning-gym", "textarena")
 ENVS = (*QUICK, *(pytest.param(name, marks=pytest.mark.envs) for name in SLOW))
 
 PACKAGES = [
-    ("alfworld", "textworld", "alfworld"),
-    ("alfworld", "alfworld", "alfworld"),
+    ("kitchen-textworld", "textworld", "alfworld"),
+    ("kitchen-textworld", "alfworld", "alfworld"),
     ("babyai", "minigrid", "babyai"),
     ("nle", "nle", "nle"),
     ("reasoning-gym", "reasoning_gym", "reasoning-gym"),
@@ -93,8 +93,8 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("alfworld:kind=cook", "no chores of kind 'cook'; it has put, clean, heat, cool, two and mixed"),
-        ("alfworld:size=huge", "no kitchens of size 'huge'; it has small, large"),
+        ("kitchen-textworld:kind=cook", "no chores of kind 'cook'; it has put, clean, heat, cool, two and mixed"),
+        ("kitchen-textworld:size=huge", "no kitchens of size 'huge'; it has small, large"),
         ("babyai:level=Nowhere", "no level 'Nowhere'; it has ActionObjDoor"),
         ("reasoning-gym:dataset=nothing", "no data set 'nothing'; it has ab, acre"),
         ("reasoning-gym:dataset=futoshiki", "no environment here: a question may take a minute"),
@@ -175,7 +175,13 @@ def test_a_snapshot_of_no_task_is_refused(split, task):
         env.restore(json.dumps(state).encode())
 
 
-TOGETHER = ("babyai", "reasoning-gym", "textarena", "alfworld", pytest.param("textworld", marks=pytest.mark.envs))
+TOGETHER = (
+    "babyai",
+    "reasoning-gym",
+    "textarena",
+    "kitchen-textworld",
+    pytest.param("textworld", marks=pytest.mark.envs),
+)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

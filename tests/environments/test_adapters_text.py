@@ -19,8 +19,8 @@ from agentgym import registry
 from agentgym.env import Env
 from agentgym.errors import ConfigError
 from agentgym_environments.base.text_env import split_of, task_random
-from agentgym_environments.benchmarks.alfworld.tasks import KINDS, PLACES, chore
 from agentgym_environments.benchmarks.textworld.tasks import LEVELS, _make
+from agentgym_environments.synthetic.kitchen_textworld.tasks import KINDS, PLACES, chore
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def science() -> Iterator[Env]:
 @pytest.mark.parametrize(
     ("name", "split"),
     [
-        ("alfworld", "train"),
-        ("alfworld:kind=clean", "validation"),
-        ("alfworld:kind=heat", "test"),
-        ("alfworld:kind=cool", "train"),
-        ("alfworld:kind=two", "test"),
-        pytest.param("alfworld-mixed", "test", marks=pytest.mark.envs),
-        pytest.param("alfworld:kind=two,size=large", "train", marks=pytest.mark.envs),
+        ("kitchen-textworld", "train"),
+        ("kitchen-textworld:kind=clean", "validation"),
+        ("kitchen-textworld:kind=heat", "test"),
+        ("kitchen-textworld:kind=cool", "train"),
+        ("kitchen-textworld:kind=two", "test"),
+        pytest.param("kitchen-textworld-mixed", "test", marks=pytest.mark.envs),
+        pytest.param("kitchen-textworld:kind=two,size=large", "train", marks=pytest.mark.envs),
     ],
 )
 def test_alfworlds_planner_does_the_chore(name, split):
@@ -62,7 +62,7 @@ def test_alfworlds_planner_does_the_chore(name, split):
 
 
 def test_alfworlds_engine_does_the_action_and_only_that():
-    env = registry.make("alfworld")
+    env = registry.make("kitchen-textworld")
     observation, info = env.reset(options={"task": 0})
     assert observation.splitlines()[-1].startswith("Your task is to: put a")
     assert "help" not in info["available_actions"]
@@ -85,7 +85,7 @@ def test_alfworlds_engine_does_the_action_and_only_that():
 def test_alfworld_cached_commands_answer_as_before():
     """`_remember_commands` keeps what the engine's grammar made of a command: after a hundred steps of chance, what is
     possible is what an engine that parses everything anew calls possible."""
-    env, plain = registry.make("alfworld"), registry.make("alfworld")
+    env, plain = registry.make("kitchen-textworld"), registry.make("kitchen-textworld")
     chance = random.Random(0)
     for one in (env, plain):
         one.reset(options={"split": "test", "task": 2})

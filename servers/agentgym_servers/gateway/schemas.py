@@ -39,7 +39,7 @@ class ContainerLimits(RequestModel):
 
 SOURCES = ("url", "image", "entry_point", "tasks", "harbor")
 ENGINES = {"qa": "qa:test", "search": "search-qa:test"}
-"""What plays a file of tasks: an installed environment and its argument."""
+"""Environments that play a file of tasks, and the argument that takes it."""
 HARBOR = "harbor:folder"
 
 

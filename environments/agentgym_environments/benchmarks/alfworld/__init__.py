@@ -1,1 +1,1 @@
-"""ALFWorld: its engine and language on kitchens of our own making."""
+"""ALFWorld's own games."""

@@ -1,127 +1,64 @@
-"""ALFWorld's engine: household chores in text, solved by its planner."""
+"""ALFWorld: its own games, played on its engine."""
 
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+import json
+import re
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from agentgym.errors import ConfigError
+from agentgym.errors import ConfigError, MissingDependency
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.engine_env import TEXTWORLD, EngineEnv, package
-from agentgym_environments.base.text_env import Outcome, split_of, task_random
-from agentgym_environments.benchmarks.alfworld.tasks import KINDS, PLACES, chore
+from agentgym.tasks import Task, TaskSet
+from agentgym_environments.base.alfred_env import AlfredEnv
+from agentgym_environments.base.engine_env import package
+
+VERSION = "json_2.1.1"
+"""Folder of the games in ALFWorld's data."""
+GAME = "game.tw-pddl"
+NOT_PLAYED = ("movable", "Sliced")
+"""Words in the folders of games that ALFWorld leaves out."""
+SOLVABLE = re.compile(rb'"solvable":\s*true')
 
 
-class AlfWorld(EngineEnv):
+class AlfWorld(AlfredEnv):
     """The only reward is 1 when the chore is done.
 
-    kind: "put", "clean", "heat", "cool", "two" or "mixed". size: "small" or "large" kitchens.
+    data: ALFWorld's folder of data, as `alfworld-download` makes it; by default the package's own, ALFWORLD_DATA.
     """
 
-    alone = TEXTWORLD
+    def __init__(self, spec: EnvSpec | None = None, *, data: str = "") -> None:
+        spec = spec or EnvSpec.load(Path(__file__).with_name("spec.toml"))
+        root = Path(data or package("alfworld.info", "alfworld").ALFWORLD_DATA).expanduser() / VERSION
+        splits = tuple(split for split in spec.splits if (root / split).is_dir())
+        if not splits:
+            problem = f"{spec.id} needs ALFWorld's games, and {root} has none: alfworld-download"
+            raise ConfigError(problem) if data else MissingDependency(problem)
+        self.root, self.tasks = root, games(root, splits)
+        super().__init__(spec.model_copy(update={"splits": self.tasks.splits, "task_set": self.tasks.content_hash}))
 
-    def __init__(self, spec: EnvSpec | None = None, *, kind: str = "put", size: str = "small") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")))
-        if kind not in (*KINDS, "mixed"):
-            raise ConfigError(f"alfworld has no chores of kind {kind!r}; it has {', '.join(KINDS)} and mixed")
-        if size not in PLACES:
-            raise ConfigError(f"alfworld has no kitchens of size {size!r}; it has {', '.join(PLACES)}")
-        self.kind, self.size = kind, size
-        textworld = package("textworld", "alfworld")
-        pddl = package("textworld.envs.pddl.pddl", "alfworld")
-        if pddl.fast_downward_missing:
-            package("fast_downward", "alfworld")
-        tools = package("alfworld.agents.environment.alfred_tw_env", "alfworld")
-        self.planner: Any = pddl.PddlEnv(
-            textworld.EnvInfos(admissible_commands=True, facts=True, feedback=True, won=True)
-        )
-        self.inner: Any = tools.AlfredDemangler(self.planner)
-        self.state: Any = None
-        """The engine's last GameState."""
-        self._text = ""
-        self._plan: list[str] = []
-        """The rest of the planner's plan, while it is followed."""
-
-    def open(self, split: str, task: int) -> None:
-        random = task_random("alfworld", self.kind, self.size, split, task)
-        while True:
-            made = chore(random, self.kind, self.size)
-            if split_of(made.content) == split:
-                break
-        domain, grammar = language()
-        grammar = grammar.replace("UNKNOWN GOAL", made.goal.rstrip("."))
-        self.inner.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": made.problem()})
-        _remember_commands(self.planner._logic.grammar)
-        self.state = self.inner.reset()
-        self._text, self._plan = plain(self.state.feedback), []
-
-    def observe(self) -> str:
-        return self._text
-
-    def apply(self, action: str) -> Outcome | None:
-        if action not in self._possible():
-            return None
-        self.state, _, _ = self.inner.step(action)
-        self._plan = self._plan[1:] if self._plan[:1] == [action] else []
-        self._text = plain(self.state.feedback)
-        won = bool(self.state.won)
-        return Outcome(float(won), ended=won, success=won)
-
-    def refuse(self, action: str) -> str:
-        return f"not possible here; you can {', '.join(self._possible())}"
-
-    def key(self) -> str:
-        """Return where everything is and what was done to it. What was merely looked at is left out, and what is not
-        so: the engine writes that down of some things, and only once it was so."""
-        left_out = ("checked", "examined", "not_")
-        facts = sorted(str(fact) for fact in self.state.facts if not fact.name.startswith(left_out))
-        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
-
-    def describe(self) -> dict[str, Any]:
-        return {"available_actions": [] if self.over else self._possible()}
-
-    def solver(self) -> str:
-        """The next step of the planner's plan."""
-        self.require_episode("solver")
-        if not self._plan:
-            with self.alone:
-                plan = self.planner._pddl_state.replan(self.planner._entity_infos)
-            self._plan = [" ".join(action.split()) for action in plan]
-        return self._plan[0] if self._plan else "look"
-
-    def close(self) -> None:
-        with self.alone:
-            self.inner.close()
-
-    def _possible(self) -> list[str]:
-        return [command for command in self.state.admissible_commands if command != "help"]
+    def game(self, split: str, task: int) -> dict[str, str]:
+        path = self.root / split / self.tasks[split, task].id / GAME
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return {name: content[name] for name in ("pddl_domain", "grammar", "pddl_problem")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is no game of ALFWorld: {error!r}") from error
 
 
-def _remember_commands(grammar: Any) -> None:
-    """The engine parses every possible command anew at every step, which is nine tenths of its time; each is parsed
-    once here. What a command says depends on its template and the things it names alone."""
-    derive, known = grammar.derive, {}
-
-    def remembered(start: str, context: dict[str, Any]) -> Any:
-        if "#" in start or not context["mapping"]:
-            return derive(start, context)
-        key = start, tuple(sorted((place.name, thing.name) for place, thing in context["mapping"].items()))
-        if key not in known:
-            known[key] = derive(start, context)
-        return known[key]
-
-    grammar.derive = remembered
-
-
-@cache
-def language() -> tuple[str, str]:
-    """ALFWorld's PDDL domain and its grammar, as its package carries them."""
-    folder = Path(package("alfworld", "alfworld").__file__).parent / "data"
-    return (folder / "alfred.pddl").read_text(), (folder / "alfred.twl2").read_text()
-
-
-def plain(text: str) -> str:
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    return "\n".join(line for line in lines if line and not line.startswith("-="))
+@lru_cache(maxsize=4)
+def games(root: Path, splits: tuple[str, ...]) -> TaskSet:
+    """Return the games of each split that ALFWorld plays, by path: solvable ones, without movable and sliced things."""
+    found: dict[str, list[Task]] = {}
+    for split in splits:
+        found[split] = []
+        for path in sorted((root / split).rglob(GAME)):
+            name = path.parent.relative_to(root / split).as_posix()
+            content = b"" if any(word in name for word in NOT_PLAYED) else path.read_bytes()
+            if SOLVABLE.search(content):
+                digest = hashlib.sha256(content).hexdigest()
+                found[split].append(Task(id=name, prompt=name.partition("/")[0], setup={"game": digest}))
+        if not found[split]:
+            raise ConfigError(f"{root / split} has no game that can be played: a game is a folder with {GAME}")
+    return TaskSet(found)

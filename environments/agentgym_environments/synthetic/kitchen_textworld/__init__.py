@@ -1,0 +1,1 @@
+"""Chores in kitchens of our own, on ALFWorld's engine."""
