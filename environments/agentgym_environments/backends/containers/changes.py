@@ -1,0 +1,177 @@
+"""What became of a container's files since its image: read out as a tar archive, and laid over the image again."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from agentgym_environments.backends.containers.container import Container
+from agentgym_environments.backends.containers.engine import ContainerLost, reaching
+from agentgym_environments.backends.sandbox.box import WorkRefused
+
+Change = Literal["changed", "added", "removed"]
+KINDS: tuple[Change, ...] = ("changed", "added", "removed")
+"""Names of the engine's numbers 0, 1 and 2."""
+Keep = Callable[[str, Change, Callable[[], bytes]], bool]
+"""keep(path, change, head) -> whether the change counts. head() is the first 64 KB of a file."""
+
+MAX_PLACES = 3000
+"""Places in the tree where changes may lie: each is a question to the engine."""
+HEAD_BYTES = 64 << 10
+MAX_REMOVED_BYTES = 100_000
+"""Names in one command that removes files."""
+
+
+def all_of_it(path: str, change: Change, head: Callable[[], bytes]) -> bool:
+    """Keep every change."""
+    return True
+
+
+class ChangeArchive:
+    """Changed files as a tar archive in a temporary file, and the paths that are gone. Close it after use."""
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        self._tar = tarfile.open(fileobj=self.file, mode="w", format=tarfile.PAX_FORMAT)
+        self.removed: list[str] = []
+        self.size = 0
+
+    def collect(self, container: Container, keep: Keep, most_bytes: int) -> None:
+        """Add what has changed in a container. Raises WorkRefused where that is more than `most_bytes`."""
+        changes = sorted((one["Path"], KINDS[one["Kind"]]) for one in _diff(container))
+        added = {path for path, change in changes if change == "added"}
+        places = [
+            (path, change)
+            for path, change in changes
+            if change != "added" or posixpath.dirname(path) not in added  # the others come with their folder
+        ]
+        if len(places) > MAX_PLACES:
+            raise WorkRefused(f"files have changed in {len(places)} places, over {MAX_PLACES}")
+        for path, change in places:
+            if change == "removed":
+                self.removed += [path] if keep(path, change, bytes) else []
+            elif keep(path, change, bytes):
+                self._fetch(container, path, change, keep, most_bytes)
+
+    def add_folder(self, folder: Path, inside: str) -> None:
+        """Add a folder of this machine as `inside`, owned by root."""
+
+        def roots(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            return member
+
+        self._tar.add(folder, inside.strip("/"), filter=roots)
+
+    def apply(self, container: Container) -> None:
+        """Lay the changes over the files of a container that is as its image was."""
+        for paths in _batches(self.removed):
+            done = container.execute(["rm", "-rf", "--", *paths], user="0")
+            if done.code:
+                raise ContainerLost(f"files cannot be removed: {done.attached.output.text()}")
+        container.put(self.finished())
+
+    def finished(self) -> IO[bytes]:
+        """Return the archive from its beginning; nothing can be added afterwards."""
+        self._tar.close()
+        self.file.seek(0)
+        return self.file
+
+    def close(self) -> None:
+        self._tar.close()
+        self.file.close()
+
+    def _fetch(self, container: Container, path: str, change: Change, keep: Keep, most_bytes: int) -> None:
+        import docker.errors
+
+        with reaching(f"{path} cannot be read from the container"):
+            try:
+                stream, facts = container.api.get_archive(container.id, path)
+            except docker.errors.NotFound:
+                return  # its name is no text, or it is a mount's
+            try:
+                folder_alone = change == "changed" and bool(facts["mode"] & 1 << 31)  # what lies in it is listed itself
+                with tarfile.open(fileobj=_Reader(stream), mode="r|") as found:  # type: ignore[call-overload]
+                    self._copy(found, path, change, keep, most_bytes, folder_alone)
+            except tarfile.TarError as error:
+                raise ContainerLost(f"{path} comes out of the container as no archive: {error}") from error
+            finally:
+                stream.close()
+
+    def _copy(
+        self, found: tarfile.TarFile, path: str, change: Change, keep: Keep, most_bytes: int, folder_alone: bool
+    ) -> None:
+        above, left_out = posixpath.dirname(path), ""
+        for member in found:
+            inside = posixpath.normpath(posixpath.join(above, member.name))
+            if left_out and inside.startswith(left_out):
+                continue
+            self.size += member.size + 512
+            if self.size > most_bytes:
+                raise WorkRefused(f"the files that have changed are more than {most_bytes >> 20} MB")
+            content = found.extractfile(member) if member.isreg() else None
+            head = content.read(HEAD_BYTES) if content is not None else b""
+            if not keep(inside, change, lambda head=head: head):
+                left_out = f"{inside}/"
+                continue
+            if member.islnk():
+                member.linkname = posixpath.normpath(posixpath.join(above, member.linkname)).lstrip("/")
+            member.name = inside.lstrip("/")
+            self._tar.addfile(member, _Joined(head, content) if content is not None else None)  # type: ignore[arg-type]
+            if folder_alone:
+                return
+
+
+def _diff(container: Container) -> list[dict[str, Any]]:
+    with reaching("the changes of the container cannot be listed"):
+        return container.api.diff(container.id) or []
+
+
+def _batches(paths: list[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for path in paths:
+        if batch and size + len(path) > MAX_REMOVED_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(path)
+        size += len(path.encode(errors="surrogateescape")) + 1
+    if batch:
+        yield batch
+
+
+class _Reader(io.RawIOBase):
+    """The pieces of an answer as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._rest = iter(pieces), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._rest) < size:
+            piece = next(self._pieces, b"")
+            if not piece:
+                break
+            self._rest += piece
+        result, self._rest = self._rest[:size], self._rest[size:]
+        return result
+
+
+class _Joined:
+    """A file whose beginning was read already."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int) -> bytes:
+        if not self._head:
+            return self._rest.read(size)
+        piece, self._head = self._head[:size], self._head[size:]
+        return piece + (self._rest.read(size - len(piece)) if len(piece) < size else b"")
