@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,14 @@ def _of_hub(source: str) -> list[Record]:
         return list(datasets.load_dataset(name, config or None, split=split or "test"))
     except Exception as error:  # the hub's clients raise many kinds of errors
         raise ConfigError(f"{source} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a Parquet or TOML file as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)

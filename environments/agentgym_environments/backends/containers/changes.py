@@ -37,7 +37,7 @@ class ChangeArchive:
 
     def __init__(self) -> None:
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
-        self._tar = tarfile.open(fileobj=self.file, mode="w", format=tarfile.PAX_FORMAT)
+        self._tar = tarfile.open(fileobj=self.file, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
         self.removed: list[str] = []
         self.size = 0
 

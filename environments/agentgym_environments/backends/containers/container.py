@@ -14,7 +14,7 @@ from agentgym_environments.backends.containers.streams import Attached
 from agentgym_environments.backends.sandbox.box import SandboxEnded
 
 IDLE = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM PIPE; while read -r _; do :; done"
-"""Process 1 waits for ever on a stdin that nobody closes. The kernel keeps SIGKILL and SIGSTOP of the inside from it."""
+"""Process 1 waits for ever on a stdin that nobody closes. The kernel keeps SIGKILL and SIGSTOP from inside away."""
 CAPABILITIES = (
     "CHOWN",
     "DAC_OVERRIDE",

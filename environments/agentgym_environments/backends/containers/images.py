@@ -35,7 +35,10 @@ def named(engine: Engine, name: str) -> Image:
 
 
 def built(engine: Engine, folder: Path, digest: str, timeout_s: float) -> Image:
-    """Return the image of a folder with a Dockerfile, built where none of its `digest` is here. Raises ContainerLost."""
+    """Return the image of a folder with a Dockerfile, built where none of this `digest` is here.
+
+    Raises ContainerLost.
+    """
     tag = f"{REPOSITORY}:{digest[:40]}"
     found = _found(engine, tag)
     if found is None:
