@@ -43,7 +43,8 @@ class ChangeArchive:
 
     def collect(self, container: Container, keep: Keep, most_bytes: int) -> None:
         """Add what has changed in a container. Raises WorkRefused where that is more than `most_bytes`."""
-        changes = sorted((one["Path"], KINDS[one["Kind"]]) for one in _diff(container))
+        changes: list[tuple[str, Change]] = [(one["Path"], KINDS[one["Kind"]]) for one in _diff(container)]
+        changes.sort()
         added = {path for path, change in changes if change == "added"}
         places = [
             (path, change)

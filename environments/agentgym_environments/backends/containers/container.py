@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
-from agentgym_environments.backends.containers.engine import OWNER, ContainerLost, Engine, owner, reaching, remove
+from agentgym_environments.backends.containers.engine import (
+    OWNER,
+    ContainerGone,
+    ContainerLost,
+    Engine,
+    owner,
+    reaching,
+    remove,
+)
 from agentgym_environments.backends.containers.images import Image
 from agentgym_environments.backends.containers.streams import Attached
 from agentgym_environments.backends.sandbox.box import SandboxEnded
@@ -51,8 +59,8 @@ class Executed(NamedTuple):
 
 
 class Container:
-    """A running container of an image. Raises ContainerLost where the engine fails, or the container has been ended
-    from outside; SandboxEnded where something inside has ended it."""
+    """A running container of an image. Raises ContainerLost where the engine refuses, ContainerGone where the container
+    was ended from outside or the engine does not answer, and SandboxEnded where something inside has ended it."""
 
     def __init__(
         self, engine: Engine, image: Image, *, limits: ContainerLimits, env: Mapping[str, str], workdir: str
@@ -152,7 +160,7 @@ class Container:
         if state["Status"] == "running":
             return
         if state["ExitCode"] == KILLED and not state["OOMKilled"]:
-            raise ContainerLost("the container was killed from outside")
+            raise ContainerGone("the container was killed from outside")
         raise SandboxEnded("the command ended the container")
 
     def kill(self) -> None:

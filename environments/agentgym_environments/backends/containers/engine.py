@@ -26,6 +26,10 @@ class ContainerLost(EnvironmentCrashed):
     """The container or its engine is gone, or does not do what it must: the machine's fault, not the agent's."""
 
 
+class ContainerGone(ContainerLost):
+    """The container was killed or removed from outside, or the engine does not answer: nothing inside can do that."""
+
+
 class Engine:
     """A connection to the engine that DOCKER_HOST names. Making one removes the containers of processes that are gone.
 
@@ -65,15 +69,17 @@ class Engine:
 
 @contextlib.contextmanager
 def reaching(what: str) -> Iterator[None]:
-    """Raise ContainerLost where the engine refuses or does not answer."""
+    """Raise ContainerLost where the engine refuses, ContainerGone where it does not answer or has no such container."""
     import docker.errors
 
     try:
         yield
+    except docker.errors.NotFound as error:
+        raise ContainerGone(f"{what}: {error.explanation or error}") from error
     except docker.errors.APIError as error:
         raise ContainerLost(f"{what}: {error.explanation or error}") from error
     except (docker.errors.DockerException, OSError) as error:
-        raise ContainerLost(f"{what}: the Docker engine does not answer ({error})") from error
+        raise ContainerGone(f"{what}: the Docker engine does not answer ({error})") from error
 
 
 def remove(client: Any, container: str) -> None:

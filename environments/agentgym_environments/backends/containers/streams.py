@@ -74,10 +74,11 @@ class Attached:
         return False
 
     def close(self) -> None:
-        self._connection.close()
         response = getattr(self._connection, "_response", None)
         if response is not None:
             response.close()
+        self._connection.close()
+        self._socket.close()
 
     def _take(self, piece: bytes) -> None:
         """Sort frames by stream: a byte for the stream, three of nothing, four for the length, the content."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -17,13 +18,14 @@ from agentgym_environments.backends.containers import images
 from agentgym_environments.backends.containers.box import ContainerBox
 from agentgym_environments.backends.containers.changes import ChangeArchive
 from agentgym_environments.backends.containers.container import Container, ContainerLimits
-from agentgym_environments.backends.containers.engine import ContainerLost, Engine, reaching
+from agentgym_environments.backends.containers.engine import ContainerGone, ContainerLost, Engine, reaching
 from agentgym_environments.backends.containers.images import Image
 from agentgym_environments.backends.sandbox.box import SandboxEnded, WorkRefused
-from agentgym_environments.base.grading import run_submission
 from agentgym_environments.benchmarks.harbor.kept import keeper
 
 BUILD_S = 600.0
+ATTEMPTS = 2
+"""Runs of the tests that may come to no reward before the run without the agent's files says whose fault that is."""
 MAX_REWARD_BYTES = 64 << 10
 OUTPUT_BYTES = 16 << 10
 
@@ -82,16 +84,34 @@ def grade(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict
     box.container.require_running()
     box.container.kill()
     try:
-        verdict = run_submission(lambda: _tested(engine, task, box), lambda: _tested(engine, task, None))
-    except OutOfTime:
-        try:
-            _tested(engine, task, None)
-        except OutOfTime as error:
-            raise EnvironmentCrashed(f"the tests of {task.id} took too long, without an agent's files too") from error
-        return RewardVerdict(None, "the tests were not done in time")
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(ContainerLost):
+                return _once_more(engine, task, box)
     except WorkRefused as error:
         return RewardVerdict(None, str(error))
-    return verdict or RewardVerdict(None, "the tests came to no reward")
+    except OutOfTime:
+        why = "the tests were not done in time"
+    else:
+        why = "the tests came to no reward"
+    try:
+        _once_more(engine, task, None)  # the same without the agent's files: raises where the machine is at fault
+    except OutOfTime as error:
+        raise EnvironmentCrashed(f"the tests of {task.id} take too long, without an agent's files too") from error
+    return RewardVerdict(None, why)
+
+
+def _once_more(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict:
+    """Run the tests; once more where their container was ended from outside, which no agent can do.
+
+    Raises EnvironmentCrashed where it was again, ContainerLost for what an agent's files may have brought about.
+    """
+    try:
+        return _tested(engine, task, box)
+    except ContainerGone:
+        try:
+            return _tested(engine, task, box)
+        except ContainerGone as error:
+            raise EnvironmentCrashed(f"the container of the tests was lost twice: {error}") from error
 
 
 def _tested(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict:

@@ -38,8 +38,8 @@ NOT_ADDED = re.compile(
 RUNNERS = frozenset(
     re.findall(
         r"\S+",
-        """apt apt-get bash cat chmod cp curl dash env git grep make node npm npx perl pip pip3 pipx pytest python python3
-        rm sed sh su sudo tee test timeout uv uvx wget""",
+        """apt apt-get bash cat chmod cp curl dash env git grep make node npm npx perl pip pip3 pipx pytest python
+        python3 rm sed sh su sudo tee test timeout uv uvx wget""",
     )
 )
 """Programs with which tests are fetched and run: none may be added under such a name, not even where the image has
