@@ -187,7 +187,7 @@ def _task(place: Path, config: HarborConfig) -> Task:
     environment, agent, verifier = config.environment, config.agent, config.verifier
     return Task(
         id=str(config.task.get("name", place.name)),
-        prompt=(place / "instruction.md").read_text(encoding="utf-8").strip(),
+        prompt=_text(place / "instruction.md").strip(),
         setup={
             "image": environment.docker_image,
             "build_s": environment.build_timeout_sec,
@@ -215,6 +215,13 @@ def _task(place: Path, config: HarborConfig) -> Task:
         metadata=plain({**config.metadata, "keywords": config.task.get("keywords", [])}),
         source=str(place),
     )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no text: {error}") from error
 
 
 def _filled(env: dict[str, str]) -> dict[str, str]:

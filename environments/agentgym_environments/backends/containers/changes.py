@@ -93,7 +93,9 @@ class ChangeArchive:
         with reaching(f"{path} cannot be read from the container"):
             try:
                 stream, facts = container.api.get_archive(container.id, path)
-            except docker.errors.NotFound:
+            except docker.errors.NotFound as error:
+                if "No such container" in str(error):
+                    raise
                 return  # its name is no text, or it is a mount's
             try:
                 folder_alone = change == "changed" and bool(facts["mode"] & 1 << 31)  # what lies in it is listed itself

@@ -188,7 +188,9 @@ def _file(container: Container, path: str) -> str | None:
     with reaching(f"{path} cannot be read"):
         try:
             stream, facts = container.api.get_archive(container.id, path)
-        except docker.errors.NotFound:
+        except docker.errors.NotFound as error:
+            if "No such container" in str(error):
+                raise
             return None
         try:
             if facts["size"] > MAX_REWARD_BYTES:
