@@ -1,4 +1,4 @@
-"""The environment `harbor` where no engine is needed: its arguments, what is kept of an agent's changes, the streams."""
+"""The environment `harbor` where no engine is needed: arguments, what is kept of an agent's changes, streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentgym import registry
 from agentgym.errors import ConfigError
 from agentgym_environments.backends.containers import engine
 from agentgym_environments.backends.containers.images import _parts
-from agentgym_environments.backends.containers.streams import Attached, Kept
+from agentgym_environments.backends.containers.streams import ROOM, Attached, Kept
 from agentgym_environments.benchmarks.harbor.env import OWN
 from agentgym_environments.benchmarks.harbor.grader import _number, _of_json
 from agentgym_environments.benchmarks.harbor.kept import keeper
@@ -60,22 +60,25 @@ KEPT = """
 added /app/answer | changed /app/note | removed /app/note | added /app/conftest.py | changed /etc/passwd
 added /etc/nginx/nginx.conf | added /usr/bin/newprogram | added /usr/local/bin/mine | added /root/data.csv
 added /usr/lib/python3/dist-packages/flask/__init__.py | added /usr/local/lib/python3.11/site-packages/flask/app.py
-added /usr/share/nginx/index.html | added /srv/x | changed /usr/src/project/a.py | added /opt/tool/bin/cat | changed /root/.gitconfig
-added /opt/tests/x | changed /home/user/logs/x
+added /usr/share/nginx/index.html | added /srv/x | changed /usr/src/project/a.py | added /opt/tool/bin/cat
+changed /root/.gitconfig | added /opt/tests/x | changed /home/user/logs/x
 """
 LEFT_OUT = """
-added /tests/test.sh | changed /tests | added /logs/verifier/reward.txt | added /logs | added /solution/x | changed /proc/x
-changed /usr/bin/bash | removed /usr/bin/bash | changed /bin | added /usr/local/bin/python3 | added /usr/local/sbin/chmod
-added /bin/python3 | added /usr/local/bin/uv | added /root/.local/bin/python3 | added /usr/lib/python3.11/_struct.py
-added /usr/lib/python311.zip | added /usr/local/lib/python312.zip | added /usr/lib/python3.11/__pycache__/csv.cpython-311.pyc
-changed /usr/lib/python3.11/json/__init__.py | removed /usr/lib/python3.11/csv.py | added /etc/ld.so.preload | changed /etc/ld.so.cache
-added /etc/ld.so.conf.d/a.conf | changed /etc/profile | added /etc/profile.d/x.sh | changed /etc/environment | changed /root/.bashrc
-added /home/u/.profile | added /app/sitecustomize.py | added /usr/lib/python3/dist-packages/usercustomize.py | added /app/x/a.pth
-added /usr/lib/python3/dist-packages/zz.pth | added /conftest.py | added /pytest.ini | added /pyproject.toml | added /setup.cfg
-added /tox.ini | added /root/.local/lib/python3.11/site-packages/x.py | added /usr/lib/x86_64-linux-gnu/glibc-hwcaps/x/libc.so.6
-added /root/.config/pip/pip.conf | added /etc/pip.conf | changed /etc/apt/sources.list | added /etc/perl/strict.pm | changed /lib
-added /usr/local/share/perl/5.36.0/strict.pm | added /usr/lib/python3.11/sitecustomize/__init__.py | changed /etc/hosts
-added /usr/local/lib/python3.11/site-packages/evil-1.dist-info/entry_points.txt
+added /tests/test.sh | changed /tests | added /logs/verifier/reward.txt | added /logs | added /solution/x
+changed /proc/x | changed /usr/bin/bash | removed /usr/bin/bash | changed /bin | added /usr/local/bin/python3
+added /usr/local/sbin/chmod | added /bin/python3 | added /usr/local/bin/uv | added /root/.local/bin/python3
+added /usr/lib/python3.11/_struct.py | added /usr/lib/python311.zip | added /usr/local/lib/python312.zip
+added /usr/lib/python3.11/__pycache__/csv.cpython-311.pyc | changed /usr/lib/python3.11/json/__init__.py
+removed /usr/lib/python3.11/csv.py | added /etc/ld.so.preload | changed /etc/ld.so.cache
+added /etc/ld.so.conf.d/a.conf | changed /etc/profile | added /etc/profile.d/x.sh | changed /etc/environment
+changed /root/.bashrc | added /home/u/.profile | added /app/sitecustomize.py
+added /usr/lib/python3/dist-packages/usercustomize.py | added /app/x/a.pth
+added /usr/lib/python3/dist-packages/zz.pth | added /conftest.py | added /pytest.ini | added /pyproject.toml
+added /setup.cfg | added /tox.ini | added /root/.local/lib/python3.11/site-packages/x.py
+added /usr/lib/x86_64-linux-gnu/glibc-hwcaps/x/libc.so.6 | added /root/.config/pip/pip.conf | added /etc/pip.conf
+changed /etc/apt/sources.list | added /etc/perl/strict.pm | changed /lib
+added /usr/local/share/perl/5.36.0/strict.pm | added /usr/lib/python3.11/sitecustomize/__init__.py
+changed /etc/hosts | added /usr/local/lib/python3.11/site-packages/evil-1.dist-info/entry_points.txt
 """
 
 
@@ -112,9 +115,24 @@ def test_the_middle_of_a_long_output_is_left_out():
     for _ in range(1000):
         kept.add(b"0123456789")
     assert kept.text() == "abcde\n[... 10000 bytes left out ...]\n56789"
-    assert len(kept.last) <= 20
+    assert len(kept.last) <= 20 + ROOM
     with pytest.raises(ValueError, match="longer"):
         kept.content()
+
+
+@pytest.mark.parametrize("before", [b"", b"abc", b"abcdefgh", b"abcdefghij", b"0123456789" * 3000])
+def test_a_mark_at_the_end_is_cut_off(before):
+    kept, plain = Kept(10), Kept(10)
+    plain.add(before)
+    for place in range(0, len(before), 7):
+        kept.add(before[place : place + 7])
+    assert kept.after(b"MARK") is None
+    kept.add(b"MA")
+    kept.add(b"RK0 /app\0")
+    assert kept.ends(b"\0")
+    assert kept.after(b"MARK") == b"0 /app\0"
+    assert kept.after(b"MARK", cut=True) == b"0 /app\0"
+    assert kept.text() == plain.text()
 
 
 def test_streams_end_by_what_is_written_or_by_time():

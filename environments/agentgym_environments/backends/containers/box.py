@@ -26,13 +26,13 @@ SOLUTION = "/solution"
 MARK = "AGENTGYM_COMMAND"
 """Variable by which the processes of a command are known."""
 
-RUN = """exec 9>&2 2>&1 </dev/null
+RUN = """exec 9>&1 2>&1 </dev/null
 cd -- "$2" 2>/dev/null || cd /
 trap 'printf "%s %d %s\\0" NONCE "$?" "$PWD" >&9' EXIT
 agentgym_command=$1; set --
 eval "$agentgym_command"
 """
-"""The command's two streams are one; the other one of the connection is for the end: exit code and folder."""
+"""The command's two streams are one, at the end of which come exit code and folder: streams overtake each other."""
 
 END = """for round in 1 2 3; do for place in /proc/[0-9]*; do
   while IFS= read -r -d '' line; do
@@ -79,8 +79,7 @@ class ContainerBox:
         ending = f"{nonce} ".encode()
 
         def over(attached: Attached) -> bool:
-            errors = bytes(attached.errors.first + attached.errors.last)
-            return errors.endswith(b"\0") and ending in errors
+            return attached.output.ends(b"\0") and attached.output.after(ending) is not None
 
         try:
             done = self.container.execute(
@@ -96,11 +95,12 @@ class ContainerBox:
                 raise
             self.container.restart()  # no process can be started any more: the agent's have taken all there may be
             return Ran(f"the command could not be started ({error}); every process was ended", 126, "")
+        end = done.attached.output.after(ending, cut=True)
         output = done.attached.output.text()
         if not done.in_time:
             self._end(nonce)
             return Ran(output, 124, f"time limit of {timeout_s:g} s")
-        return Ran(output, self._finish(done, ending), "")
+        return Ran(output, self._finish(end, done.code), "")
 
     def read(self, path: str) -> bytes | None:
         place = self._place(path)
@@ -202,14 +202,13 @@ class ContainerBox:
                 raise
             raise WorkRefused(f"nothing can be started in the container ({error})") from error
 
-    def _finish(self, done: Executed, ending: bytes) -> int:
+    def _finish(self, end: bytes | None, code: int | None) -> int:
         """Return the exit code, and go to the folder in which the command ended."""
-        _, found, end = bytes(done.attached.errors.first + done.attached.errors.last).rpartition(ending)
-        code, _, folder = end.rstrip(b"\0").partition(b" ")
-        if not found or not code.isdigit():
-            return done.code or 0  # a command that replaced the shell
+        number, _, folder = (end or b"").rstrip(b"\0").partition(b" ")
+        if not number.isdigit():
+            return code or 0  # a command that replaced the shell
         self.folder = folder.decode(errors="surrogateescape") or "/"
-        return int(code)
+        return int(number)
 
     def _end(self, nonce: str) -> None:
         """End a command's processes; where one is left, or none can be started to end them, all of the container."""

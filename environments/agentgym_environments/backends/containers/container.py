@@ -39,6 +39,8 @@ PROCESSES = 1024
 KILLED = 137
 """Exit code of a process 1 that got SIGKILL, which comes from outside alone."""
 START_S = 60.0
+SETTLE_S = 3.0
+"""Seconds in which the engine notices that a process has ended."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,10 @@ class Container:
 
     def _settle(self) -> None:
         """Wait until process 1 runs, which an image's own entry point may delay or prevent."""
-        if self.state() != "running":
-            raise ContainerLost("the container has ended at once: its image has no bash, or its entry point fails")
+        try:
+            self.require_running()
+        except SandboxEnded as error:
+            raise ContainerLost("the container has ended at once: its entry point fails, or it has no bash") from error
 
     # Processes.
 
@@ -145,9 +149,24 @@ class Container:
                 in_time = attached.read(deadline, over, lambda: not self.api.exec_inspect(made)["Running"])
             finally:
                 attached.close()
-            code = self.api.exec_inspect(made)["ExitCode"] if in_time else None
+            code = self._code(made) if in_time and not over(attached) else None
+        if code == KILLED:
+            self._wait_for_end()
         self.require_running()
         return Executed(code, attached, in_time)
+
+    def _code(self, made: str) -> int:
+        """Return the exit code of a process whose streams have ended, as soon as the engine knows it."""
+        end = time.monotonic() + SETTLE_S
+        while (facts := self.api.exec_inspect(made))["Running"] and time.monotonic() < end:
+            time.sleep(0.05)
+        return KILLED if facts["ExitCode"] is None else facts["ExitCode"]
+
+    def _wait_for_end(self) -> None:
+        """Wait a moment: who kills a container kills its processes first, and the engine notices one by one."""
+        end = time.monotonic() + SETTLE_S
+        while self.state() == "running" and time.monotonic() < end:
+            time.sleep(0.1)
 
     def state(self) -> str:
         with reaching("the container cannot be looked at"):
@@ -164,7 +183,7 @@ class Container:
         raise SandboxEnded("the command ended the container")
 
     def kill(self) -> None:
-        """End every process; files stay."""
+        """End every process; files stay. Raises as `require_running` does where something else has ended them."""
         import docker.errors
 
         with reaching("the container cannot be stopped"):
@@ -173,6 +192,7 @@ class Container:
             except docker.errors.APIError as error:
                 if "not running" not in str(error):
                     raise
+                self.require_running()
             self.api.wait(self.id)
 
     def restart(self) -> None:

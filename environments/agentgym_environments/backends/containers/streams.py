@@ -12,6 +12,10 @@ PAUSE_S = 0.5
 """A process that writes nothing for this long is asked whether it has ended: what it has left may keep its pipes."""
 
 
+ROOM = 8192
+"""Bytes beside the last half, so that what is cut off from the end leaves a half."""
+
+
 class Kept:
     """The first and the last half of an output of which no more than `most` bytes are kept."""
 
@@ -26,14 +30,32 @@ class Kept:
             self.first += piece[:room]
             piece = piece[room:]
         self.last += piece
-        if len(self.last) > 2 * self.half:
-            del self.last[: -self.half]
+        if len(self.last) > 2 * self.half + ROOM:
+            del self.last[: -self.half - ROOM]
 
     def content(self) -> bytes:
         """Return all of it. Raises ValueError where the middle was left out."""
         if self.length > 2 * self.half:
             raise ValueError("the output is longer than what is kept of it")
         return bytes(self.first + self.last)
+
+    def ends(self, mark: bytes) -> bool:
+        return (self.last or self.first).endswith(mark)
+
+    def after(self, mark: bytes, *, cut: bool = False) -> bytes | None:
+        """Return what follows a mark near the end, None where there is none. cut: take it and the mark away."""
+        complete = self.length == len(self.first) + len(self.last)
+        kept = bytes(self.first + self.last) if complete else bytes(self.last)
+        before, found, rest = kept.rpartition(mark)
+        if not found:
+            return None
+        if cut:
+            self.length -= len(rest) + len(mark)
+            if complete:
+                self.first, self.last = bytearray(before[: self.half]), bytearray(before[self.half :])
+            else:
+                self.last = bytearray(before)
+        return rest
 
     def text(self) -> str:
         first, last = self.first.decode(errors="replace"), self.last[-self.half :].decode(errors="replace")

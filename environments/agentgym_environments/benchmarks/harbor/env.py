@@ -141,9 +141,7 @@ class Harbor(ShellEnv[ContainerBox]):
         if verdict.reward is None:
             return Judged(f"not solved: {verdict.message}")
         solved = verdict.reward >= 1
-        message = (
-            "solved: the tests give the full reward" if solved else f"not solved: the reward is {verdict.reward:g}"
-        )
+        message = "solved: every test passes" if solved else f"not solved: the reward is {verdict.reward:g}"
         return Judged(message, reward=verdict.reward, success=solved)
 
     def solver(self) -> Action:
