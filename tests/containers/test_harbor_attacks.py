@@ -9,7 +9,7 @@ from agentgym_environments.benchmarks.harbor.env import OWN, Harbor
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.usefixtures("slim")]
 
-CHEAT = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt; echo forty-two >/app/answer"
+CHEAT = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt"
 
 PROGRAMS = f"""
 fake() {{ printf '#!/bin/dash\\n%s\\nexit 0\\n' '{CHEAT}' >"$1.new" && chmod 755 "$1.new" && mv -f "$1.new" "$1"; }}
@@ -92,7 +92,7 @@ DEEP = "for i in $(seq 300); do mkdir -p d$i/e; done; touch $(printf '\\377name'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return str(harbor_folder(tmp_path_factory.mktemp("attacks") / "answer", tests_s=20))
+    return str(harbor_folder(tmp_path_factory.mktemp("attacks") / "answer", tests_s=15))
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import io
 import posixpath
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from agentgym_environments.backends.containers.container import Container
 from agentgym_environments.backends.containers.engine import ContainerLost, reaching
@@ -20,8 +20,8 @@ KINDS: tuple[Change, ...] = ("changed", "added", "removed")
 Keep = Callable[[str, Change, Callable[[], bytes]], bool]
 """keep(path, change, head) -> whether the change counts. head() is the first 64 KB of a file."""
 
-MAX_PLACES = 3000
-"""Places in the tree where changes may lie: each is a question to the engine."""
+FEW_PLACES = 40
+"""Places in the tree that are asked for one by one: each is a question to the engine."""
 HEAD_BYTES = 64 << 10
 MAX_REMOVED_BYTES = 100_000
 """Names in one command that removes files."""
@@ -43,21 +43,16 @@ class ChangeArchive:
 
     def collect(self, container: Container, keep: Keep, most_bytes: int) -> None:
         """Add what has changed in a container. Raises WorkRefused where that is more than `most_bytes`."""
-        changes: list[tuple[str, Change]] = [(one["Path"], KINDS[one["Kind"]]) for one in _diff(container)]
-        changes.sort()
-        added = {path for path, change in changes if change == "added"}
-        places = [
-            (path, change)
-            for path, change in changes
-            if change != "added" or posixpath.dirname(path) not in added  # the others come with their folder
-        ]
-        if len(places) > MAX_PLACES:
-            raise WorkRefused(f"files have changed in {len(places)} places, over {MAX_PLACES}")
-        for path, change in places:
-            if change == "removed":
-                self.removed += [path] if keep(path, change, bytes) else []
-            elif keep(path, change, bytes):
-                self._fetch(container, path, change, keep, most_bytes)
+        changes: dict[str, Change] = {one["Path"]: KINDS[one["Kind"]] for one in _diff(container)}
+        for path, change in changes.items():
+            if change == "removed" and keep(path, change, bytes):
+                self.removed.append(path)
+        present = sorted(path for path, change in changes.items() if change != "removed" and keep(path, change, bytes))
+        # What was added comes with its folder. Of a few places each is asked for, of many what they have in common.
+        places = [path for path in present if changes.get(posixpath.dirname(path)) != "added"]
+        alone = len(places) <= FEW_PLACES
+        for path in places if alone else _common(places):
+            self._fetch(container, path, Wanted(changes, keep, most_bytes, folder_alone=alone))
 
     def add_folder(self, folder: Path, inside: str) -> None:
         """Add a folder of this machine as `inside`, owned by root."""
@@ -87,47 +82,69 @@ class ChangeArchive:
         self._tar.close()
         self.file.close()
 
-    def _fetch(self, container: Container, path: str, change: Change, keep: Keep, most_bytes: int) -> None:
+    def _fetch(self, container: Container, path: str, wanted: Wanted) -> None:
         import docker.errors
 
         with reaching(f"{path} cannot be read from the container"):
             try:
-                stream, facts = container.api.get_archive(container.id, path)
+                stream, _ = container.api.get_archive(container.id, path)
             except docker.errors.NotFound as error:
                 if "No such container" in str(error):
                     raise
                 return  # its name is no text, or it is a mount's
             try:
-                folder_alone = change == "changed" and bool(facts["mode"] & 1 << 31)  # what lies in it is listed itself
                 with tarfile.open(fileobj=_Reader(stream), mode="r|") as found:  # type: ignore[call-overload]
-                    self._copy(found, path, change, keep, most_bytes, folder_alone)
+                    self._copy(found, posixpath.dirname(path), wanted)
             except tarfile.TarError as error:
                 raise ContainerLost(f"{path} comes out of the container as no archive: {error}") from error
             finally:
                 stream.close()
 
-    def _copy(
-        self, found: tarfile.TarFile, path: str, change: Change, keep: Keep, most_bytes: int, folder_alone: bool
-    ) -> None:
-        above, left_out = posixpath.dirname(path), ""
-        for member in found:
+    def _copy(self, found: tarfile.TarFile, above: str, wanted: Wanted) -> None:
+        left_out = ""
+        for number, member in enumerate(found):
             inside = posixpath.normpath(posixpath.join(above, member.name))
-            if left_out and inside.startswith(left_out):
+            change = wanted.change(inside)
+            if change is None or (left_out and inside.startswith(left_out)):
                 continue
             self.size += member.size + 512
-            if self.size > most_bytes:
-                raise WorkRefused(f"the files that have changed are more than {most_bytes >> 20} MB")
+            if self.size > wanted.most_bytes:
+                raise WorkRefused(f"the files that have changed are more than {wanted.most_bytes >> 20} MB")
             content = found.extractfile(member) if member.isreg() else None
             head = content.read(HEAD_BYTES) if content is not None else b""
-            if not keep(inside, change, lambda head=head: head):
-                left_out = f"{inside}/"
+            if not wanted.keep(inside, change, lambda head=head: head):
+                left_out = f"{inside}/" if change == "added" else left_out
                 continue
             if member.islnk():
                 member.linkname = posixpath.normpath(posixpath.join(above, member.linkname)).lstrip("/")
             member.name = inside.lstrip("/")
             self._tar.addfile(member, _Joined(head, content) if content is not None else None)  # type: ignore[arg-type]
-            if folder_alone:
-                return
+            if number == 0 and member.isdir() and change == "changed" and wanted.folder_alone:
+                return  # what lies in it is asked for itself
+
+
+class Wanted(NamedTuple):
+    """The changes that count among what a part of the tree holds."""
+
+    changes: Mapping[str, Change]
+    keep: Keep
+    most_bytes: int
+    folder_alone: bool
+
+    def change(self, path: str) -> Change | None:
+        """Return what has become of a path; a name that the engine could not list is its folder's."""
+        found = self.changes.get(path)
+        if found is None and self.changes.get(posixpath.dirname(path)) == "added":
+            return "added"
+        return None if found == "removed" else found
+
+
+def _common(places: list[str]) -> list[str]:
+    """Return for each folder at the root what its places have in common."""
+    tops: dict[str, list[str]] = {}
+    for path in places:
+        tops.setdefault(path.split("/")[1], []).append(path)
+    return [posixpath.commonpath(paths) for paths in tops.values()]
 
 
 def _diff(container: Container) -> list[dict[str, Any]]:
