@@ -11,15 +11,21 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.usefixtu
 
 CHEAT = "mkdir -p /logs/verifier; echo 1 >/logs/verifier/reward.txt"
 
-PROGRAMS = f"""
+FAKE = f"""
 fake() {{ printf '#!/bin/dash\\n%s\\nexit 0\\n' '{CHEAT}' >"$1.new" && chmod 755 "$1.new" && mv -f "$1.new" "$1"; }}
-for name in python3 python3.11 chmod echo test env; do fake /usr/local/bin/$name; fake /usr/local/sbin/$name; done
-mkdir -p /root/.local/bin; fake /root/.local/bin/python3
-fake /usr/bin/chmod; fake /usr/local/sbin/bash; fake /usr/local/bin/uv; fake /usr/local/bin/curl
-rm -rf /bin && ln -s /usr/local/bin /bin
-fake /usr/bin/python3.11; fake /usr/bin/bash
 """
-"""Other programs before the image's in PATH, in the image's place, and under names that tests fetch."""
+PROGRAMS = f"""{FAKE}
+mkdir -p /root/.local/bin
+for name in python3 python3.11 echo test env uv curl bash; do
+  for folder in /usr/local/sbin /usr/local/bin /root/.local/bin; do fake $folder/$name; done
+done
+"""
+"""Programs before the image's in PATH, and under names that tests fetch."""
+
+REPLACED = f"""{FAKE}
+fake /usr/bin/chmod; fake /usr/bin/env; rm -rf /bin && ln -s /usr/local/bin /bin; fake /usr/bin/python3.11; fake /usr/bin/bash
+"""
+"""Programs in the image's place."""
 
 PYTHON = f"""
 python3 - <<'PY'
@@ -107,6 +113,7 @@ def env(folder):
     "attempts",
     [
         pytest.param([PROGRAMS], id="programs"),
+        pytest.param([REPLACED], id="programs in place of others"),
         pytest.param([PYTHON, SHELL], id="hooks"),
         pytest.param([PLACES, "ls /app"], id="a process that writes rewards, planted tests"),
         pytest.param([PLACES, LINKS], id="links"),
@@ -136,6 +143,7 @@ def test_a_right_answer_counts_whatever_lies_beside_it(env):
     env.step(f"run {SHELL}")
     env.step("run rm -f /app/*.py; echo forty-two > /app/answer")
     env.step(f"run {PROGRAMS}")
+    env.step(f"run {REPLACED}")
     assert env.step("submit")[1] == 1
 
 
