@@ -23,7 +23,8 @@ done
 """Programs before the image's in PATH, and under names that tests fetch."""
 
 REPLACED = f"""{FAKE}
-fake /usr/bin/chmod; fake /usr/bin/env; rm -rf /bin && ln -s /usr/local/bin /bin; fake /usr/bin/python3.11; fake /usr/bin/bash
+fake /usr/bin/chmod; fake /usr/bin/env; rm -rf /bin && ln -s /usr/local/bin /bin
+fake /usr/bin/python3.11; fake /usr/bin/bash
 """
 """Programs in the image's place."""
 
