@@ -15,7 +15,7 @@ from harbor_folders import harbor_folder
 
 from agentgym import registry
 from agentgym.errors import EnvironmentCrashed, MissingDependency
-from agentgym_environments.backends.containers.engine import OWNER, ContainerLost, Engine
+from agentgym_environments.backends.containers.engine import OWNER, ContainerLost, DockerEngine
 from agentgym_environments.benchmarks.harbor.admit import admit
 from agentgym_environments.benchmarks.harbor.env import OWN, Harbor
 from agentgym_environments.tasks.harbor import harbor_tasks
@@ -27,7 +27,7 @@ NAMES = sorted(path.parent.name for path in OWN.glob("*/task.toml"))
 
 @pytest.fixture(scope="module")
 def engine(slim):
-    engine = Engine()
+    engine = DockerEngine()
     yield engine
     engine.close()
 
@@ -118,14 +118,14 @@ def test_the_last_turn_and_the_end_of_time_are_graded(tmp_path):
 def test_a_snapshot_is_the_files_in_a_new_container(env, tmp_path):
     env.step("run rm other; echo x > 'a b'; ln -s 'a b' link; chmod 600 note; mkdir -m 700 d; chown 7:8 d; cd d")
     state = env.snapshot()
-    seen = "run pwd; ls -ln --time-style=+ /app | tail -n +2; cat /app/link"
-    before = env.step(seen)
+    listing = "run pwd; ls -ln --time-style=+ /app | tail -n +2; cat /app/link"
+    before = env.step(listing)
     env.step("run echo forty-two > /app/answer; rm -r /app/d")
     copy = Harbor(folder=str(tmp_path / "answer"), command_s=30)
     copy.restore(state)
-    assert copy.step(seen) == before
+    assert copy.step(listing) == before
     env.restore(state)
-    assert env.step(seen)[4]["state_key"] == before[4]["state_key"]
+    assert env.step(listing)[4]["state_key"] == before[4]["state_key"]
     assert env.step("submit")[1] == 0
     copy.step("run echo forty-two > /app/answer")
     assert copy.step("submit")[1] == 1
@@ -231,7 +231,7 @@ time.sleep(300)
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     name = worker.stdout.readline().strip()
-    engine = Engine()
+    engine = DockerEngine()
     assert name in ours(kit)
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()

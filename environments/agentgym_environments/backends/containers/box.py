@@ -12,9 +12,9 @@ from pathlib import Path
 
 from agentgym.errors import BadRequest
 from agentgym_environments.backends.containers.changes import Change, ChangeArchive
-from agentgym_environments.backends.containers.container import Container, ContainerLimits, Executed
-from agentgym_environments.backends.containers.engine import ContainerLost, Engine
-from agentgym_environments.backends.containers.images import Image
+from agentgym_environments.backends.containers.container import Executed, TaskContainer, TaskLimits
+from agentgym_environments.backends.containers.engine import ContainerLost, DockerEngine
+from agentgym_environments.backends.containers.images import TaskImage
 from agentgym_environments.backends.containers.streams import Attached
 from agentgym_environments.backends.sandbox.box import Ran, WorkRefused
 
@@ -54,10 +54,10 @@ class ContainerBox:
 
     def __init__(
         self,
-        engine: Engine,
-        image: Image,
+        engine: DockerEngine,
+        image: TaskImage,
         *,
-        limits: ContainerLimits,
+        limits: TaskLimits,
         env: dict[str, str],
         workdir: str,
         user: str = "",
@@ -181,8 +181,8 @@ class ContainerBox:
     def close(self) -> None:
         self.container.remove()
 
-    def _open(self) -> Container:
-        return Container(self.engine, self.image, limits=self.limits, env=self.env, workdir=self.workdir)
+    def _open(self) -> TaskContainer:
+        return TaskContainer(self.engine, self.image, limits=self.limits, env=self.env, workdir=self.workdir)
 
     def _note(self, *deed: str) -> None:
         self.history = hashlib.sha256(json.dumps([self.history, *deed]).encode()).hexdigest()

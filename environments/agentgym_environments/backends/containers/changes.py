@@ -1,4 +1,4 @@
-"""What became of a container's files since its image: read out as a tar archive, and laid over the image again."""
+"""Changes of a container's files since its image: read out as a tar archive, and laid over the image again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
-from agentgym_environments.backends.containers.container import Container
+from agentgym_environments.backends.containers.container import TaskContainer
 from agentgym_environments.backends.containers.engine import ContainerLost, reaching
 from agentgym_environments.backends.sandbox.box import WorkRefused
 
@@ -41,7 +41,7 @@ class ChangeArchive:
         self.removed: list[str] = []
         self.size = 0
 
-    def collect(self, container: Container, keep: Keep, most_bytes: int) -> None:
+    def collect(self, container: TaskContainer, keep: Keep, most_bytes: int) -> None:
         """Add what has changed in a container. Raises WorkRefused where that is more than `most_bytes`."""
         changes: dict[str, Change] = {one["Path"]: KINDS[one["Kind"]] for one in _diff(container)}
         for path, change in changes.items():
@@ -52,7 +52,7 @@ class ChangeArchive:
         places = [path for path in present if changes.get(posixpath.dirname(path)) != "added"]
         alone = len(places) <= FEW_PLACES
         for path in places if alone else _common(places):
-            self._fetch(container, path, Wanted(changes, keep, most_bytes, folder_alone=alone))
+            self._fetch(container, path, ChangeFilter(changes, keep, most_bytes, folder_alone=alone))
 
     def add_folder(self, folder: Path, inside: str) -> None:
         """Add a folder of this machine as `inside`, owned by root."""
@@ -64,7 +64,7 @@ class ChangeArchive:
 
         self._tar.add(folder, inside.strip("/"), filter=roots)
 
-    def apply(self, container: Container) -> None:
+    def apply(self, container: TaskContainer) -> None:
         """Lay the changes over the files of a container that is as its image was."""
         for paths in _batches(self.removed):
             done = container.execute(["rm", "-rf", "--", *paths], user="0")
@@ -82,7 +82,7 @@ class ChangeArchive:
         self._tar.close()
         self.file.close()
 
-    def _fetch(self, container: Container, path: str, wanted: Wanted) -> None:
+    def _fetch(self, container: TaskContainer, path: str, wanted: ChangeFilter) -> None:
         import docker.errors
 
         with reaching(f"{path} cannot be read from the container"):
@@ -100,7 +100,7 @@ class ChangeArchive:
             finally:
                 stream.close()
 
-    def _copy(self, found: tarfile.TarFile, above: str, wanted: Wanted) -> None:
+    def _copy(self, found: tarfile.TarFile, above: str, wanted: ChangeFilter) -> None:
         left_out = ""
         for number, member in enumerate(found):
             inside = posixpath.normpath(posixpath.join(above, member.name))
@@ -123,7 +123,7 @@ class ChangeArchive:
                 return  # what lies in it is asked for itself
 
 
-class Wanted(NamedTuple):
+class ChangeFilter(NamedTuple):
     """The changes that count among what a part of the tree holds."""
 
     changes: Mapping[str, Change]
@@ -147,7 +147,7 @@ def _common(places: list[str]) -> list[str]:
     return [posixpath.commonpath(paths) for paths in tops.values()]
 
 
-def _diff(container: Container) -> list[dict[str, Any]]:
+def _diff(container: TaskContainer) -> list[dict[str, Any]]:
     with reaching("the changes of the container cannot be listed"):
         return container.api.diff(container.id) or []
 

@@ -12,12 +12,12 @@ from agentgym_environments.backends.containers.engine import (
     OWNER,
     ContainerGone,
     ContainerLost,
-    Engine,
+    DockerEngine,
     owner,
     reaching,
     remove,
 )
-from agentgym_environments.backends.containers.images import Image
+from agentgym_environments.backends.containers.images import TaskImage
 from agentgym_environments.backends.containers.streams import Attached
 from agentgym_environments.backends.sandbox.box import SandboxEnded
 
@@ -44,7 +44,7 @@ SETTLE_S = 3.0
 
 
 @dataclass(frozen=True)
-class ContainerLimits:
+class TaskLimits:
     cpus: float = 1.0
     memory_mb: int = 2048
     storage_mb: int = 10240
@@ -60,12 +60,12 @@ class Executed(NamedTuple):
     in_time: bool
 
 
-class Container:
+class TaskContainer:
     """A running container of an image. Raises ContainerLost where the engine refuses, ContainerGone where the container
     was ended from outside or the engine does not answer, and SandboxEnded where something inside has ended it."""
 
     def __init__(
-        self, engine: Engine, image: Image, *, limits: ContainerLimits, env: Mapping[str, str], workdir: str
+        self, engine: DockerEngine, image: TaskImage, *, limits: TaskLimits, env: Mapping[str, str], workdir: str
     ) -> None:
         self.engine, self.image, self.limits = engine, image, limits
         self.api: Any = engine.client.api

@@ -30,7 +30,7 @@ class ContainerGone(ContainerLost):
     """The container was killed or removed from outside, or the engine does not answer: nothing inside can do that."""
 
 
-class Engine:
+class DockerEngine:
     """A connection to the engine that DOCKER_HOST names. Making one removes the containers of processes that are gone.
 
     Raises MissingDependency where the package or the engine is missing.

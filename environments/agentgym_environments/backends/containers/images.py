@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentgym_environments.backends.containers.engine import ContainerLost, Engine, reaching
+from agentgym_environments.backends.containers.engine import ContainerLost, DockerEngine, reaching
 
 REPOSITORY = "localhost/agentgym-task"
 END_LINES = 15
 """Lines of a failed build that its error shows."""
 
 
-class Image(NamedTuple):
+class TaskImage(NamedTuple):
     id: str
     workdir: str
     path: str
@@ -22,7 +22,7 @@ class Image(NamedTuple):
     user: str
 
 
-def named(engine: Engine, name: str) -> Image:
+def named(engine: DockerEngine, name: str) -> TaskImage:
     """Return an image by its name, pulled where it is not here. Raises ContainerLost."""
     found = _found(engine, name)
     if found is None:
@@ -34,7 +34,7 @@ def named(engine: Engine, name: str) -> Image:
     return found
 
 
-def built(engine: Engine, folder: Path, digest: str, timeout_s: float) -> Image:
+def built(engine: DockerEngine, folder: Path, digest: str, timeout_s: float) -> TaskImage:
     """Return the image of a folder with a Dockerfile, built where none of this `digest` is here.
 
     Raises ContainerLost.
@@ -49,7 +49,7 @@ def built(engine: Engine, folder: Path, digest: str, timeout_s: float) -> Image:
     return found
 
 
-def _found(engine: Engine, name: str) -> Image | None:
+def _found(engine: DockerEngine, name: str) -> TaskImage | None:
     import docker.errors
 
     with reaching(f"the image {name} cannot be looked up"):
@@ -60,7 +60,7 @@ def _found(engine: Engine, name: str) -> Image | None:
     config: dict[str, Any] = facts["Config"] or {}
     variables = dict(line.partition("=")[::2] for line in config.get("Env") or ())
     path = variables.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-    return Image(facts["Id"], config.get("WorkingDir") or "/", path, config.get("User") or "")
+    return TaskImage(facts["Id"], config.get("WorkingDir") or "/", path, config.get("User") or "")
 
 
 def _parts(name: str) -> tuple[str, str | None]:
@@ -71,7 +71,7 @@ def _parts(name: str) -> tuple[str, str | None]:
     return (repository, tag) if colon and "/" not in tag else (name, "latest")
 
 
-def _build(engine: Engine, folder: Path, tag: str, timeout_s: float) -> None:
+def _build(engine: DockerEngine, folder: Path, tag: str, timeout_s: float) -> None:
     import docker.errors
 
     deadline, lines = time.monotonic() + timeout_s, []

@@ -1,4 +1,4 @@
-"""What a process in a container writes, read with a deadline and kept in bounds."""
+"""Output streams of a process in a container, read with a deadline and kept in bounds."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agentgym.errors import AgentGymError
 from agentgym.tasks import Task
-from agentgym_environments.backends.containers.engine import Engine
+from agentgym_environments.backends.containers.engine import DockerEngine
 from agentgym_environments.benchmarks.harbor.grader import RewardVerdict, grade, open_box
 from agentgym_environments.tasks.harbor import harbor_tasks
 
@@ -28,7 +28,7 @@ class Admission(NamedTuple):
     """Reason against the task; "" for one that is admitted."""
 
 
-def admit(engine: Engine, task: Task) -> Admission:
+def admit(engine: DockerEngine, task: Task) -> Admission:
     """Play a task's solution, and nothing. Raises EnvironmentCrashed where the machine is at fault."""
     nothing = grade(engine, task, None)
     if not (Path(task.source) / "solution" / "solve.sh").is_file():
@@ -64,7 +64,7 @@ def main(folder: str) -> int:
     tasks, others = harbor_tasks(Path(folder))
     for name, reason in others.items():
         print(f"{name}: not run here, {reason}")
-    failed, engine = 0, Engine()
+    failed, engine = 0, DockerEngine()
     try:
         for task in tasks:
             try:

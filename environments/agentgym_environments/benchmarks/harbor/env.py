@@ -12,7 +12,7 @@ from agentgym.errors import ConfigError, MissingDependency
 from agentgym.spec import EnvSpec
 from agentgym.tasks import Task, TaskSet
 from agentgym_environments.backends.containers.box import ContainerBox
-from agentgym_environments.backends.containers.engine import ContainerLost, Engine
+from agentgym_environments.backends.containers.engine import ContainerLost, DockerEngine
 from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Run, Submit
 from agentgym_environments.base.shell_env import Judged, ShellEnv
@@ -75,10 +75,10 @@ class Harbor(ShellEnv[ContainerBox]):
             variant=self.tasks.content_hash,
             tools=actions.tools(RUN_TOOL),
         )
-        self._engine: Engine | None = None
+        self._engine: DockerEngine | None = None
         self._had_engine = False
         self._solution = False
-        """Whether the solution lies in the container: from a call of `solver` to the end of the next step."""
+        """True while the solution lies in the container: from a call of `solver` to the end of the next step."""
         self._begun = 0.0
 
     @property
@@ -93,7 +93,7 @@ class Harbor(ShellEnv[ContainerBox]):
 
     def open_sandbox(self) -> ContainerBox:
         try:
-            self._engine = Engine()
+            self._engine = DockerEngine()
         except MissingDependency as error:
             if self._had_engine:
                 raise ContainerLost(f"the Docker engine is gone: {error}") from error

@@ -17,9 +17,9 @@ from agentgym.tasks import Task
 from agentgym_environments.backends.containers import images
 from agentgym_environments.backends.containers.box import ContainerBox
 from agentgym_environments.backends.containers.changes import ChangeArchive
-from agentgym_environments.backends.containers.container import Container, ContainerLimits
-from agentgym_environments.backends.containers.engine import ContainerGone, ContainerLost, Engine, reaching
-from agentgym_environments.backends.containers.images import Image
+from agentgym_environments.backends.containers.container import TaskContainer, TaskLimits
+from agentgym_environments.backends.containers.engine import ContainerGone, ContainerLost, DockerEngine, reaching
+from agentgym_environments.backends.containers.images import TaskImage
 from agentgym_environments.backends.sandbox.box import SandboxEnded, WorkRefused
 from agentgym_environments.benchmarks.harbor.kept import keeper
 
@@ -51,7 +51,7 @@ class OutOfTime(Exception):
     """The tests took longer than the task lets them."""
 
 
-def image_of(engine: Engine, task: Task) -> Image:
+def image_of(engine: DockerEngine, task: Task) -> TaskImage:
     """Return the image of a task, pulled or built where it is not there. Raises ContainerLost."""
     if task.setup["image"]:
         return images.named(engine, task.setup["image"])
@@ -59,7 +59,7 @@ def image_of(engine: Engine, task: Task) -> Image:
     return images.built(engine, folder, task.setup["files"], task.setup["build_s"] or BUILD_S)
 
 
-def open_box(engine: Engine, task: Task) -> ContainerBox:
+def open_box(engine: DockerEngine, task: Task) -> ContainerBox:
     """Return a new container in which an agent can begin the task."""
     image = image_of(engine, task)
     user = _user(task.setup["user"])
@@ -74,7 +74,7 @@ def open_box(engine: Engine, task: Task) -> ContainerBox:
     )
 
 
-def grade(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict:
+def grade(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardVerdict:
     """Return the reward of the files in an agent's container, whose processes are ended; of none where `box` is None.
 
     Raises EnvironmentCrashed where the machine is at fault.
@@ -100,7 +100,7 @@ def grade(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict
     return RewardVerdict(None, why)
 
 
-def _once_more(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict:
+def _once_more(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardVerdict:
     """Run the tests; once more where their container was ended from outside, which no agent can do.
 
     Raises EnvironmentCrashed where it was again, ContainerLost for what an agent's files may have brought about.
@@ -114,12 +114,12 @@ def _once_more(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVe
             raise EnvironmentCrashed(f"the container of the tests was lost twice: {error}") from error
 
 
-def _tested(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdict:
+def _tested(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardVerdict:
     """Run the tests over the agent's changes once. Raises ContainerLost where no reward is written, or OutOfTime."""
     image, user = image_of(engine, task) if box is None else box.image, _user(task.grader["user"])
     workdir = task.setup["workdir"] or image.workdir
     limits = _limits(task, network=task.grader["network"], privileges=(user or image.user) not in ("", "0", "root"))
-    container = Container(engine, image, limits=limits, env=task.setup["env"], workdir=workdir)
+    container = TaskContainer(engine, image, limits=limits, env=task.setup["env"], workdir=workdir)
     archive = ChangeArchive()
     try:
         done = container.execute(["bash", "-c", PREPARE, "bash", user or image.user], user="0", most=1 << 20)
@@ -151,7 +151,7 @@ def _tested(engine: Engine, task: Task, box: ContainerBox | None) -> RewardVerdi
         container.remove()
 
 
-def _reward(container: Container, output: str) -> float:
+def _reward(container: TaskContainer, output: str) -> float:
     """Return the reward that the tests wrote, as Harbor reads it; of several numbers `reward`, else their mean.
 
     Raises ContainerLost where there is none.
@@ -181,7 +181,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _file(container: Container, path: str) -> str | None:
+def _file(container: TaskContainer, path: str) -> str | None:
     """Return the text of a small regular file of a container that may have ended."""
     import docker.errors
 
@@ -206,9 +206,9 @@ def _file(container: Container, path: str) -> str | None:
             stream.close()
 
 
-def _limits(task: Task, *, network: bool, privileges: bool) -> ContainerLimits:
-    default, setup = ContainerLimits(), task.setup
-    return ContainerLimits(
+def _limits(task: Task, *, network: bool, privileges: bool) -> TaskLimits:
+    default, setup = TaskLimits(), task.setup
+    return TaskLimits(
         cpus=setup["cpus"] or default.cpus,
         memory_mb=setup["memory_mb"] or default.memory_mb,
         storage_mb=setup["storage_mb"] or default.storage_mb,

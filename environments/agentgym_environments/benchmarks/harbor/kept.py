@@ -1,4 +1,4 @@
-"""Which of an agent's changes the grader's container gets: work, but nothing that changes how the tests run."""
+"""Changes that the grader's container gets of the agent's: work, but nothing that changes how the tests run."""
 
 from __future__ import annotations
 
