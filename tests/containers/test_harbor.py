@@ -15,7 +15,7 @@ from harbor_folders import harbor_folder
 
 from agentgym import registry
 from agentgym.errors import EnvironmentCrashed, MissingDependency
-from agentgym_environments.backends.containers.engine import OWNER, ContainerLost, DockerEngine
+from agentgym_environments.backends.containers.engine import OWNER, ContainerLost, DockerEngine, owner
 from agentgym_environments.benchmarks.harbor.admit import admit
 from agentgym_environments.benchmarks.harbor.env import OWN, Harbor
 from agentgym_environments.tasks.harbor import harbor_tasks
@@ -40,9 +40,10 @@ def env(tmp_path):
     env.close()
 
 
-def ours(kit) -> list[str]:
-    """Ids of this process's containers of tasks, stopped ones too."""
-    return kit.docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={OWNER}").split()
+def ours(kit, label: str = "") -> list[str]:
+    """Ids of this process's containers of tasks, or of all that bear a label; stopped ones too."""
+    label = label or f"{OWNER}={owner()}"
+    return kit.docker("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}").split()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,12 +233,12 @@ time.sleep(300)
     assert worker.stdout is not None
     name = worker.stdout.readline().strip()
     engine = DockerEngine()
-    assert name in ours(kit)
+    assert name in ours(kit, OWNER)
     os.kill(worker.pid, signal.SIGKILL)
     worker.wait()
     worker.stdout.close()
-    assert engine.sweep() == 1
-    assert name not in ours(kit)
+    engine.sweep()
+    assert name not in ours(kit, OWNER)
     engine.close()
 
 
