@@ -115,7 +115,8 @@ envs every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 
 # What needs a Docker engine: builds every image and runs it.
 containers: .venv/ready
-	$(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py -m 'docker and not every' $(TWO)
+	$(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py tests/environments/test_readme_episodes.py \
+	  -m 'docker and not every' $(TWO)
 
 # Against OpenEnv's own client, server and validator, TRL's trainer, verl's advantage step and BrowserGym, in environments
 # of their own: their pins differ.

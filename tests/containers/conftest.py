@@ -101,6 +101,18 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     return built
 
 
+SLIM = "python:3.11-slim-bookworm"
+"""The base of Harbor tasks in the tests, and of our own."""
+
+
+@pytest.fixture(scope="session")
+def slim() -> str:
+    """The base image, tagged by its public name where PYTHON_IMAGE names it otherwise."""
+    if os.environ.get("PYTHON_IMAGE") and not docker("images", "--quiet", SLIM):
+        docker("tag", os.environ["PYTHON_IMAGE"], SLIM)
+    return SLIM
+
+
 class Running(NamedTuple):
     name: str
     url: str

@@ -29,7 +29,9 @@ WITHOUT = {
 
 def marked(name: str, *episode: str):
     program = registry.get_spec(name.partition(":")[0]).resources.get("program", "")
-    return pytest.param(name, *episode, id=name, marks=[pytest.mark.browser] if "chromium" in program else [])
+    marks = [pytest.mark.browser] if "chromium" in program else []
+    marks += [pytest.mark.docker] if program == "a Docker engine" else []
+    return pytest.param(name, *episode, id=name, marks=marks)
 
 
 EPISODES = [marked(*episode) for _, found in FOUND for episode in found]

@@ -1,20 +1,24 @@
 """Base of environments whose agents work in a sandbox by `run`, `view`, `edit` and `submit`.
 
 An environment implements `open_sandbox`, `observe`, `judged`, `offers` and `subject`; `ShellEnv` does the actions.
+The sandbox is a `Sandbox`, a container, or any other `ShellBox`.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agentgym.env import Action
 from agentgym.errors import BadRequest, ConfigError
-from agentgym.spec import EnvSpec
+from agentgym.spec import EnvSpec, ToolSpec
 from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Command, Edit, Run, Submit, View
-from agentgym_environments.backends.sandbox.box import Sandbox, SandboxEnded, WorkRefused
+from agentgym_environments.backends.sandbox.box import SandboxEnded, WorkRefused
+from agentgym_environments.backends.shell_box import ShellBox
 from agentgym_environments.base.episode_env import EpisodeEnv
+
+Box = TypeVar("Box", bound=ShellBox)
 
 LINES = 150
 """Lines that one `view` shows."""
@@ -30,26 +34,35 @@ class Judged(NamedTuple):
     success: bool = False
 
 
-class ShellEnv(EpisodeEnv):
+class ShellEnv(EpisodeEnv, Generic[Box]):
     """interface: "text", or "tools" where actions are tool calls (both are understood either way).
-    variant: JSON that two instances of one id must share for a snapshot of one to fit the other."""
+    variant: JSON that two instances of one id must share for a snapshot of one to fit the other.
+    tools: the tools of interface "tools"."""
 
-    def __init__(self, spec: EnvSpec, *, interface: str, command_s: float, variant: Any = None) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        interface: str,
+        command_s: float,
+        variant: Any = None,
+        tools: tuple[ToolSpec, ...] = actions.TOOLS,
+    ) -> None:
         if interface not in ("text", "tools"):
             raise ConfigError(f"interface is text or tools, not {interface!r}")
         if interface == "tools":
-            spec = spec.model_copy(update={"tools": actions.TOOLS, "action_format": "tool_call"})
+            spec = spec.model_copy(update={"tools": tools, "action_format": "tool_call"})
         super().__init__(spec)
         self.command_s, self.variant = command_s, variant
         self.where: tuple[str, int] = ("", 0)
         """Split and number of the present task."""
         self.hints = 0
         """Hints given in this episode."""
-        self._box: Sandbox | None = None
+        self._box: Box | None = None
 
     # What an environment implements.
 
-    def open_sandbox(self) -> Sandbox:
+    def open_sandbox(self) -> Box:
         """The sandbox in which the task `self.where` begins."""
         raise NotImplementedError
 
@@ -69,6 +82,14 @@ class ShellEnv(EpisodeEnv):
         """Return what `state_key` begins with."""
         raise NotImplementedError
 
+    def command_seconds(self) -> float:
+        """Return how long the next command may take."""
+        return self.command_s
+
+    def concluded(self, judged: Judged) -> Judged:
+        """Return what a turn comes to: an environment with an end of its own beside `submit` judges here."""
+        return judged
+
     # Provided in return.
 
     def begin(self, split: str, task: int) -> None:
@@ -84,7 +105,7 @@ class ShellEnv(EpisodeEnv):
         self.require_running("step")
         parsed = actions.understand(action)
         try:
-            judged = self._do(parsed)
+            judged = self.concluded(self._do(parsed))
         except WorkRefused as error:
             judged = Judged(f"not {'submitted' if isinstance(parsed, Submit) else 'done'}: {error}", over=False)
         except SandboxEnded as error:
@@ -114,7 +135,7 @@ class ShellEnv(EpisodeEnv):
         self.hints = hints
 
     @property
-    def box(self) -> Sandbox:
+    def box(self) -> Box:
         if self._box is None:
             raise BadRequest(f"{self.env_spec.id} is closed")
         return self._box
@@ -139,7 +160,7 @@ class ShellEnv(EpisodeEnv):
         return Judged(observation, over=False)
 
     def _run(self, command: str) -> str:
-        ran = self.box.run(command, self.command_s)
+        ran = self.box.run(command, self.command_seconds())
         why = f"\n[stopped: {ran.stopped}]" if ran.stopped else ""
         code = f"\n[exit code {ran.code}]" if ran.code and not ran.stopped else ""
         return f"{ran.output.rstrip()}{why}{code}".strip() or "[no output]"
@@ -171,7 +192,7 @@ class ShellEnv(EpisodeEnv):
         return self._view(View(edit.path, max(1, edit.first - 2), edit.first + min(added, 20) + 1))
 
     def _info(self, valid: bool) -> dict[str, Any]:
-        """`state_key` names the files of /work."""
+        """`state_key` ends with the box's digest."""
         return {
             "success": self.success,
             "valid_action": valid,

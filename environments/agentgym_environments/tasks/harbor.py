@@ -9,6 +9,7 @@ run (several steps, Compose, Windows, accelerators, MCP servers) is left out, wi
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from agentgym.errors import ConfigError
 from agentgym.tasks import Task
+from agentgym_environments.tasks.records import plain
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
 UNITS_MB = {"K": 1 / 1024, "M": 1, "G": 1024}
+TEMPLATE = re.compile(r"\$\{[^}:]+(?::-(?P<default>.*))?\}")
+"""A variable of the machine in a value of `env`, perhaps with what stands in where it has none."""
 
 
 class _Part(BaseModel):
@@ -167,6 +171,14 @@ def _what_we_lack(place: Path, config: HarborConfig) -> str:
         "its verifier has an image of its own": config.verifier.environment is not None,
         "it collects what services have": bool(config.verifier.collect),
         "it names no image and has no Dockerfile": not image,
+        "it needs variables of this machine": any(
+            (found := TEMPLATE.fullmatch(value)) and found["default"] is None
+            for env in (environment.env, config.agent.env, config.verifier.env, config.solution.env)
+            for value in env.values()
+        ),
+        "a link of it leads out of its folder": any(
+            path.is_symlink() and not path.resolve().is_relative_to(place.resolve()) for path in place.rglob("*")
+        ),
     }
     return next((reason for reason, true in reasons.items() if true), "")
 
@@ -175,7 +187,7 @@ def _task(place: Path, config: HarborConfig) -> Task:
     environment, agent, verifier = config.environment, config.agent, config.verifier
     return Task(
         id=str(config.task.get("name", place.name)),
-        prompt=(place / "instruction.md").read_text(encoding="utf-8").strip(),
+        prompt=_text(place / "instruction.md").strip(),
         setup={
             "image": environment.docker_image,
             "build_s": environment.build_timeout_sec,
@@ -184,23 +196,39 @@ def _task(place: Path, config: HarborConfig) -> Task:
             "storage_mb": environment.storage_mb,
             "network": (agent.network_mode or environment.network_mode) == "public",
             "workdir": environment.workdir,
-            "env": environment.env,
+            "env": _filled(environment.env),
             "user": agent.user,
+            "agent_env": _filled(agent.env),
             "agent_s": agent.timeout_sec,
             "files": tree_digest(place / "environment"),
         },
         grader={
             "kind": "harbor",
             "timeout_s": verifier.timeout_sec or 600.0,
-            "env": verifier.env,
+            "env": _filled(verifier.env),
             "network": (verifier.network_mode or environment.network_mode) == "public",
             "user": verifier.user,
             "tests": tree_digest(place / "tests"),
             "solution": tree_digest(place / "solution"),
+            "solution_env": _filled(config.solution.env),
         },
-        metadata={**config.metadata, "keywords": config.task.get("keywords", [])},
+        metadata=plain({**config.metadata, "keywords": config.task.get("keywords", [])}),
         source=str(place),
     )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no text: {error}") from error
+
+
+def _filled(env: dict[str, str]) -> dict[str, str]:
+    """Return variables with what stands in for those of the machine, none of which is read."""
+    return {
+        name: (found["default"] or "") if (found := TEMPLATE.fullmatch(value)) else value for name, value in env.items()
+    }
 
 
 def _megabytes(size: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from agentgym.errors import ConfigError
 from agentgym.tasks import Task
-from agentgym_environments.tasks.records import Record
+from agentgym_environments.tasks.records import Record, plain
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -55,16 +55,7 @@ def _task(prompt: Any, grader: dict[str, Any], record: Record, *, without: Seque
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError("its question is empty")
     metadata = {name: value for name, value in record.items() if name not in without and name not in ("id", "_id")}
-    return {"id": id, "prompt": prompt.strip(), "grader": grader, "metadata": _plain(metadata)}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of a Parquet file as JSON has it."""
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+    return {"id": id, "prompt": prompt.strip(), "grader": grader, "metadata": plain(metadata)}
 
 
 def _texts(value: Any) -> list[str]:

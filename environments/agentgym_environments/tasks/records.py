@@ -6,6 +6,7 @@ Files of the hub are read from its cache, where `fetch` puts them: reading a tas
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,3 +168,14 @@ def _snapshot(files: HubFiles, source: str, *, fetching: bool) -> list[Path]:
 
 def _not_here(source: str) -> str:
     return f"{source} is not on this machine: agentgym data fetch '{source}'"
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a Parquet or TOML file as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)

@@ -50,8 +50,10 @@ def _tool(name: str, description: str, required: list[str], **properties: dict) 
     return ToolSpec(name=name, description=description, parameters=schema)
 
 
+_RUN = "Run a command in a shell that stays (bash, in /work)."
+
 TOOLS = (
-    _tool("run", "Run a command in a shell that stays (bash, in /work).", ["command"], command=_TEXT),
+    _tool("run", _RUN, ["command"], command=_TEXT),
     _tool("view", "Show a file with line numbers.", ["path"], path=_TEXT, first=_LINE, last=_LINE),
     _tool(
         "edit",
@@ -64,6 +66,11 @@ TOOLS = (
     ),
     _tool("submit", "End the episode: the work is judged, once.", []),
 )
+
+
+def tools(run: str) -> tuple[ToolSpec, ...]:
+    """Return `TOOLS` with another description of `run`: of a shell that works otherwise."""
+    return (_tool("run", run, ["command"], command=_TEXT), *TOOLS[1:])
 
 
 def understand(action: Action) -> Command | None:

@@ -24,7 +24,7 @@ ABOUT = {
 }
 
 
-class Research(ShellEnv):
+class Research(ShellEnv[Sandbox]):
     """hard: more is to be found. sandbox: "bubblewrap", "docker" or "auto". interface: "text", or "tools" where
     actions are tool calls. command_s, judge_s: seconds that a command, and the program when it is judged, may take.
 

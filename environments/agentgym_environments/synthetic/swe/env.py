@@ -22,7 +22,7 @@ LARGEST_FIX = 4_000_000
 """Bytes of all files of a fix."""
 
 
-class Swe(ShellEnv):
+class Swe(ShellEnv[Sandbox]):
     """bugs: 1 with the file named in the issue, or 2 with nothing but what goes wrong. sandbox: "bubblewrap", "docker"
     or "auto". interface: "text", or "tools" where actions are tool calls (both are understood either way).
     cache: folder of the packages' archives; ~/.cache/agentgym when it is "". command_s: longest command, in seconds.
