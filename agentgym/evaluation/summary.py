@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agentgym.evaluation.cost import Price
 from agentgym.evaluation.run_folder import AttemptRecord, key_of
 from agentgym.evaluation.stats import (
     Interval,
@@ -18,6 +19,7 @@ from agentgym.evaluation.stats import (
     wilson,
 )
 from agentgym.evaluation.suite import METRIC_AT_K
+from agentgym.rollouts.policy import Usage
 from agentgym.rollouts.trajectory import StopReason
 
 OVERALL = "overall"
@@ -48,6 +50,14 @@ class SummaryRow:
     """Share of turns without a valid action."""
     truncated: float | None
     """Share of attempts cut by a limit."""
+    prompt_tokens: int | None = None
+    """Tokens of all prompts, failed attempts included; None where one is not known."""
+    completion_tokens: int | None = None
+    """Tokens of all replies, likewise."""
+    cost: float | None = None
+    """Dollars for those tokens; None without a price."""
+    seconds: float | None = field(default=None, compare=False)
+    """Mean of an attempt: time that it waited for policy and environment."""
 
     def cell(self, metric: str) -> str:
         """A metric as the table shows it."""
@@ -71,9 +81,9 @@ class Summary:
     overall: SummaryRow
 
 
-def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Summary:
+def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = (), price: Price | None = None) -> Summary:
     """A line for each (environment, split) and one over all, whatever the order of `rows`; pass@k for those in
-    `metrics`.
+    `metrics`, and costs where there is a price.
 
     Over all, every task weighs the same, whichever environment it is of; a score over several environments is not
     given.
@@ -82,8 +92,8 @@ def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Sum
     places: dict[tuple[str, str], list[AttemptRecord]] = defaultdict(list)
     for row in ordered:
         places[row.env, row.split].append(row)
-    envs = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
-    overall = _line(OVERALL, "", ordered, metrics)
+    envs = tuple(_line(env, split, inside, metrics, price) for (env, split), inside in places.items())
+    overall = _line(OVERALL, "", ordered, metrics, price)
     return Summary(envs, overall if one_scale(ordered) else replace(overall, score=None))
 
 
@@ -92,8 +102,11 @@ def one_scale(rows: Iterable[AttemptRecord]) -> bool:
     return len({row.env for row in rows}) <= 1
 
 
-def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence[str]) -> SummaryRow:
+def _line(
+    env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence[str], price: Price | None
+) -> SummaryRow:
     scored = [row for row in rows if not row.failed]
+    tokens = total_tokens(rows)
     turns = sum(row.turns for row in scored)
     return SummaryRow(
         env=env,
@@ -107,7 +120,20 @@ def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence
         turns=turns / len(scored) if scored else None,
         invalid=sum(row.invalid for row in scored) / turns if turns else None,
         truncated=sum(StopReason(row.stop).is_limit for row in scored) / len(scored) if scored else None,
+        prompt_tokens=None if tokens is None else tokens.prompt,
+        completion_tokens=None if tokens is None else tokens.completion,
+        cost=None if tokens is None or price is None else price.of(tokens),
+        seconds=sum(row.seconds for row in scored) / len(scored) if scored else None,
     )
+
+
+def total_tokens(rows: Iterable[AttemptRecord]) -> Usage | None:
+    """Tokens of attempts together; None where those of one are not known."""
+    counts = [row.tokens for row in rows]
+    known = [tokens for tokens in counts if tokens is not None]
+    if len(known) < len(counts):
+        return None
+    return Usage(sum(tokens.prompt for tokens in known), sum(tokens.completion for tokens in known))
 
 
 def interval(rows: Sequence[AttemptRecord], metric: Scored) -> Interval | None:
