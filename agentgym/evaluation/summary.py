@@ -12,6 +12,7 @@ from agentgym.evaluation.run_folder import AttemptRecord, key_of
 from agentgym.evaluation.stats import (
     Interval,
     cluster_bootstrap,
+    cluster_wilson,
     mean_pass_at_k,
     mean_pass_hat_k,
     paired_bootstrap,
@@ -137,16 +138,18 @@ def total_tokens(rows: Iterable[AttemptRecord]) -> Usage | None:
 
 
 def interval(rows: Sequence[AttemptRecord], metric: Scored) -> Interval | None:
-    """The mean over tasks of a metric, with a 95% interval over tasks (cluster bootstrap, seed 0).
+    """The mean over tasks of a metric, with a 95% interval over tasks; where there is one task only, over its seeds.
 
-    Wilson's, for the success of one attempt at each task. Where there is one task only, over its seeds.
+    Of a success, Wilson's: for one attempt at each task as it is, for several with an effective number of attempts
+    (`cluster_wilson`). Of a score, a cluster bootstrap with seed 0.
     """
     scores = _by_task(rows, metric)
     if not scores:
         return None
     if metric == "success" and len(scores) == len(rows):
         return wilson(sum(bool(row.success) for row in rows), len(rows))
-    return cluster_bootstrap(_clusters(scores))
+    clusters = _clusters(scores)
+    return cluster_wilson(clusters, len(rows)) if metric == "success" else cluster_bootstrap(clusters)
 
 
 TaskScores = dict[str, dict[int, list[float]]]

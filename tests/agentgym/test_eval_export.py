@@ -43,7 +43,7 @@ class Model:
     """Says nothing useful first, then the right word, as a server with tool calls does; remembers its prompts."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple, list] = {}
+        self.prompts: dict[tuple, list] = {}
 
     def actor(self, episode):
         return _Actor(self, (episode.env, episode.task))
@@ -56,7 +56,7 @@ class _Actor(TextActor):
     async def act(self, ask):
         reply = await self.reply(ask)
         shown = reply.message or {"role": "assistant", "content": reply.text}
-        self.model.seen[self.key] = [*json.loads(json.dumps(ask.messages)), shown]
+        self.model.prompts[self.key] = [*json.loads(json.dumps(ask.messages)), shown]
         return reply
 
     async def reply(self, ask):
@@ -107,14 +107,14 @@ def test_openai_messages_are_those_that_the_model_saw(evaluation, tmp_path):
     assert write_openai(folder, tmp_path / "a.jsonl") == 4
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     for line in lines:
-        seen, messages = model.seen[line["metadata"]["env"], line["metadata"]["task"]], line["messages"]
+        shown, messages = model.prompts[line["metadata"]["env"], line["metadata"]["task"]], line["messages"]
         if line["metadata"]["env"].endswith("ToolEcho"):
-            assert messages == seen
+            assert messages == shown
             assert [m["role"] for m in messages[-3:]] == ["tool", "user", "assistant"]
             assert messages[-2]["content"][0]["image_url"]["url"].startswith("data:image/png;base64,")
             assert line["tools"][0]["function"]["name"] == "say"
         else:  # the model saw a window of one turn, the export has all
-            assert (messages[0], messages[-4:]) == (seen[0], seen[-4:])
+            assert (messages[0], messages[-4:]) == (shown[0], shown[-4:])
             assert len(messages) == 1 + 2 * 4
             assert "tools" not in line
         assert line["metadata"]["final_observation"].endswith("Well said.")

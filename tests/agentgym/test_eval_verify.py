@@ -111,7 +111,7 @@ class Changing(EchoEnv):
         self.env_spec = self.env_spec.model_copy(update={"version": os.environ.get("ECHO_VERSION", "1.0.0")})
 
 
-def test_what_cannot_be_played_again_is_said(tmp_path, monkeypatch):
+def test_envs_that_cannot_be_played_again_are_named(tmp_path, monkeypatch):
     envs = [{"name": f"{__name__}:{name}", "tasks": 1} for name in ("Chance", "Changing")]
     play(tmp_path, Suite.model_validate({"name": "c", "env": envs}))
     found = check(tmp_path)
