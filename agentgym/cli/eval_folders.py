@@ -1,4 +1,4 @@
-"""`agentgym eval compare | export | verify`: what is done with the folders of evaluations."""
+"""`agentgym eval compare | export | verify | view`: what is done with the folders of evaluations."""
 
 from __future__ import annotations
 
@@ -85,3 +85,18 @@ def verify(folder: Path, concurrency: int, as_json: bool) -> None:
         raise AgentGymError(f"{len(found.differences)} of {found.same + len(found.differences)} attempts differ")
     if not found.same:
         raise AgentGymError(f"nothing of {folder} could be played again")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The page.  [default: FOLDER/viewer.html]")
+def view(folder: Path, out: Path | None) -> None:
+    """Write an evaluation as a page: its attempts, to filter by task and outcome and to read."""
+    from agentgym.evaluation.viewer import write_viewer
+
+    out = out or folder / "viewer.html"
+    try:
+        count = write_viewer(folder, out)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written ({error.strerror}); name another place") from error
+    click.echo(f"{count} attempts are in {out}; open it in a browser")

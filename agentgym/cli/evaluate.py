@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from agentgym.cli.eval_folders import compare, export, verify
+from agentgym.cli.eval_folders import compare, export, verify, view
 from agentgym.cli.policy import GRAMMARS, close_policy, named_policy
 from agentgym.cli.terminal import Listing, console
 from agentgym.errors import AgentGymError, UsageError
@@ -89,7 +89,7 @@ class _Eval(click.Group):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any) -> None:
-    """Evaluate a policy on a suite. Compare, export and verify evaluations.
+    """Evaluate a policy on a suite. Compare, export, verify and view evaluations.
 
     \b
     agentgym eval CHECKPOINT --suite SUITE         a checkpoint's folder
@@ -99,6 +99,7 @@ def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any
     agentgym eval compare A B                      two evaluations' folders, paired by task
     agentgym eval export FOLDER --format csv       also json, openai (chat messages), atif (traces)
     agentgym eval verify FOLDER                    rewards of the recorded actions, played again
+    agentgym eval view FOLDER                      a page to look at its attempts
 
     SUITE is a shipped name (see below) or a TOML file. OPTIONS of --env are constructor arguments, as in
     sokoban:size=6,boxes=1. The key of a URL is read from OPENAI_API_KEY. An evaluation that was stopped goes on when it
@@ -117,8 +118,8 @@ def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any
 
 evaluate = _Eval(
     "eval",
-    [compare, export, verify],
-    short_help="Evaluate a policy on a suite; compare, export and verify evaluations.",
+    [compare, export, verify, view],
+    short_help="Evaluate a policy on a suite; compare, export, verify and view evaluations.",
 )
 
 
