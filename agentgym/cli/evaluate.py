@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agentgym.cli.eval_folders import compare, export, verify, view
 from agentgym.cli.policy import GRAMMARS, close_policy, named_policy
 from agentgym.cli.suites import require_data
 from agentgym.cli.terminal import Listing, console
 from agentgym.errors import AgentGymError, UsageError
 
 if TYPE_CHECKING:
+    from agentgym.evaluation.cost import Price
     from agentgym.evaluation.evaluate import Report
+    from agentgym.evaluation.selection import SuiteSelection
     from agentgym.evaluation.suite import Suite
 
 DEFAULT_TASKS = 20
@@ -31,20 +32,32 @@ def _suites() -> list[tuple[str, str]]:
     return [(name, load_suite(name).description) for name in shipped_suites()]
 
 
-@click.command(
-    "eval",
-    cls=Listing,
-    title="Suites",
-    names=_suites,
-    short_help="Evaluate a policy on a suite, or compare two evaluations.",
-)
+class _Eval(click.Group):
+    """Group whose first argument is a command's name, or else what is to be evaluated."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        command = super() if args and args[0] in self.commands else play
+        return command.make_context(info_name, args, parent, **extra)
+
+
+@click.command("eval", cls=Listing, title="Suites", names=_suites)
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...")
 @click.option("--suite", help="A shipped suite's name or a TOML file.  [default: smoke]")
-@click.option("--env", "envs", multiple=True, metavar="ID[:OPTIONS]", help="Instead of a suite; may be given again.")
-@click.option("--split", help="With --env.  [default: test]")
-@click.option("--tasks", type=click.IntRange(min=1), help=f"With --env: the first N.  [default: {DEFAULT_TASKS}]")
-@click.option("--attempts", type=click.IntRange(min=1), help="With --env: attempts at each task.  [default: 1]")
-@click.option("--seed", type=click.IntRange(min=0), help="With --env: seed of the environment.  [default: 0]")
+@click.option(
+    "--env",
+    "envs",
+    multiple=True,
+    metavar="ID[:OPTIONS]",
+    help="With --suite: only this one of it. Else instead of a suite. May be given again.",
+)
+@click.option("--split", help="Without a suite.  [default: test]")
+@click.option("--tasks", type=click.IntRange(min=1), help=f"Without a suite: the first N.  [default: {DEFAULT_TASKS}]")
+@click.option("--attempts", type=click.IntRange(min=1), help="Without a suite: attempts at each task.  [default: 1]")
+@click.option("--seed", type=click.IntRange(min=0), help="Without a suite: seed of the environment.  [default: 0]")
+@click.option("--limit", type=click.IntRange(min=1), help="Only N tasks of each environment and split: the first.")
+@click.option("--shuffle", type=click.IntRange(min=0), metavar="SEED", help="With --limit: N tasks drawn by a seed.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="The evaluation's folder; again: it goes on there."
 )
@@ -58,9 +71,26 @@ def _suites() -> list[tuple[str, str]]:
     help="How a reply holds its action.  [default: the run's, or auto: the environment's own]",
 )
 @click.option("--trajectories/--no-trajectories", default=True, show_default=True, help="Keep every episode's turns.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the comparison, as JSON.")
-def evaluate(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any) -> None:
-    """Evaluate a policy on a suite, or compare two evaluations.
+@click.option(
+    "--retry-failed/--no-retry-failed",
+    default=True,
+    show_default=True,
+    help="Going on: play attempts again that infrastructure failed.",
+)
+@click.option(
+    "--prices",
+    type=click.Path(path_type=Path),
+    help='TOML file with a table ["MODEL"]: prompt and completion, dollars for a million tokens.',
+)
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="DOLLARS",
+    help="With --prices: start no episode once so much is spent.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any) -> None:
+    """Evaluate a policy on a suite. Compare, export, verify and view evaluations.
 
     \b
     agentgym eval CHECKPOINT --suite SUITE         a checkpoint's folder
@@ -68,30 +98,52 @@ def evaluate(what: tuple[str, ...], suite: str | None, as_json: bool, **options:
     agentgym eval solver --suite SUITE             or random: what a solver, or chance, does
     agentgym eval random --env keydoor --tasks 50  one environment, without a suite
     agentgym eval compare A B                      two evaluations' folders, paired by task
+    agentgym eval export FOLDER --format csv       also json, openai (chat messages), atif (traces)
+    agentgym eval verify FOLDER                    rewards of the recorded actions, played again
+    agentgym eval view FOLDER                      a page to look at its attempts
 
     SUITE is a shipped name (see below) or a TOML file. OPTIONS of --env are constructor arguments, as in
     sokoban:size=6,boxes=1. The key of a URL is read from OPENAI_API_KEY. An evaluation that was stopped goes on when it
-    is asked for again; attempts that failed for infrastructure's sake are retried.
+    is asked for again; a greater --limit goes on in the same folder.
     """
-    if what[0] == "compare":
-        if len(what) != 3:
-            raise UsageError("compare takes two evaluations' folders: agentgym eval compare A B")
-        return _compare(Path(what[1]), Path(what[2]), as_json)
     if len(what) != 1:
         raise UsageError(f"evaluate one policy at a time, not {len(what)}; to compare: agentgym eval compare A B")
-    chosen = _suite(suite, *(options.pop(name) for name in ("envs", "split", "tasks", "attempts", "seed")))
-    _show(*asyncio.run(_evaluate(what[0], chosen, as_json=as_json, **options)), as_json)
+    envs, limit, shuffle = options.pop("envs"), options.pop("limit"), options.pop("shuffle")
+    chosen = _suite(
+        suite, () if suite else envs, *(options.pop(name) for name in ("split", "tasks", "attempts", "seed"))
+    )
+    selection = _selection(envs if suite else (), limit, shuffle)
+    options["price"] = _price(options.pop("prices"), options["model"], options["max_cost"])
+    _show(*asyncio.run(_evaluate(what[0], chosen, selection, as_json=as_json, **options)), as_json)
 
 
-def _compare(a: Path, b: Path, as_json: bool) -> None:
-    from agentgym.evaluation.evaluate import compare
-    from agentgym.evaluation.tables import comparison_table
+evaluate = _Eval(
+    "eval",
+    [compare, export, verify, view],
+    short_help="Evaluate a policy on a suite; compare, export, verify and view evaluations.",
+)
 
-    comparison = compare(a, b)
-    if as_json:
-        click.echo(json.dumps(asdict(comparison), indent=2, ensure_ascii=False))
-    else:
-        console.print(comparison_table(comparison))
+
+def _selection(envs: Sequence[str], limit: int | None, shuffle: int | None) -> SuiteSelection:
+    from agentgym.evaluation.selection import SuiteSelection
+
+    if shuffle is not None and limit is None:
+        raise UsageError("--shuffle draws the tasks of --limit: give both")
+    return SuiteSelection(envs=tuple(envs), limit=limit, shuffle=shuffle)
+
+
+def _price(prices: Path | None, model: str | None, max_cost: float | None) -> Price | None:
+    """The model's price. Raises UsageError where it is needed and not there."""
+    from agentgym.evaluation.cost import read_prices
+
+    if prices is None:
+        if max_cost is not None:
+            raise UsageError("--max-cost needs to know what tokens cost: --prices FILE")
+        return None
+    known = read_prices(prices)
+    if model not in known:
+        raise UsageError(f"{prices} has no price of {model or 'a policy without --model'}; it has {', '.join(known)}")
+    return known[model]
 
 
 def _suite(
@@ -106,8 +158,6 @@ def _suite(
         chosen = load_suite(named or "smoke")
         require_data(chosen)
         return chosen
-    if named is not None:
-        raise UsageError("give --suite or --env, not both")
     split, tasks, attempts, seed = split or "test", tasks or DEFAULT_TASKS, attempts or 1, seed or 0
     if len(set(envs)) < len(envs):
         raise UsageError("an environment is given twice; for more attempts at its tasks: --attempts")
@@ -127,10 +177,14 @@ def _folder_name(text: str) -> str:
 async def _evaluate(
     what: str,
     suite: Suite,
+    selection: SuiteSelection,
     out: Path | None,
     grammar: Any,
     concurrency: int,
     trajectories: bool,
+    retry_failed: bool,
+    price: Price | None,
+    max_cost: float | None,
     as_json: bool,
     **options: Any,
 ) -> tuple[Report, Path]:
@@ -155,6 +209,10 @@ async def _evaluate(
                 prompt_format=prompt_format,
                 on_progress=on_progress,
                 keep_trajectories=trajectories,
+                selection=selection,
+                retry_failed=retry_failed,
+                price=price,
+                max_cost=max_cost,
             )
     finally:
         await close_policy(policy)
@@ -190,5 +248,7 @@ def _show(report: Report, out: Path, as_json: bool) -> None:
         raise UsageError(f"nothing was played: {'; '.join(report.left_out.values())}")
     if not scored:
         raise AgentGymError(f"all {report.failed} attempts failed; the most frequent reason: {report.common_error}")
+    if report.stopped:
+        raise AgentGymError(report.stopped.replace("a greater maximum cost", "a greater --max-cost"))
     if report.failed:
         click.echo(f"note: the most frequent reason of failed attempts: {report.common_error}", err=True)

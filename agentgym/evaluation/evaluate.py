@@ -4,16 +4,18 @@
     print(report.table())
 
 A run's folder: run.json (what was evaluated), attempts.jsonl (one line a finished attempt, in order of arrival),
-summary.json, and trajectories.jsonl when they are kept. A run that was killed resumes in its folder: finished attempts
-are not played again, and attempts that infrastructure failed are. Those count apart and are never zeros.
+specs.json (the environments as they described themselves), summary.json, and trajectories.jsonl unless they are not
+kept. A run that was killed resumes in its folder: finished attempts are not played again, and attempts that
+infrastructure failed are. Those count apart and are never zeros.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,18 +23,22 @@ from rich.table import Table
 
 from agentgym.clients.client import connect
 from agentgym.errors import ConfigError, EnvironmentFailure, UsageError
+from agentgym.evaluation.cost import Budget, CountedPolicy, Price
 from agentgym.evaluation.run_folder import (
     AttemptRecord,
+    RunFolder,
     describe,
+    key_of,
     open_folder,
     read_attempts,
     read_description,
     write_json,
 )
+from agentgym.evaluation.selection import SuiteSelection
 from agentgym.evaluation.suite import Suite, SuiteEnv
 from agentgym.evaluation.summary import OVERALL, Comparison, Scored, Summary, difference, one_scale, summarize
 from agentgym.evaluation.tables import summary_table
-from agentgym.rollouts.policy import NotApplicable, Policy
+from agentgym.rollouts.policy import EpisodeSpec, NotApplicable, Policy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.session import Session
@@ -67,11 +73,21 @@ class Report:
     def failed(self) -> int:
         return sum(self.summary.overall.failed.values())
 
+    panel: dict[str, str] = field(default_factory=dict)
+    """ "ENV SPLIT" -> which tasks were played there: the hash of a task set, or an environment's id and version."""
+    selection: SuiteSelection = field(default_factory=SuiteSelection)
+    stopped: str = ""
+    """The reason why episodes were not played, where the maximum cost was reached."""
+
     def table(self) -> Table:
-        notes = [f"left out: {place} ({why})" for place, why in self.left_out.items()]
+        tasks = [f"{place} {panel[:19]}" for place, panel in self.panel.items() if panel.startswith("sha256:")]
+        notes = [f"tasks: {', '.join(tasks)}"] if tasks else []
+        notes += [f"only {self.selection}"] if self.selection != SuiteSelection() else []
+        notes += [f"left out: {place} ({why})" for place, why in self.left_out.items()]
         if self.left_out:
             played = len(self.suite.envs) - len(self.left_out)
             notes.append(f"overall: {played} of {len(self.suite.envs)} environments")
+        notes += [self.stopped] if self.stopped else []
         return summary_table(self.summary, self.suite.metrics, f"{self.suite.name}: {self.identity}", notes)
 
 
@@ -87,47 +103,97 @@ async def evaluate(
     retries: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
     server: str | None = None,
-    keep_trajectories: bool = False,
+    keep_trajectories: bool = True,
+    selection: SuiteSelection | None = None,
+    retry_failed: bool = True,
+    price: Price | None = None,
+    max_cost: float | None = None,
 ) -> Report:
     """Play every (environment, split, task, seed, attempt) of `suite` that `out` does not hold yet.
 
     `identity` names the policy (a checkpoint's path and hash, or a URL and model). `concurrency` episodes are in
     flight, of one environment after another. With `server`, a gateway's URL, environments named by id are its /envs/ID.
     An environment that cannot be reached fails its attempts; the others are played. One in which the policy cannot act
-    at all is left out, and named in the report. Raises ConfigError when `out` holds another run.
+    at all is left out, and named in the report. `selection` plays a part of the suite; a wider one goes on in the same
+    folder. Once `max_cost` dollars are spent, by `price`, no further episode is started; those in flight are ended.
+    Raises ConfigError when `out` holds another run, or attempts at other tasks of the same name.
     """
+    selection, budget = selection or SuiteSelection(), Budget(price, max_cost)
     prompt_format, limits = prompt_format or PromptFormat(), limits or Limits()
-    about = describe(suite, identity, prompt_format, limits)
-    tell = on_progress or (lambda progress: None)
-    left_out: dict[str, str] = {}
+    chosen = selection.of(suite)
+    about = describe(suite, identity, prompt_format, limits, selection)
+    counted = CountedPolicy(policy, budget)
     with open_folder(out, about, keep_trajectories) as folder:
-        planned = [(env, suite.episodes(env)) for env in suite.envs]
-        total = sum(len(episodes) for _, episodes in planned)
-        plan = [(env, [e for e in episodes if folder.wants(e)]) for env, episodes in planned]
+        budget.spent = price.of(folder.tokens) if price is not None else 0.0
+        evaluation = _Evaluation(folder, counted, on_progress or (lambda progress: None), retry_failed)
+        make_runner = partial(
+            Runner, concurrency=concurrency, retries=retries, keep_images=keep_trajectories, may_start=budget.has_room
+        )
         async with AsyncExitStack() as stack:
-            plan = [(env, todo) for env, todo in plan if todo]
-            opened = [await _open_env(stack, env, server) for env, _ in plan]
-            done = total - sum(len(todo) for _, todo in plan)
-            tell(Progress(done, total, None))
+            plan = evaluation.plan(chosen)
+            opened = [await _open_env(stack, env, server, folder) for env, _ in plan]
+            evaluation.tell(None)
             for (env, todo), open_session in zip(plan, opened):
-                limits_here, prompt_format_here = env.limits_over(limits), env.prompt_format_over(prompt_format)
-                runner = Runner(open_session, prompt_format_here, limits_here, concurrency, retries)
-                try:
-                    async with aclosing(runner.stream(policy, todo)) as stream:
-                        async for _, trajectory in stream:
-                            done += 1
-                            tell(Progress(done, total, folder.add(trajectory)))
-                except NotApplicable as error:
-                    left_out[f"{env.name} {env.split}"] = str(error)
-                    total -= sum(folder.wants(episode) for episode in todo)
-                    tell(Progress(done, total, None))
+                runner = make_runner(open_session, env.prompt_format_over(prompt_format), env.limits_over(limits))
+                await evaluation.play(env, todo, runner)
         rows = tuple(folder.rows[key] for key in sorted(folder.rows))
-    report = Report(suite, identity, rows, summarize(rows, suite.metrics), left_out)
-    write_json(out / "summary.json", {**about, **asdict(report.summary), "left_out": left_out})
+        about, panel = folder.about, folder.about["panel"]
+    summary = summarize(rows, suite.metrics, price)
+    report = Report(chosen, identity, rows, summary, evaluation.left_out, panel, selection, evaluation.stopped())
+    left = {"left_out": report.left_out, "stopped": report.stopped, "price": price and price.model_dump()}
+    write_json(out / "summary.json", {**about, **asdict(summary), **left})
     return report
 
 
-async def _open_env(stack: AsyncExitStack, env: SuiteEnv, server: str | None) -> Callable[[], Awaitable[Session]]:
+@dataclass
+class _Evaluation:
+    """Progress of an evaluation: how many episodes there are, are done, and cannot be played."""
+
+    folder: RunFolder
+    policy: CountedPolicy
+    on_progress: Callable[[Progress], None]
+    retry_failed: bool
+    total: int = 0
+    done: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def plan(self, suite: Suite) -> list[tuple[SuiteEnv, list[EpisodeSpec]]]:
+        """The environments of which there is something to play, and what."""
+        planned = [(env, suite.episodes(env)) for env in suite.envs]
+        self.total = sum(len(episodes) for _, episodes in planned)
+        plan = [(env, [e for e in episodes if self.folder.wants(e, self.retry_failed)]) for env, episodes in planned]
+        self.done = self.total - sum(len(todo) for _, todo in plan)
+        return [(env, todo) for env, todo in plan if todo]
+
+    def tell(self, row: AttemptRecord | None) -> None:
+        self.on_progress(Progress(self.done, self.total, row))
+
+    async def play(self, env: SuiteEnv, todo: Sequence[EpisodeSpec], runner: Runner) -> None:
+        """Play and record the episodes of one environment, or leave it out."""
+        try:
+            async with aclosing(runner.stream(self.policy, todo)) as stream:
+                async for _, trajectory in stream:
+                    self.done += 1
+                    self.tell(self.folder.add(trajectory, self.policy.take(key_of(trajectory))))
+        except NotApplicable as error:
+            self.left_out[f"{env.name} {env.split}"] = str(error)
+            self.total -= sum(self.folder.wants(episode, self.retry_failed) for episode in todo)
+            self.tell(None)
+
+    def stopped(self) -> str:
+        """The reason why episodes are left, "" when none is."""
+        if self.done >= self.total:
+            return ""
+        budget = self.policy.budget
+        return (
+            f"stopped at ${budget.spent:.4f} of at most ${budget.max_cost:g}: {self.total - self.done} of {self.total} "
+            "attempts are left; ask again with a greater maximum cost"
+        )
+
+
+async def _open_env(
+    stack: AsyncExitStack, env: SuiteEnv, server: str | None, folder: RunFolder
+) -> Callable[[], Awaitable[Session]]:
     """A way to sessions of `env`; one that fails every episode when the environment cannot be reached."""
     name = env.name
     if server is not None and ":" not in name:
@@ -139,6 +205,7 @@ async def _open_env(stack: AsyncExitStack, env: SuiteEnv, server: str | None) ->
     try:
         connection = await stack.enter_async_context(connect(name, **env.kwargs))
         env.check(connection.spec)
+        folder.admit(f"{env.name} {env.split}", connection.spec)
     except EnvironmentFailure as error:
         kind, why = type(error), str(error)
 
@@ -165,8 +232,11 @@ def compare(a_dir: Path, b_dir: Path, metric: Scored = "success") -> Comparison:
     for env, split in places:
         of_a, of_b = ([row for row in rows if (row.env, row.split) == (env, split)] for rows in (a, b))
         envs.append(difference(env, split, of_a, of_b, metric))
+    panels, other = about_a["panel"], about_b["panel"]
+    tasks = [place for place in panels.keys() & other.keys() if panels[place] != other[place]]
     differ = [key for key in ("suite", "prompt_format", "max_turns") if about_a[key] != about_b[key]]
     notes = [f"the runs differ in their {key}" for key in differ]
+    notes += [f"the runs played other tasks of {p} (a: {panels[p][:19]}, b: {other[p][:19]})" for p in sorted(tasks)]
     if all(line.difference is None for line in envs):
         raise UsageError(
             f"{a_dir} and {b_dir} share no scored task, so there is nothing to compare; evaluate one suite"

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from agentgym.errors import CheckpointError, ConfigError, UsageError
+from agentgym.evaluation.selection import SuiteSelection
 from agentgym.evaluation.suite import ABOUT, Suite
-from agentgym.rollouts.policy import EpisodeSpec
+from agentgym.rollouts.policy import EpisodeSpec, Usage
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
 from agentgym.rollouts.trajectory import StopReason, Trajectory, json_line
+from agentgym.spec import EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,13 @@ class AttemptRecord:
     error: str
     seconds: float
     """Spent waiting for the policy and the environment."""
+    prompt_tokens: int | None = None
+    """Tokens of all prompts, earlier tries that infrastructure failed included; None where one is not known."""
+    completion_tokens: int | None = None
+    """Tokens of all replies, likewise."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> AttemptRecord:
+    def of(cls, trajectory: Trajectory, tokens: Usage | None = None) -> AttemptRecord:
         failed, turns = trajectory.stop.is_failure, trajectory.turns
         return cls(
             *key_of(trajectory),
@@ -51,7 +57,16 @@ class AttemptRecord:
             stop=trajectory.stop.value,
             error=trajectory.error,
             seconds=round(sum(turn.policy_s + turn.env_s for turn in turns), 6),
+            prompt_tokens=None if tokens is None else tokens.prompt,
+            completion_tokens=None if tokens is None else tokens.completion,
         )
+
+    @property
+    def tokens(self) -> Usage | None:
+        """Tokens of the attempt; None where they are not known."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        return Usage(self.prompt_tokens, self.completion_tokens)
 
     @property
     def failed(self) -> bool:
@@ -76,20 +91,41 @@ class RunFolder:
     ) -> None:
         self.out, self.about = out, about
         self.rows, self.attempts, self.trajectories = rows, attempts, trajectories
-        self.described = (out / "run.json").exists()
+        self.specs: dict[str, EnvSpec] = {}
+        self.described = False
 
-    def wants(self, episode: EpisodeSpec) -> bool:
-        """Return whether the episode was never finished, or infrastructure failed it."""
-        return episode not in self.rows or self.rows[episode].failed
+    def wants(self, episode: EpisodeSpec, retry_failed: bool = True) -> bool:
+        """Return whether the episode was never finished, or infrastructure failed it and it is to be tried again."""
+        return episode not in self.rows or (retry_failed and self.rows[episode].failed)
 
-    def add(self, trajectory: Trajectory) -> AttemptRecord:
+    @property
+    def tokens(self) -> Usage:
+        """Tokens of all attempts, as far as they are known."""
+        counts = [row.tokens for row in self.rows.values() if row.tokens is not None]
+        return Usage(sum(tokens.prompt for tokens in counts), sum(tokens.completion for tokens in counts))
+
+    def admit(self, place: str, spec: EnvSpec) -> None:
+        """Take down which tasks "ENV SPLIT" plays now. Raises ConfigError when the folder's attempts were at others."""
+        there, now = self.about["panel"].setdefault(place, panel_of(spec)), panel_of(spec)
+        if there != now:
+            raise ConfigError(
+                f"{self.out} holds attempts at other tasks of {place} ({there} there, {now} now); name another folder"
+            )
+        self.specs[place] = spec
+
+    def add(self, trajectory: Trajectory, tokens: Usage | None = None) -> AttemptRecord:
         """Record an attempt. Its trajectory goes first, so that a row is never without one.
 
         The first attempt writes run.json: a run that played nothing (a mistyped model) leaves the folder free.
         """
-        row = AttemptRecord.of(trajectory)
+        before = self.rows.get(key_of(trajectory))
+        if tokens is not None and before is not None and before.tokens is not None:
+            tokens = tokens.plus(before.tokens)
+        row = AttemptRecord.of(trajectory, tokens)
         if not self.described:
             write_json(self.out / "run.json", self.about)
+            specs = {place: spec.model_dump(mode="json", exclude={"kwargs"}) for place, spec in self.specs.items()}
+            write_json(self.out / "specs.json", {**read_specs_json(self.out), **specs})
             self.described = True
         if self.trajectories is not None:
             _append(self.trajectories, trajectory.to_json(tokens=False))
@@ -108,7 +144,7 @@ def open_folder(out: Path, about: dict[str, Any], keep_trajectories: bool) -> It
         except OSError as error:
             raise UsageError(f"{out} cannot be written ({error.strerror}); name another folder") from error
         lock(attempts, f"another process evaluates into {out}; wait for it, or name another folder")
-        _refuse_another_run(out, about)
+        about = {**about, "panel": _continued_panel(out, about)}
         _cut_partial_line(out / "attempts.jsonl")
         rows = {key_of(row): row for row in read_attempts(out)}
         trajectories = None
@@ -146,35 +182,79 @@ def read_attempts(out: Path) -> list[AttemptRecord]:
     return [rows[key] for key in sorted(rows)]
 
 
-def describe(suite: Suite, identity: str, prompt_format: PromptFormat, limits: Limits) -> dict[str, Any]:
-    """run.json: what must be the same for a run to be resumed."""
+SAME = ("suite", "policy", "prompt_format", "max_turns")
+"""Keys of run.json that must be the same for a run to be resumed."""
+
+
+def describe(
+    suite: Suite, identity: str, prompt_format: PromptFormat, limits: Limits, selection: SuiteSelection | None = None
+) -> dict[str, Any]:
+    """run.json: what was played. `panel` says of each "ENV SPLIT" which tasks; it is filled as they are opened."""
     return {
         "suite": suite.model_dump(mode="json", exclude=set(ABOUT)),
         "policy": identity,
         "prompt_format": prompt_format.model_dump(mode="json"),
         "max_turns": limits.max_turns,
+        "selection": (selection or SuiteSelection()).model_dump(mode="json"),
+        "panel": {},
     }
 
 
-def _refuse_another_run(out: Path, about: dict[str, Any]) -> None:
+def panel_of(spec: EnvSpec) -> str:
+    """Return which tasks an environment plays: the hash of its task set, else its id and version."""
+    return spec.task_set or f"{spec.id} {spec.version}"
+
+
+def _continued_panel(out: Path, about: dict[str, Any]) -> dict[str, str]:
+    """The panel of the run that `out` holds. Raises ConfigError where `about` does not go on with that run."""
     if not (out / "run.json").exists():
         if (out / "attempts.jsonl").stat().st_size:
             raise ConfigError(f"{out} holds attempts but no run.json to say of what; name another folder")
-        return
+        return {}
     there = read_description(out)
-    for key in about:
+    for key in SAME:
         if there[key] != about[key]:
             old, new = ((x[key]["name"] if key == "suite" else x[key]) for x in (there, about))
             how = f"{old} there, {new} now" if old != new else f"{new} has been edited since"
             raise ConfigError(f"{out} holds a run with another {key} ({how}); name another folder, or remove that one")
+    old, new = (SuiteSelection.model_validate(x["selection"]) for x in (there, about))
+    if not new.covers(old, Suite.model_validate(about["suite"])):
+        raise ConfigError(
+            f"{out} holds attempts at {old}, which {new} leaves out; name another folder, or ask for those and more"
+        )
+    return there["panel"]
 
 
 def read_description(out: Path) -> dict[str, Any]:
+    """run.json of a folder. One of an older form has an empty panel and plays its whole suite.
+
+    Raises CheckpointError for a file that does not describe a run.
+    """
     try:
         about = json.loads((out / "run.json").read_text(encoding="utf-8"))
-        return {key: about[key] for key in ("suite", "policy", "prompt_format", "max_turns")}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        later = {"selection": about.get("selection") or {}, "panel": dict(about.get("panel") or {})}
+        return {**{key: about[key] for key in SAME}, **later}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{out}/run.json cannot be read as a run's description: {error!r}") from error
+
+
+def read_specs(out: Path) -> dict[str, EnvSpec]:
+    """Specs of the environments that were played, by "ENV SPLIT". Folders of an older form have none.
+
+    Raises CheckpointError for a file that holds something else.
+    """
+    try:
+        return {place: EnvSpec.model_validate(spec) for place, spec in read_specs_json(out).items()}
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{out}/specs.json does not hold specs of environments: {error}") from error
+
+
+def read_specs_json(out: Path) -> dict[str, Any]:
+    """specs.json as it is; {} where there is none."""
+    try:
+        return json.loads((out / "specs.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
 
 
 def _cut_partial_line(path: Path) -> None:

@@ -26,6 +26,7 @@ Seed: TypeAlias = int | np.random.Generator
 TASK_REPLICATIONS = 10_000
 RUN_REPLICATIONS = 50_000  # rliable's default for aggregates
 _CHUNK = 1 << 22  # numbers held at once while bootstrapping
+_PRIOR = 0.25  # tasks at 0 and at 1 that are added for a variance
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,51 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     return Interval(successes / n, *_wilson(successes / n, n, confidence), n, "attempts")
 
 
-def _wilson(p: float, n: int, confidence: float) -> tuple[float, float]:
-    z = -NormalDist().inv_cdf(_tail(confidence))
+def cluster_wilson(scores_by_task: ByTask, attempts: int, *, confidence: float = 0.95) -> Interval:
+    """The mean over tasks of each task's success rate, with Wilson's interval for an effective number of attempts.
+
+    With m tasks of mean p and v the variance of that mean, n = p(1-p) / v, at most `attempts` and m where all tasks are
+    0 or all 1; z is Student's t with m - 1 degrees of freedom. For v and its p a quarter of a task that is 0 and of one
+    that is 1 are added: near 0 and 1 few tasks differ by chance alone. It has width where all tasks agree, and covers
+    in small samples, where resampling tasks does not. Population: tasks, with the attempts that come with each
+    (effective sample size after Korn & Graubard 1998, in Wilson's interval as in Franco et al. 2019).
+    """
+    means = np.sort([_task_mean(task, scores) for task, scores in scores_by_task.items()])
+    if len(means) == 0 or attempts < len(means):
+        raise ValueError(f"need a task, and at least an attempt at each; got {attempts} at {len(means)}")
+    p, tasks = float(means.mean()), len(means)
+    if not 0 <= means[0] <= means[-1] <= 1:
+        raise ValueError("success rates lie between 0 and 1")
+    if tasks == 1 or (means[0] == means[-1] and p in (0.0, 1.0)):
+        low, high = _wilson(p, tasks, confidence)
+    else:
+        q = (means.sum() + _PRIOR) / (tasks + 2 * _PRIOR)
+        squares = ((means - q) ** 2).sum() + _PRIOR * (q**2 + (1 - q) ** 2)
+        variance = squares / (tasks - 1 + 2 * _PRIOR) / tasks
+        n = float(np.clip(q * (1 - q) / variance, 1, attempts))
+        low, high = _wilson(p, n, confidence, _student(_tail(confidence), tasks - 1))
+    return Interval(p, low, high, tasks, "tasks", note=_note(tasks, "task"))
+
+
+def _student(tail: float, degrees: int) -> float:
+    """The value that Student's t exceeds with probability `tail`: bisection of its distribution (Abramowitz & Stegun
+    26.7.3 and 26.7.4) in the angle atan(t / sqrt(degrees))."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(50):
+        angle = (low + high) / 2
+        term, total = (math.cos(angle), 0.0) if degrees % 2 else (1.0, 0.0)
+        for k in range(degrees % 2, degrees - 1, 2):
+            total += term
+            term *= (k + 1) / (k + 2) * math.cos(angle) ** 2
+        within = math.sin(angle) * total
+        within = 2 / math.pi * (angle + within) if degrees % 2 else within
+        low, high = (angle, high) if within < 1 - 2 * tail else (low, angle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _wilson(p: float, n: float, confidence: float, quantile: float | None = None) -> tuple[float, float]:
+    """Bounds for a rate p of n; `quantile` stands for the normal distribution's."""
+    z = -NormalDist().inv_cdf(_tail(confidence)) if quantile is None else quantile
     scale = 1 + z * z / n
     center = (p + z * z / (2 * n)) / scale
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / scale

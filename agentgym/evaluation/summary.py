@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agentgym.evaluation.cost import Price
 from agentgym.evaluation.run_folder import AttemptRecord, key_of
 from agentgym.evaluation.stats import (
     Interval,
     cluster_bootstrap,
+    cluster_wilson,
     mean_pass_at_k,
     mean_pass_hat_k,
     paired_bootstrap,
@@ -18,6 +20,7 @@ from agentgym.evaluation.stats import (
     wilson,
 )
 from agentgym.evaluation.suite import METRIC_AT_K
+from agentgym.rollouts.policy import Usage
 from agentgym.rollouts.trajectory import StopReason
 
 OVERALL = "overall"
@@ -48,6 +51,14 @@ class SummaryRow:
     """Share of turns without a valid action."""
     truncated: float | None
     """Share of attempts cut by a limit."""
+    prompt_tokens: int | None = None
+    """Tokens of all prompts, failed attempts included; None where one is not known."""
+    completion_tokens: int | None = None
+    """Tokens of all replies, likewise."""
+    cost: float | None = None
+    """Dollars for those tokens; None without a price."""
+    seconds: float | None = field(default=None, compare=False)
+    """Mean of an attempt: time that it waited for policy and environment."""
 
     def cell(self, metric: str) -> str:
         """A metric as the table shows it."""
@@ -71,9 +82,9 @@ class Summary:
     overall: SummaryRow
 
 
-def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Summary:
+def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = (), price: Price | None = None) -> Summary:
     """A line for each (environment, split) and one over all, whatever the order of `rows`; pass@k for those in
-    `metrics`.
+    `metrics`, and costs where there is a price.
 
     Over all, every task weighs the same, whichever environment it is of; a score over several environments is not
     given.
@@ -82,8 +93,8 @@ def summarize(rows: Iterable[AttemptRecord], metrics: Sequence[str] = ()) -> Sum
     places: dict[tuple[str, str], list[AttemptRecord]] = defaultdict(list)
     for row in ordered:
         places[row.env, row.split].append(row)
-    envs = tuple(_line(env, split, inside, metrics) for (env, split), inside in places.items())
-    overall = _line(OVERALL, "", ordered, metrics)
+    envs = tuple(_line(env, split, inside, metrics, price) for (env, split), inside in places.items())
+    overall = _line(OVERALL, "", ordered, metrics, price)
     return Summary(envs, overall if one_scale(ordered) else replace(overall, score=None))
 
 
@@ -92,8 +103,11 @@ def one_scale(rows: Iterable[AttemptRecord]) -> bool:
     return len({row.env for row in rows}) <= 1
 
 
-def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence[str]) -> SummaryRow:
+def _line(
+    env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence[str], price: Price | None
+) -> SummaryRow:
     scored = [row for row in rows if not row.failed]
+    tokens = total_tokens(rows)
     turns = sum(row.turns for row in scored)
     return SummaryRow(
         env=env,
@@ -107,20 +121,35 @@ def _line(env: str, split: str, rows: Sequence[AttemptRecord], metrics: Sequence
         turns=turns / len(scored) if scored else None,
         invalid=sum(row.invalid for row in scored) / turns if turns else None,
         truncated=sum(StopReason(row.stop).is_limit for row in scored) / len(scored) if scored else None,
+        prompt_tokens=None if tokens is None else tokens.prompt,
+        completion_tokens=None if tokens is None else tokens.completion,
+        cost=None if tokens is None or price is None else price.of(tokens),
+        seconds=sum(row.seconds for row in scored) / len(scored) if scored else None,
     )
 
 
-def interval(rows: Sequence[AttemptRecord], metric: Scored) -> Interval | None:
-    """The mean over tasks of a metric, with a 95% interval over tasks (cluster bootstrap, seed 0).
+def total_tokens(rows: Iterable[AttemptRecord]) -> Usage | None:
+    """Tokens of attempts together; None where those of one are not known."""
+    counts = [row.tokens for row in rows]
+    known = [tokens for tokens in counts if tokens is not None]
+    if len(known) < len(counts):
+        return None
+    return Usage(sum(tokens.prompt for tokens in known), sum(tokens.completion for tokens in known))
 
-    Wilson's, for the success of one attempt at each task. Where there is one task only, over its seeds.
+
+def interval(rows: Sequence[AttemptRecord], metric: Scored) -> Interval | None:
+    """The mean over tasks of a metric, with a 95% interval over tasks; where there is one task only, over its seeds.
+
+    Of a success, Wilson's: for one attempt at each task as it is, for several with an effective number of attempts
+    (`cluster_wilson`). Of a score, a cluster bootstrap with seed 0.
     """
     scores = _by_task(rows, metric)
     if not scores:
         return None
     if metric == "success" and len(scores) == len(rows):
         return wilson(sum(bool(row.success) for row in rows), len(rows))
-    return cluster_bootstrap(_clusters(scores))
+    clusters = _clusters(scores)
+    return cluster_wilson(clusters, len(rows)) if metric == "success" else cluster_bootstrap(clusters)
 
 
 TaskScores = dict[str, dict[int, list[float]]]

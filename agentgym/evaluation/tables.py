@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from agentgym.evaluation.summary import Comparison, Summary
+from agentgym.evaluation.summary import Comparison, Summary, SummaryRow
 
 
 def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:
@@ -36,7 +36,18 @@ def _notes(summary: Summary) -> list[str]:
     noted = any(line.success is not None and line.success.note for line in (*summary.envs, summary.overall))
     failed = summary.overall.failed
     retry = [f"failed: {summary.overall.failures}: not scored; run again to retry them"] if failed else []
-    return retry + ["* too few tasks for an interval"] * noted
+    return [*retry, *["* too few tasks for an interval"] * noted, *_spent(summary.overall)]
+
+
+def _spent(line: SummaryRow) -> list[str]:
+    """Tokens and dollars of all attempts and seconds of one, where a model's tokens were counted."""
+    if not line.prompt_tokens and not line.completion_tokens:
+        return []
+    notes = [f"tokens: {line.prompt_tokens:,} read, {line.completion_tokens:,} sampled"]
+    notes += [] if line.seconds is None else [f"{line.seconds:.2g} s an attempt"]
+    if line.cost is not None:
+        notes.append(f"cost: ${line.cost:.4f}")
+    return notes
 
 
 def comparison_table(comparison: Comparison) -> Table:

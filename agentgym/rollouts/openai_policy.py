@@ -19,7 +19,7 @@ import numpy as np
 
 from agentgym.env import ToolCall
 from agentgym.errors import PolicyFailure, UsageError
-from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, ModelResponse, TextActor, TurnContext
+from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, ModelResponse, TextActor, TurnContext, Usage
 from agentgym.rollouts.prompt_format import Message, render_call
 from agentgym.spec import ToolSpec
 
@@ -102,10 +102,21 @@ class OpenAIPolicy:
         return self._client
 
     async def probe(self, timeout_s: float = 10.0) -> None:
-        """Raise PolicyFailure at once when nobody answers at the URL; any HTTP answer will do."""
+        """Raise PolicyFailure at once when nobody answers at the URL, UsageError when it has no such model.
+
+        Any HTTP answer will do. A server may run more models than it lists, so one that does not list the model is
+        asked for one token of it.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                await self.client().get(f"{self.base_url}/models")
+                answer = await self.client().get(f"{self.base_url}/models")
+                listed = listed_models(answer)
+                if not listed or self.model in listed:
+                    return
+                hello = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+                answer = await self.client().post(self.url, json=hello)
+                if answer.status_code == 404 or (answer.status_code in (400, 422) and self.model in answer.text):
+                    raise UsageError(f"{self.base_url} has no model {self.model!r}; it has {', '.join(listed)}")
         except TimeoutError:
             raise PolicyFailure(f"{self.base_url} gave no answer in {timeout_s:g} s; check the URL") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -201,6 +212,14 @@ class _TryAgain(Exception):
         self.wait_s = wait_s
 
 
+def listed_models(answer: httpx.Response) -> list[str]:
+    """Names in an answer of /models; none where it is no such list."""
+    try:
+        return [str(model["id"]) for model in answer.json()["data"]] if answer.status_code == 200 else []
+    except (ValueError, LookupError, TypeError):
+        return []
+
+
 def as_openai_tool(tool: ToolSpec) -> dict[str, Any]:
     """A tool as the `tools` field takes it."""
     return {"type": "function", "function": tool.model_dump()}
@@ -223,8 +242,9 @@ def parse_reply(answer: dict[str, Any]) -> ModelResponse:
     calls = tuple(call for _, call in named if call is not None)
     finish = "length" if choice.get("finish_reason") == "length" else "stop"
     text = "\n".join(text for text in texts if text)
+    usage = _usage(answer.get("usage"))
     if not calls or len(calls) < len(entries):
-        return ModelResponse(text, finish=finish)
+        return ModelResponse(text, finish=finish, usage=usage)
     calls_field = [
         {
             "id": entry.get("id") or f"call_{index}",
@@ -233,9 +253,18 @@ def parse_reply(answer: dict[str, Any]) -> ModelResponse:
         }
         for index, (entry, call) in enumerate(zip(entries, calls, strict=True))
     ]
-    return ModelResponse(
-        text, calls, finish, message={"role": "assistant", "content": content or None, "tool_calls": calls_field}
-    )
+    reply: Message = {"role": "assistant", "content": content or None, "tool_calls": calls_field}
+    return ModelResponse(text, calls, finish, message=reply, usage=usage)
+
+
+def _usage(counted: Any) -> Usage | None:
+    """Tokens of an answer's `usage`; None where the server gives no two numbers."""
+    if not isinstance(counted, dict):
+        return None
+    prompt, completion = counted.get("prompt_tokens"), counted.get("completion_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int) or min(prompt, completion) < 0:
+        return None
+    return Usage(prompt, completion)
 
 
 def _call(function: dict[str, Any]) -> tuple[str, ToolCall | None]:

@@ -58,6 +58,17 @@ class TurnContext:
     prompt_format: PromptFormat
 
 
+class Usage(NamedTuple):
+    """Tokens that a model read and sampled."""
+
+    prompt: int
+    completion: int
+
+    def plus(self, other: Usage) -> Usage:
+        """Sum of both."""
+        return Usage(self.prompt + other.prompt, self.completion + other.completion)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
     """One reply. `span` says where its tokens lie, when it was sampled here."""
@@ -68,6 +79,15 @@ class ModelResponse:
     span: Span | None = None
     message: Message | None = None
     """The assistant's message as the server sent it, where it has tool calls: later prompts show it, not `text`."""
+    usage: Usage | None = None
+    """Tokens as a server counted them."""
+
+    @property
+    def tokens(self) -> Usage | None:
+        """Tokens of the prompt and of the reply; None where neither a server nor an engine counted them."""
+        if self.usage is None and self.span is not None:
+            return Usage(self.span.start, self.span.stop - self.span.start)
+        return self.usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,8 +205,15 @@ def content(observation: Observation) -> str | list[dict[str, Any]]:
     """An observation as the content of a message: text, or text and a PNG in a data URL."""
     if isinstance(observation, str):
         return observation
-    url = f"data:image/png;base64,{base64.b64encode(encode_image(observation['image'])).decode()}"
-    return [{"type": "text", "text": observation["text"]}, {"type": "image_url", "image_url": {"url": url}}]
+    picture = {"type": "image_url", "image_url": {"url": image_url(observation)}}
+    return [{"type": "text", "text": observation["text"]}, picture]
+
+
+def image_url(observation: Observation) -> str:
+    """An observation's image as a PNG in a data URL; "" where it has none."""
+    if isinstance(observation, str) or "image" not in observation:
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(encode_image(observation['image'])).decode()}"
 
 
 def text_of(observation: Observation) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agentgym.env import Observation, info_problem, reward_problem
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
-from agentgym.rollouts.prompt_format import Message, PromptFormat, text_of
+from agentgym.rollouts.prompt_format import Message, PromptFormat, image_url, text_of
 from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
 from agentgym.session import Session, Step
 
@@ -55,10 +55,12 @@ async def rollout(
     episode: EpisodeSpec,
     limits: Limits,
     past: EpisodePrefix | None = None,
+    keep_images: bool = False,
 ) -> Trajectory:
     """Play `episode` to its end and record it, from its beginning or from where `past` ends (its turns, and the limits,
     count as if played here). Raises only for bugs and for UsageError."""
     play = _Play(session, actor, prompt_format, episode, limits, past)
+    play.keep_images = keep_images
     error = ""
     try:
         async with asyncio.timeout(limits.episode_s) as clock:
@@ -97,6 +99,7 @@ class _Play:
         self.last_observation: Observation = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
+        self.keep_images = False
 
     async def begin(self) -> None:
         if self.past is None:
@@ -147,6 +150,7 @@ class _Play:
             after = _checked(await self.session.step(parsed.action), self.session, len(self.turns))
             env_s = time.perf_counter() - started
             self.last_observation = after.observation
+        tokens = reply.tokens or (None, None)
         self.turns.append(
             Turn(
                 index=len(self.turns),
@@ -162,6 +166,10 @@ class _Play:
                 finish=reply.finish,
                 policy_s=policy_s,
                 env_s=env_s,
+                prompt_tokens=tokens[0],
+                completion_tokens=tokens[1],
+                message=reply.message,
+                image=image_url(before.observation) if self.keep_images else "",
             )
         )
         self.history.append((before.observation, reply.message or reply.text))
@@ -219,6 +227,10 @@ def _checked(step: Step, session: Session, turn: int | None) -> Step:
     return step
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Plays many episodes at once against one environment, reusing sessions."""
@@ -230,6 +242,10 @@ class Runner:
     """Episodes in flight."""
     retries: int = 1
     """An episode that infrastructure failed is played again this many times, from its beginning with the same seed."""
+    keep_images: bool = False
+    """Keep the images of observations in the trajectories."""
+    may_start: Callable[[], bool] = _always
+    """Asked before each episode. After a False no further one is started, and the stream ends early."""
 
     async def run(
         self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
@@ -243,7 +259,7 @@ class Runner:
     async def stream(
         self, policy: Policy, episodes: Sequence[EpisodeSpec], pasts: Sequence[EpisodePrefix] | None = None
     ) -> AsyncGenerator[tuple[int, Trajectory], None]:
-        """(index, trajectory) as episodes end."""
+        """(index, trajectory) as episodes end; fewer than `episodes` where `may_start` stops them."""
         waiting = iter(enumerate(zip(episodes, pasts or [None] * len(episodes), strict=True)))
         # Bounded, so that whoever writes results down keeps up with environments and policies that never wait.
         ready: asyncio.Queue[tuple[int, Trajectory]] = asyncio.Queue(max(1, self.concurrency))
@@ -251,7 +267,8 @@ class Runner:
         async def worker() -> None:
             seat = _SessionSlot(self.open_session)
             try:
-                for index, (episode, past) in waiting:
+                while self.may_start() and (item := next(waiting, None)) is not None:
+                    index, (episode, past) = item
                     await ready.put((index, await self._play(policy, episode, past, seat)))
             finally:
                 await seat.close()
@@ -264,6 +281,8 @@ class Runner:
                 while not getter.done():
                     _raise_first(workers)
                     alive = [task for task in workers if not task.done()]
+                    if not alive and ready.empty():
+                        return
                     await asyncio.wait([getter, *alive], return_when=asyncio.FIRST_COMPLETED)
                 yield getter.result()
             await asyncio.gather(*workers)
@@ -285,7 +304,7 @@ class Runner:
                 trajectory = Trajectory(**episode._asdict(), turns=(), stop=stop, error=error)
             else:
                 trajectory = await rollout(
-                    session, policy.actor(episode), self.prompt_format, episode, self.limits, past
+                    session, policy.actor(episode), self.prompt_format, episode, self.limits, past, self.keep_images
                 )
             if not trajectory.stop.is_failure:
                 break

@@ -114,6 +114,14 @@ class Turn:
     """"stop", or "length" when the reply was cut."""
     policy_s: float = 0.0
     env_s: float = 0.0
+    prompt_tokens: int | None = None
+    """Tokens of the prompt, where the policy knows them."""
+    completion_tokens: int | None = None
+    """Tokens of the reply, where the policy knows them."""
+    message: dict[str, Any] | None = None
+    """The assistant's message with its tool calls, where a server sent them."""
+    image: str = ""
+    """The observation's image before the response: a PNG in a data URL. Kept only where the rollout is asked to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,6 +412,50 @@ def test_eval_of_one_environment_needs_no_suite(say, tmp_path):
     assert "share no scored task" in err
 
 
+def test_part_of_a_suite_is_exported_verified_and_viewed(say, tmp_path):
+    part = ("eval", "random", "--suite", "smoke", "--env", "keydoor", "--shuffle", "5", "--out", "run")
+    assert say(*part, "--limit", "2")[0] == 0
+    status, out, _ = say(*part, "--limit", "3", "--json")
+    summary = json.loads(out)
+    assert (status, summary["overall"]["tasks"], summary["overall"]["attempts"]) == (0, 3, 6)
+    assert summary["selection"] == {"envs": ["keydoor"], "limit": 3, "shuffle": 5}
+    status, _, err = say(*part, "--limit", "1")
+    assert status == 2
+    assert "holds attempts at 3 tasks of keydoor, drawn with seed 5, which 1 tasks" in err
+    for how in ("csv", "json", "openai", "atif"):
+        assert say("eval", "export", "run", "--format", how, "--out", how)[:2] == (0, f"6 attempts are in {how}\n")
+    assert say("eval", "verify", "run")[:2] == (0, "6 attempts gave the same rewards and success\n")
+    attempts = tmp_path / "run" / "attempts.jsonl"
+    attempts.write_text(attempts.read_text().replace('"success": false', '"success": true', 1))
+    status, out, err = say("eval", "verify", "run")
+    assert (status, err) == (1, "error: 1 of 6 attempts differ\n")
+    assert "differs: keydoor validation task" in out
+    assert say("eval", "view", "run")[0] == 0
+    assert (tmp_path / "run" / "viewer.html").exists()
+
+
+def test_cost_of_an_evaluation_is_limited(say, tmp_path):
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [{"id": "tiny"}]})
+        usage = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
+        return httpx.Response(200, json={"choices": [{"message": {"content": "echo"}}], "usage": usage})
+
+    (tmp_path / "prices.toml").write_text("[tiny]\nprompt = 1.0\ncompletion = 1.0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        client = functools.partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+        patch.setattr("agentgym.rollouts.openai_policy.httpx.AsyncClient", client)
+        words = ("eval", "http://models.test/v1", "--env", "oracle", "--split", "train", "--tasks", "1", "--attempts")
+        words = (*words, "3", "--concurrency", "1", "--prices", "prices.toml")
+        status, _, err = say(*words, "--model", "other")
+        assert (status, err) == (2, "error: prices.toml has no price of other; it has tiny\n")
+        status, out, err = say(*words, "--model", "tiny", "--max-cost", "2")
+        assert status == 1
+        assert "2 of 3 attempts are left; ask again with a greater --max-cost" in err
+        assert "cost: $" in out
+        assert say(*words, "--model", "tiny")[0] == 0
+
+
 def test_trajectories_of_an_evaluation_train_offline(say):
     assert say("eval", "solver", "--env", "oracle", "--split", "train", "--tasks", "1", "--attempts", "4",
                "--out", "shown")[0] == 0  # fmt: skip
@@ -507,7 +551,12 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval human", "a person plays one episode at a time: agentgym play ENV"),
         ("eval http://127.0.0.1:9/v1", "name the model that http://127.0.0.1:9/v1 should run: --model NAME"),
         ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
-        ("eval random --suite text --env keydoor", "give --suite or --env, not both"),
+        ("eval random --suite smoke --env keydor", "smoke has no environment 'keydor'. Did you mean keydoor? It has"),
+        ("eval random --suite smoke --split train", "--split, --tasks, --attempts and --seed go with --env"),
+        ("eval random --shuffle 1", "--shuffle draws the tasks of --limit: give both"),
+        ("eval random --max-cost 1", "--max-cost needs to know what tokens cost: --prices FILE"),
+        ("eval export nothing --format csv --out x.csv", "nothing holds no evaluation: there is no attempts.jsonl"),
+        ("eval verify nothing", "nothing holds no evaluation: there is no attempts.jsonl"),
         ("eval random --env keydoor:size", "'keydoor:size'"),
         ("eval random --env keydoor:size=3,x", "'x' in 'keydoor:size=3,x' is not an argument"),
         ("eval random --env keydoor --env keydoor", "an environment is given twice"),

@@ -23,7 +23,14 @@ from agentgym.evaluation.evaluate import (
     evaluate,
 )
 from agentgym.evaluation.run_folder import AttemptRecord, key_of, open_folder, read_attempts
-from agentgym.evaluation.stats import cluster_bootstrap, mean_pass_at_k, mean_pass_hat_k, paired_bootstrap, wilson
+from agentgym.evaluation.stats import (
+    cluster_bootstrap,
+    cluster_wilson,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    paired_bootstrap,
+    wilson,
+)
 from agentgym.evaluation.suite import Suite
 from agentgym.evaluation.summary import summarize
 from agentgym.evaluation.tables import comparison_table, summary_table
@@ -303,7 +310,8 @@ def test_the_summary_is_the_statistics_of_the_rows():
     rows = rows_of({(0, 0): "110", (0, 1): "1FF", (1, 0): "000", (2, 0): "T1F"})
     (line,) = summarize(rows, METRICS).envs
     clusters = {"0": [2 / 3, 1.0], "1": [0.0], "2": [0.5]}
-    assert line.success == cluster_bootstrap(clusters)
+    assert line.success == cluster_wilson(clusters, 9)
+    assert line.score == cluster_bootstrap(clusters)
     assert line.at_k["pass@2"] == pytest.approx((1.0 + 0.0 + 1.0) / 3)
     assert line.at_k["pass@2"] == pytest.approx(mean_pass_at_k([(3, 2), (3, 0), (2, 1)], 2))
     assert line.at_k["pass^2"] == pytest.approx(mean_pass_hat_k([(3, 2), (3, 0), (2, 1)], 2))
@@ -317,7 +325,7 @@ def test_intervals_of_single_attempts_and_of_a_single_task():
     (line,) = summarize(rows_of({(task, 0): "1" for task in range(5)})).envs
     assert line.success == wilson(5, 5)
     (line,) = summarize(rows_of({(0, seed): "10" for seed in range(4)} | {(0, 9): "11"})).envs
-    assert line.success == cluster_bootstrap({str(seed): [0.5] for seed in range(4)} | {"9": [1.0]})
+    assert line.success == cluster_wilson({str(seed): [0.5] for seed in range(4)} | {"9": [1.0]}, 10)
 
 
 def test_overall_weighs_every_task_the_same():

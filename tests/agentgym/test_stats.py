@@ -447,3 +447,54 @@ def test_equal_tasks_get_an_interval_with_width(score, low, high) -> None:
 
 def test_percent_rounds_halves_as_the_report_does() -> None:
     assert stats.Interval(0.9625, 0.9, 1.0, 20).percent() == "96.3 [90.0, 100.0]"
+
+
+# Wilson's interval for several attempts at each task
+
+
+@pytest.mark.parametrize("tail", [0.025, 0.005, 0.1])
+def test_quantiles_of_student_are_scipys(tail) -> None:
+    for degrees in (1, 2, 3, 4, 5, 9, 10, 49, 500):
+        assert stats._student(tail, degrees) == pytest.approx(scipy.stats.t.ppf(1 - tail, degrees), rel=1e-9)
+
+
+def test_equal_tasks_have_an_honest_interval() -> None:
+    """Ten tasks of ten solved, four attempts each: Wilson's interval of ten, not a point, nor that of forty."""
+    solved = stats.cluster_wilson({task: [1.0] for task in range(10)}, 40)
+    assert (solved.low, solved.high) == (stats.wilson(10, 10).low, 1.0)
+    half = stats.cluster_wilson({task: [0.5] for task in range(10)}, 40)
+    assert half.low < stats.wilson(20, 40).low < 0.5 < stats.wilson(20, 40).high < half.high
+    few = stats.cluster_wilson({"a": [1.0], "b": [0.5]}, 4)
+    assert few.note
+    assert few.high - few.low > 0.8
+
+
+def test_attempts_that_agree_within_tasks_count_as_one() -> None:
+    means = [1.0] * 6 + [0.0] * 4
+    found = stats.cluster_wilson(dict(enumerate([[mean] for mean in means])), 80)
+    one = stats.wilson(6, 10)
+    assert found.high - found.low > one.high - one.low
+
+
+def test_cluster_wilson_refused() -> None:
+    with pytest.raises(ValueError, match="need a task"):
+        stats.cluster_wilson({}, 0)
+    with pytest.raises(ValueError, match="got 1 at 2"):
+        stats.cluster_wilson({"a": [1], "b": [0]}, 1)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stats.cluster_wilson({"a": [2], "b": [0]}, 2)
+
+
+@pytest.mark.parametrize("tasks", [5, 10, 30])
+@pytest.mark.parametrize("p", [0.5, 0.8, 0.95])
+def test_coverage_of_cluster_wilson(tasks, p) -> None:
+    """Tasks alike, tasks that differ, and tasks that are solved always or never: at least 93% of intervals cover. A
+    bootstrap over ten tasks falls to 86%."""
+    rng = np.random.default_rng([tasks, int(100 * p)])
+    simulations, attempts = 1000, 4
+    for concentration in (0.2, 2.0, None):
+        chance = rng.beta(p * (concentration or 1), (1 - p) * (concentration or 1), size=(simulations, tasks))
+        chance = chance if concentration else np.full_like(chance, p)
+        means = rng.binomial(attempts, chance) / attempts
+        found = [stats.cluster_wilson(dict(enumerate(row[:, None])), tasks * attempts) for row in means]
+        assert np.mean([interval.low <= p <= interval.high for interval in found]) >= 0.93
