@@ -146,7 +146,8 @@ echo 0 > /logs/verifier/reward.txt"""
     )
     env = Harbor(folder=str(folder))
     env.reset(seed=0)
-    assert env.step("run id -un; echo $FOR; cat /secret")[0].startswith("worker\nagent\ncat: /secret: Permission denied")
+    assert env.step("run id -un; echo $FOR")[0] == "worker\nagent"
+    assert "Permission denied" in env.step("run cat /secret")[0]
     assert env.step("view /secret")[0].startswith("there is no file")
     assert "Permission denied" in env.step("edit /etc/x 1-0\ny")[0]
     env.step("edit answer 1-0\nforty-two")
