@@ -135,18 +135,19 @@ def test_a_snapshot_is_the_files_in_a_new_container(env, tmp_path):
 
 def test_a_reward_may_be_json_and_the_agent_a_plain_user(tmp_path):
     tests = """if [ "$(cat /app/answer)" = forty-two ]; then x=1; else x=0; fi
-[ "$(id -u):$MODE" = 1000:strict ] && echo "{\\"a\\": $x, \\"b\\": 0.5}" > /logs/verifier/reward.json
+[ "$(id -u):$MODE$FOR" = 1000:strict ] && echo "{\\"a\\": $x, \\"b\\": 0.5}" > /logs/verifier/reward.json
 echo 0 > /logs/verifier/reward.txt"""
     folder = harbor_folder(
         tmp_path / "plain",
         dockerfile="RUN useradd --uid 1000 worker && chown worker /app && echo s > /secret && chmod 600 /secret",
         tests=tests,
-        agent='user = "worker"',
+        agent='user = "worker"\nenv = { FOR = "agent" }',
         verifier='user = "1000"\nenv = { MODE = "strict" }',
     )
     env = Harbor(folder=str(folder))
     env.reset(seed=0)
-    assert env.step("run id -un; cat /secret")[0].startswith("worker\ncat: /secret: Permission denied")
+    assert env.step("run id -un; echo $FOR")[0] == "worker\nagent"
+    assert "Permission denied" in env.step("run cat /secret")[0]
     assert env.step("view /secret")[0].startswith("there is no file")
     assert "Permission denied" in env.step("edit /etc/x 1-0\ny")[0]
     env.step("edit answer 1-0\nforty-two")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,8 @@ from agentgym_environments.tasks.harbor import harbor_tasks
 OWN = Path(__file__).with_name("data")
 SPLIT = "test"
 RUN_TOOL = "Run a command by bash, in the folder where the last one ended. Servers may be left running."
+ELSEWHERE = re.compile(r"/solution\b|\$0|\$\{0|BASH_SOURCE|\$1|\$@")
+"""Marks of a script that cannot be said as a command: it looks for itself."""
 MARGIN_S = 120
 """Seconds that the engine may take in a step beside commands and tests."""
 
@@ -79,6 +82,8 @@ class Harbor(ShellEnv[ContainerBox]):
         self._had_engine = False
         self._solution = False
         """True while the solution lies in the container: from a call of `solver` to the end of the next step."""
+        self._solving = False
+        """True from a call of `solver` to the end of the next step."""
         self._begun = 0.0
 
     @property
@@ -89,7 +94,8 @@ class Harbor(ShellEnv[ContainerBox]):
 
     def begin(self, split: str, task: int) -> None:
         super().begin(split, task)
-        self._solution, self._begun = False, time.monotonic()
+        self._solution = self._solving = False
+        self._begun = time.monotonic()
 
     def open_sandbox(self) -> ContainerBox:
         try:
@@ -114,13 +120,13 @@ class Harbor(ShellEnv[ContainerBox]):
         result = super().step(action)
         if self._solution and not self.over:
             self.box.remove_solution()
-        self._solution = False
+        self._solution = self._solving = False
         return result
 
     def command_seconds(self) -> float:
         """Return what the task's time leaves; the solution may use all of it."""
         left = self._left_s()
-        return max(1.0, left if self._solution else min(self.command_s, left))
+        return max(1.0, left if self._solving else min(self.command_s, left))
 
     def concluded(self, judged: Judged) -> Judged:
         """The last turn, and the end of the agent's time, are graded as a submit is."""
@@ -145,11 +151,16 @@ class Harbor(ShellEnv[ContainerBox]):
         return Judged(message, reward=verdict.reward, success=solved)
 
     def solver(self) -> Action:
-        """Runs the task's solution, which lies in the container for that one command, and submits."""
+        """Says the commands of the task's solution, as one, and submits. A solution of several files lies in the
+        container for that one command."""
         self.require_episode("solver")
         solution = Path(self.task.source, "solution")
         if self.turn > 0 or not (solution / "solve.sh").is_file():
             return self.say(Submit())
+        self._solving = True
+        script = (solution / "solve.sh").read_text(encoding="utf-8").strip()
+        if not (ELSEWHERE.search(script) or self.task.grader["solution_env"] or len(list(solution.iterdir())) > 1):
+            return self.say(Run(script))
         if not self._solution:
             self.box.put_solution(solution)
             self._solution = True

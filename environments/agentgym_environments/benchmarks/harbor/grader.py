@@ -68,7 +68,7 @@ def open_box(engine: DockerEngine, task: Task) -> ContainerBox:
         engine,
         image,
         limits=_limits(task, network=task.setup["network"], privileges=plain_user),
-        env=task.setup["env"],
+        env={**task.setup["env"], **task.setup["agent_env"]},
         workdir=task.setup["workdir"] or image.workdir,
         user=user,
     )
