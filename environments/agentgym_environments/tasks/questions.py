@@ -133,7 +133,7 @@ def _musique(record: Record) -> dict[str, Any]:
     fields = _text_question(record, record["question"], answers)
     paragraphs = record["paragraphs"]
     fields["setup"] = {"paragraphs": [[one["title"], one["paragraph_text"]] for one in paragraphs]}
-    steps = [step["paragraph_support_idx"] for step in record.get("question_decomposition") or ()]
+    steps = [step.get("paragraph_support_idx") for step in record.get("question_decomposition") or ()]
     in_order = [paragraphs[place] for place in steps if place is not None]
     fields["grader"]["titles"] = _unique(
         one["title"] for one in in_order or paragraphs if in_order or one.get("is_supporting")
