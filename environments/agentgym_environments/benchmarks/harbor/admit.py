@@ -13,7 +13,8 @@ from typing import NamedTuple
 from agentgym.errors import AgentGymError
 from agentgym.tasks import Task
 from agentgym_environments.backends.containers.engine import DockerEngine
-from agentgym_environments.benchmarks.harbor.grader import RewardVerdict, grade, open_box
+from agentgym_environments.backends.containers.grading import RewardVerdict
+from agentgym_environments.benchmarks.harbor.grader import grade, open_box
 from agentgym_environments.tasks.harbor import harbor_tasks
 
 SOLVE_S = 900.0

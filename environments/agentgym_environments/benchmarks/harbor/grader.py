@@ -1,54 +1,28 @@
-"""The grader of Harbor tasks: an agent's changes over a clean image, in a container of its own, where the tests run."""
+"""The grader of Harbor tasks: tests/test.sh, which writes a reward to /logs/verifier."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
 import posixpath
 import tarfile
-import time
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from agentgym.errors import EnvironmentCrashed
 from agentgym.tasks import Task
-from agentgym_environments.backends.containers import images
+from agentgym_environments.backends.containers import grading, images
 from agentgym_environments.backends.containers.box import ContainerBox
-from agentgym_environments.backends.containers.changes import ChangeArchive
 from agentgym_environments.backends.containers.container import TaskContainer, TaskLimits
-from agentgym_environments.backends.containers.engine import ContainerGone, ContainerLost, DockerEngine, reaching
+from agentgym_environments.backends.containers.engine import ContainerLost, DockerEngine, reaching
+from agentgym_environments.backends.containers.grading import GradingPlan, RewardVerdict
 from agentgym_environments.backends.containers.images import TaskImage
-from agentgym_environments.backends.sandbox.box import SandboxEnded, WorkRefused
 from agentgym_environments.benchmarks.harbor.kept import keeper
 
 BUILD_S = 600.0
-ATTEMPTS = 2
-"""Runs of the tests that may come to no reward before the run without the agent's files says whose fault that is."""
 MAX_REWARD_BYTES = 64 << 10
 OUTPUT_BYTES = 16 << 10
-
-PREPARE = """umask 022
-rm -rf -- /logs/verifier
-mkdir -p /logs/verifier /logs/agent /logs/artifacts
-[ -z "$1" ] || chown "$1" /logs/verifier /logs/agent /logs/artifacts
-IFS=:
-for folder in $PATH; do for program in "$folder"/*; do printf '%s\\0' "${program##*/}"; done; done
-"""
 TEST = 'cd -- "$1" 2>/dev/null || cd /; exec bash /tests/test.sh'
-
-
-class RewardVerdict(NamedTuple):
-    reward: float | None
-    """None where the tests came to no reward because of the agent's files, or of what it did."""
-    message: str
-    output: str = ""
-    """End of what the tests wrote. It may hold answers: no agent reads it."""
-
-
-class OutOfTime(Exception):
-    """The tests took longer than the task lets them."""
 
 
 def image_of(engine: DockerEngine, task: Task) -> TaskImage:
@@ -79,76 +53,27 @@ def grade(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardV
 
     Raises EnvironmentCrashed where the machine is at fault.
     """
-    if box is None:
-        return _tested(engine, task, None)
-    box.container.require_running()
-    box.container.kill()
-    try:
-        for _ in range(ATTEMPTS):
-            with contextlib.suppress(ContainerLost):
-                return _once_more(engine, task, box)
-    except WorkRefused as error:
-        return RewardVerdict(None, str(error))
-    except OutOfTime:
-        why = "the tests were not done in time"
-    else:
-        why = "the tests came to no reward"
-    try:
-        _once_more(engine, task, None)  # the same without the agent's files: raises where the machine is at fault
-    except OutOfTime as error:
-        raise EnvironmentCrashed(f"the tests of {task.id} take too long, without an agent's files too") from error
-    return RewardVerdict(None, why)
+    return grading.grade(engine, plan_of(task, image_of(engine, task) if box is None else box.image), box)
 
 
-def _once_more(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardVerdict:
-    """Run the tests; once more where their container was ended from outside, which no agent can do.
-
-    Raises EnvironmentCrashed where it was again, ContainerLost for what an agent's files may have brought about.
-    """
-    try:
-        return _tested(engine, task, box)
-    except ContainerGone:
-        try:
-            return _tested(engine, task, box)
-        except ContainerGone as error:
-            raise EnvironmentCrashed(f"the container of the tests was lost twice: {error}") from error
-
-
-def _tested(engine: DockerEngine, task: Task, box: ContainerBox | None) -> RewardVerdict:
-    """Run the tests over the agent's changes once. Raises ContainerLost where no reward is written, or OutOfTime."""
-    image, user = image_of(engine, task) if box is None else box.image, _user(task.grader["user"])
-    workdir = task.setup["workdir"] or image.workdir
-    limits = _limits(task, network=task.grader["network"], privileges=(user or image.user) not in ("", "0", "root"))
-    container = TaskContainer(engine, image, limits=limits, env=task.setup["env"], workdir=workdir)
-    archive = ChangeArchive()
-    try:
-        done = container.execute(["bash", "-c", PREPARE, "bash", user or image.user], user="0", most=1 << 20)
-        programs = frozenset(done.attached.output.text().split("\0"))
-        if box is not None:
-            keep = keeper(programs, image.path, workdir)
-            archive.collect(box.container, keep, limits.storage_mb << 20)
-        archive.add_folder(Path(task.source, "tests"), "tests")
-        archive.apply(container)
-        env = {"PYTHONSAFEPATH": "1", **task.grader["env"]}
-        begun = time.monotonic()
-        ran = container.execute(
-            ["bash", "-c", TEST, "bash", workdir],
-            user=user,
-            env=env,
-            timeout_s=task.grader["timeout_s"],
-            most=OUTPUT_BYTES,
-        )
-        if not ran.in_time:
-            raise OutOfTime
-        container.kill()
-        output = ran.attached.output.text() + ran.attached.errors.text()
-        reward = _reward(container, output)
-        return RewardVerdict(reward, f"the tests took {time.monotonic() - begun:.1f} s", output)
-    except SandboxEnded as error:
-        raise ContainerLost(f"the tests ended their container: {error}") from error
-    finally:
-        archive.close()
-        container.remove()
+def plan_of(task: Task, image: TaskImage) -> GradingPlan:
+    """Return how the tests of a task are run."""
+    workdir, user = task.setup["workdir"] or image.workdir, _user(task.grader["user"])
+    return GradingPlan(
+        task=task.id,
+        image=image,
+        limits=_limits(task, network=task.grader["network"], privileges=(user or image.user) not in ("", "0", "root")),
+        env=task.setup["env"],
+        workdir=workdir,
+        keep=partial(keeper, path=image.path, workdir=workdir),
+        folders=((Path(task.source, "tests"), "tests"),),
+        command=("bash", "-c", TEST, "bash", workdir),
+        user=user,
+        variables={"PYTHONSAFEPATH": "1", **task.grader["env"]},
+        timeout_s=task.grader["timeout_s"],
+        output_bytes=OUTPUT_BYTES,
+        reward=_reward,
+    )
 
 
 def _reward(container: TaskContainer, output: str) -> float:
