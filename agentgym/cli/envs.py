@@ -28,7 +28,7 @@ def envs() -> None:
 @envs.command("list")
 @click.argument("word", required=False)
 @click.option("--family", help="Only those of a family: text, games, web ...")
-@click.option("--capability", help="Only those that can do something: snapshot, solver, hint, two_player ...")
+@click.option("--capability", help="Only those with a capability: snapshot, solver ...")
 @click.option("--json", "as_json", is_flag=True, help="Every field of every spec, as JSON by id.")
 def envs_list(word: str | None, family: str | None, capability: str | None, as_json: bool) -> None:
     """The installed environments, without importing any: ids by family, or one a line with its description.
