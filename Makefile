@@ -114,8 +114,8 @@ envs every: .venv/ready .venv-browsergym/ready .venv-nle/ready
 	$(BIN)/python -m pytest -m $@ --numprocesses auto --durations 20
 
 # What needs a Docker engine: builds every image and runs it.
-containers: .venv/ready
-	$(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py tests/environments/test_readme_episodes.py \
+containers: .venv/ready .venv-swebench/ready
+	AGENTGYM_SWEBENCH_PYTHON=$(CURDIR)/.venv-swebench/bin/python $(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py tests/environments/test_readme_episodes.py \
 	  -m 'docker and not every' $(TWO)
 
 # Against OpenEnv's own client, server and validator, TRL's trainer, verl's advantage step and BrowserGym, in environments
@@ -142,7 +142,8 @@ scale: .venv-scale/ready
 	  $(if $(filter 1,$(RUNS)),--deselect tests/chaos/test_vllm.py::test_killed_again_and_again)
 
 # All virtual environments; CI installs them while `make fresh` runs.
-venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-scale/ready
+venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-scale/ready \
+  .venv-swebench/ready
 
 # By uv: it installs vLLM in 15 s of processor time, pip in 200.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -161,6 +162,11 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 	$(INSTALL) --constraint constraints.txt torch tensordict omegaconf hydra-core codetiming cachetools ray orjson torchdata pillow \
 	  peft uvicorn fastapi
 	$(INSTALL) --no-deps 'verl==0.9.*' # the rest of what it asks for is for GPUs
+	touch $@
+
+.venv-swebench/ready: | .venv/ready
+	$(VENV)
+	$(INSTALL) 'swebench>=5.0.2,<6'
 	touch $@
 
 .venv-audit/ready: | .venv/ready
@@ -198,4 +204,4 @@ OWN = .[$(if $(shell command -v cmake),$(if $(shell command -v g++),all,wheels),
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 clean:
-	rm -rf .venv .venv-audit .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale .venv-swebench dist build .pytest_cache .ruff_cache .hypothesis

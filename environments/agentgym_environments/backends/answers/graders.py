@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import string
 import sys
-import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from agentgym.errors import ConfigError, EnvironmentCrashed
-from agentgym_environments.backends.json_process import JsonProcess
+from agentgym_environments.backends.shared_process import SharedProcess
 from agentgym_environments.base.engine_env import package
 
 LONGEST = 4000
@@ -70,47 +69,28 @@ def choice_score(answer: str, grader: dict[str, Any]) -> float:
     return float(found is not None and found[1].upper() in grader["answers"])
 
 
-class Mathematics:
-    """The verifier of math-verify in a process of its own: an answer may keep it busy, or break it.
-
-    One for a whole process; sessions take turns.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: JsonProcess | None = None
-
-    def __call__(self, answer: str, grader: dict[str, Any]) -> float:
-        with self._lock:
-            if self._process is None:
-                package("math_verify", "math")
-                command = [sys.executable, "-m", "agentgym_environments.backends.answers.verifier"]
-                self._process = JsonProcess(command, name="the verifier of mathematics")
-                self._process.ask({"answer": "1", "right": ["1"]}, timeout_s=60)  # its imports take seconds
-            try:
-                return float(self._process.ask({"answer": answer, "right": grader["answers"]}, timeout_s=VERIFY_S))
-            except EnvironmentCrashed:
-                self._end()
-                return 0.0
-
-    def close(self) -> None:
-        """End the process. The next answer starts another."""
-        with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+MATHEMATICS = SharedProcess(
+    [sys.executable, "-m", "agentgym_environments.backends.answers.verifier"],
+    name="the verifier of mathematics",
+    greeting={"answer": "1", "right": ["1"]},
+)
+"""math-verify in a process of its own: an answer may keep it busy, or break it."""
 
 
-MATHEMATICS = Mathematics()
+def math_score(answer: str, grader: dict[str, Any]) -> float:
+    """Return 1 where the answer is mathematically one of the right ones."""
+    package("math_verify", "math")
+    try:
+        return float(MATHEMATICS.ask({"answer": answer, "right": grader["answers"]}, timeout_s=VERIFY_S))
+    except EnvironmentCrashed:
+        return 0.0
+
 
 GRADERS: dict[str, Callable[[str, dict[str, Any]], float]] = {
     "text": text_score,
     "number": number_score,
     "choice": choice_score,
-    "math": MATHEMATICS,
+    "math": math_score,
 }
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from agentgym.env import Action
@@ -19,8 +19,8 @@ from agentgym_environments.backends.containers.changes import Change, Keep
 from agentgym_environments.backends.containers.container import TaskContainer, TaskLimits
 from agentgym_environments.backends.containers.engine import ContainerLost, DockerEngine
 from agentgym_environments.backends.containers.grading import GradingPlan, RewardVerdict
-from agentgym_environments.backends.json_process import JsonProcess
 from agentgym_environments.backends.sandbox.actions import Run, Submit
+from agentgym_environments.backends.shared_process import SharedProcess
 from agentgym_environments.base.container_env import ContainerEnv
 from agentgym_environments.tasks.records import HUB, is_here, read_records
 from agentgym_environments.tasks.swebench import WORKDIR, swebench_tasks
@@ -61,8 +61,7 @@ class SweBench(ContainerEnv):
             raise MissingDependency(f"{spec.id} needs SWE-bench Verified: agentgym data fetch '{VERIFIED}'")
         source = file or VERIFIED
         tasks = _load(source, 0.0 if source.startswith(HUB) else _changed(source))
-        self._python = python or sys.executable
-        self._package: JsonProcess | None = None
+        self._package = swebench_package(python or sys.executable)
         super().__init__(
             spec, tasks, interface=interface, command_s=command_s, max_turns=max_turns, time_factor=time_factor
         )
@@ -105,12 +104,6 @@ class SweBench(ContainerEnv):
         self._solving = True
         return self.say(Run(f"cd {WORKDIR} && git apply -v - <<'END_OF_PATCH'\n{patch.rstrip()}\nEND_OF_PATCH"))
 
-    def close(self) -> None:
-        super().close()
-        if self._package is not None:
-            self._package.close()
-            self._package = None
-
     def _reward(self, task: Task, container: TaskContainer, output: str) -> float:
         resolved = self._ask({"operation": "report", "record": task.grader["record"], "log": output})
         if resolved is None:
@@ -118,8 +111,6 @@ class SweBench(ContainerEnv):
         return float(resolved)
 
     def _ask(self, request: dict) -> object:
-        if self._package is None:
-            self._package = JsonProcess([self._python, str(REPORT)], name="SWE-bench's package")
         return self._package.ask(request, timeout_s=REPORT_S)
 
 
@@ -130,6 +121,12 @@ def repository_changes(programs: frozenset[str]) -> Keep:
         return place.startswith(f"{WORKDIR}/") and LEFT_BEHIND.search(place.removeprefix(WORKDIR)) is None
 
     return keep
+
+
+@cache
+def swebench_package(python: str) -> SharedProcess:
+    """Return the process of an interpreter that answers for SWE-bench's package."""
+    return SharedProcess([python, str(REPORT)], name="SWE-bench's package")
 
 
 def _limits() -> TaskLimits:

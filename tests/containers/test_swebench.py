@@ -11,13 +11,14 @@ import pytest
 from agentgym import registry
 from agentgym.errors import ConfigError, EnvironmentCrashed
 from agentgym_environments.backends.containers.engine import DockerEngine
+from agentgym_environments.benchmarks.swe_bench.env import swebench_package
 from agentgym_environments.tasks.swebench import swebench_tasks
 
 PYTHON = os.environ.get("AGENTGYM_SWEBENCH_PYTHON", "")
 BASE = os.environ.get("PYTHON_IMAGE", "python:3.11-slim-bookworm")
 IMAGE = "localhost/agentgym-swebench-stand-in"
 pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="AGENTGYM_SWEBENCH_PYTHON names no interpreter that has swebench: run `make interop`"
+    not PYTHON, reason="AGENTGYM_SWEBENCH_PYTHON names no interpreter that has swebench: run `make containers`"
 )
 MODULE = """def middle(values):
     return sorted(values)[len(values) // 2 + 1]
@@ -85,6 +86,7 @@ def image(tmp_path_factory):
     (folder / "Dockerfile").write_text(f"FROM {BASE}\nWORKDIR /testbed\nCOPY numbers_of.py .\n")
     subprocess.run(["docker", "build", "--quiet", "--tag", IMAGE, str(folder)], check=True, capture_output=True)
     yield IMAGE
+    swebench_package(PYTHON).close()
     subprocess.run(["docker", "image", "rm", "--force", IMAGE], check=True, capture_output=True)
 
 
@@ -118,9 +120,7 @@ ATTEMPTS = {
     "a broken module": ["edit numbers_of.py 1-1\ndef middle(values"],
     "an end of its own": ["edit numbers_of.py 1-0\nimport os; os._exit(0)"],
     "python elsewhere": ["run printf '#!/bin/sh\\nexit 0\\n' > /usr/local/bin/python; chmod +x /usr/local/bin/python"],
-    "bash's start": [
-        "run echo 'exit 0' > ~/.bashrc; echo 'exit 0' > /etc/bash.bashrc; export BASH_ENV=/etc/bash.bashrc"
-    ],
+    "bash's start": ["run echo 'exit 0' > ~/.bashrc; echo 'exit 0' > /etc/bash.bashrc"],
     "tests of its own": ["run mkdir -p /hidden && echo 'print(1)' > /hidden/test_numbers.py"],
 }
 
