@@ -61,6 +61,8 @@ added /app/answer | changed /app/note | removed /app/note | added /app/conftest.
 added /etc/nginx/nginx.conf | added /usr/bin/newprogram | added /usr/local/bin/mine | added /root/data.csv
 added /usr/lib/python3/dist-packages/flask/__init__.py | added /usr/local/lib/python3.11/site-packages/flask/app.py
 added /usr/share/nginx/index.html | added /srv/x | changed /usr/src/project/a.py | added /opt/tool/bin/cat
+added /usr/src/project/json.py.txt | added /usr/src/project/data/json.py | changed /usr/src/project/json.py
+added /usr/src/project/html/index.html | added /usr/src/project/test/__init__.py | added /app/lib/csv.py
 changed /root/.gitconfig | added /opt/tests/x | changed /home/user/logs/x
 """
 LEFT_OUT = """
@@ -78,6 +80,8 @@ added /setup.cfg | added /tox.ini | added /root/.local/lib/python3.11/site-packa
 added /usr/lib/x86_64-linux-gnu/glibc-hwcaps/x/libc.so.6 | added /root/.config/pip/pip.conf | added /etc/pip.conf
 changed /etc/apt/sources.list | added /etc/perl/strict.pm | changed /lib
 added /usr/local/share/perl/5.36.0/strict.pm | added /usr/lib/python3.11/sitecustomize/__init__.py
+added /usr/src/project/json.py | added /usr/src/project/csv/__init__.py | added /random.py
+added /usr/src/project/_struct.cpython-311-x86_64-linux-gnu.so
 changed /etc/hosts | added /usr/local/lib/python3.11/site-packages/evil-1.dist-info/entry_points.txt
 """
 

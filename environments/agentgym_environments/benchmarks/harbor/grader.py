@@ -69,7 +69,7 @@ def plan_of(task: Task, image: TaskImage) -> GradingPlan:
         folders=((Path(task.source, "tests"), "tests"),),
         command=("bash", "-c", TEST, "bash", workdir),
         user=user,
-        variables={"PYTHONSAFEPATH": "1", **task.grader["env"]},
+        variables=task.grader["env"],
         timeout_s=task.grader["timeout_s"],
         output_bytes=OUTPUT_BYTES,
         reward=_reward,

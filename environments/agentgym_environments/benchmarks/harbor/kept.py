@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Callable
 
 from agentgym_environments.backends.containers.changes import Change, Keep
@@ -35,6 +36,9 @@ NOT_ADDED = re.compile(
 )
 """Additions to system folders that come before what the image has."""
 
+LIBRARY = sys.stdlib_module_names - {"test"}
+"""Names of Python's own modules."""
+
 RUNNERS = frozenset(
     re.findall(
         r"\S+",
@@ -59,6 +63,8 @@ def keeper(programs: frozenset[str], path: str, workdir: str) -> Keep:
     workdir_is_system = inside.count("/") < 4  # "/usr/bin/": no folder of a project's own
 
     def keep(place: str, change: Change, head: Callable[[], bytes]) -> bool:
+        if change == "added" and _comes_before_the_library(place, inside):
+            return False
         if NEVER.match(place) or STARTS.search(place):
             return False
         folder, name = posixpath.split(place)
@@ -71,3 +77,11 @@ def keeper(programs: frozenset[str], path: str, workdir: str) -> Keep:
         return True
 
     return keep
+
+
+def _comes_before_the_library(place: str, inside: str) -> bool:
+    """Return whether Python, started in the working folder or in the root, finds a file instead of its own module."""
+    beside = place.removeprefix(inside) if place.startswith(inside) else place.removeprefix("/")
+    folder, _, name = beside.rpartition("/")
+    module = folder if name.partition(".")[0] == "__init__" else name.partition(".")[0] if not folder else ""
+    return module in LIBRARY and name.endswith((".py", ".so", ".pyc"))
