@@ -37,7 +37,7 @@ class RewardVerdict(NamedTuple):
 
 
 class GradingPlan(NamedTuple):
-    """How the tests of one task are run."""
+    """One run of a task's tests: in which image, over what, by which command."""
 
     task: str
     """Name of the task, for messages."""
@@ -56,7 +56,7 @@ class GradingPlan(NamedTuple):
     """Variables of the command."""
     timeout_s: float
     output_bytes: int
-    """What is kept of the output, its beginning and its end."""
+    """Size of what is kept of the output, its beginning and its end."""
     reward: Callable[[TaskContainer, str], float]
     """Reads the reward from the stopped container and the output. Raises ContainerLost where there is none."""
 
