@@ -48,7 +48,7 @@ def _lines(found: list[Suite]) -> Iterator[str]:
         tasks = sum(len(env.indices) for env in suite.envs)
         published = "" if best is None else f"{best:.1f} %"
         yield f"{suite.name:{width}}  {tasks:6}  {_data(suite):8}  {published:>9}  {suite.description}"
-    yield "to fetch: agentgym data fetch SUITE; download: its environment names the command; more: agentgym suites SUITE"
+    yield "to fetch: agentgym data fetch SUITE; download: its environment says how; more: agentgym suites SUITE"
 
 
 def _page(suite: Suite) -> Table:
