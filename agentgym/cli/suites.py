@@ -48,7 +48,7 @@ def _lines(found: list[Suite]) -> Iterator[str]:
         tasks = sum(len(env.indices) for env in suite.envs)
         published = "" if best is None else f"{best:.1f} %"
         yield f"{suite.name:{width}}  {tasks:6}  {_data(suite):8}  {published:>9}  {suite.description}"
-    yield "to fetch: agentgym data fetch SUITE; more of one: agentgym suites SUITE"
+    yield "to fetch: agentgym data fetch SUITE; download: its environment says how; more: agentgym suites SUITE"
 
 
 def _page(suite: Suite) -> Table:
@@ -86,7 +86,7 @@ def _data(suite: Suite) -> str:
     from agentgym_environments.tasks.records import is_here
 
     if not suite.files:
-        return "ours"
+        return "ours" if not suite.source else "package" if suite.status == "run" else "download"
     return "here" if all(map(is_here, suite.files)) else "to fetch"
 
 
