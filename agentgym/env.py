@@ -40,8 +40,19 @@ class ToolCall(TypedDict):
     arguments: dict[str, Any]
 
 
+class CallResults(TypedDict):
+    """What the rollout shows the agent after a reply that made several tool calls."""
+
+    text: str
+    """All results, numbered."""
+    results: list[Observation]
+    """One a call, in the order of the calls; fewer than calls where the episode ended before the last."""
+
+
 Observation = str | TextAndImage
 Action = str | ToolCall
+Shown = Observation | CallResults
+"""What the agent is shown before a reply."""
 
 
 class Step(NamedTuple):

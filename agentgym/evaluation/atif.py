@@ -13,6 +13,7 @@ from agentgym.evaluation.export import AttemptTranscript, cost_of, read_price, r
 from agentgym.evaluation.run_folder import read_description
 from agentgym.rollouts.openai_policy import as_openai_tool
 from agentgym.rollouts.policy import Usage
+from agentgym.rollouts.prompt_format import UNDONE
 from agentgym.rollouts.trajectory import Turn, json_line
 
 SCHEMA = "ATIF-v1.8"
@@ -70,6 +71,11 @@ def _agent_step(turn: Turn, shown: str | list[dict[str, Any]], price: Price | No
     ids = [call["tool_call_id"] for call in calls] or [None]
     message = turn.reply if turn.message is None else turn.message.get("content") or ""
     results = [_known({"source_call_id": call, "content": shown}) for call in ids]
+    if turn.results:
+        *others, last = turn.results
+        last = last if isinstance(shown, str) else [{"type": "text", "text": last}, *shown[1:]]
+        contents = [*others, last, *[UNDONE] * (len(ids) - len(turn.results))]
+        results = [_known({"source_call_id": call, "content": c}) for call, c in zip(ids, contents, strict=True)]
     step = {
         "source": "agent",
         "message": message,
@@ -92,10 +98,17 @@ def _tool_calls(turn: Turn) -> list[dict[str, Any]]:
             }
             for call in turn.message.get("tool_calls") or ()
         ]
-    if not isinstance(turn.action, dict):
-        return []
-    name, arguments = turn.action["name"], turn.action.get("arguments") or {}
-    return [{"tool_call_id": f"call_{turn.index}", "function_name": name, "arguments": arguments}]
+    actions = turn.action if isinstance(turn.action, list) else [turn.action]
+    ids = [f"call_{turn.index}"] if len(actions) == 1 else [f"call_{turn.index}_{i}" for i in range(len(actions))]
+    return [
+        {
+            "tool_call_id": call,
+            "function_name": action["name"],
+            "arguments": action.get("arguments") or {},
+        }
+        for call, action in zip(ids, actions, strict=True)
+        if isinstance(action, dict)
+    ]
 
 
 def _metrics(turn: Turn, price: Price | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Observation
+from agentgym.env import Observation, Shown
 from agentgym.errors import CheckpointError
 from agentgym.evaluation.cost import Price
 from agentgym.evaluation.run_folder import AttemptRecord, key_of, read_attempts, read_description, read_specs
@@ -77,19 +77,28 @@ def write_openai(folder: Path, out: Path) -> int:
 
 def chat_messages(transcript: AttemptTranscript, role: int) -> list[Message]:
     """The conversation of one role up to its last reply."""
-    turns = [turn for turn in transcript.trajectory.turns if turn.role == role]
-    history: History = [(observation_of(turn), turn.message or turn.reply) for turn in turns]
+    turns = transcript.trajectory.turns
+    history: History = [
+        (shown_before(turn, before), turn.message or turn.reply)
+        for before, turn in zip([None, *turns[:-1]], turns, strict=True)
+        if turn.role == role
+    ]
     every = transcript.prompt_format.model_copy(update={"window": None})
     last = history[-1][1]
     prompt = every.messages(transcript.spec, history[:-1], history[-1][0])
     return [*prompt, {"role": "assistant", "content": last} if isinstance(last, str) else last]
 
 
-def observation_of(turn: Turn) -> Observation:
-    """The observation before a turn, with its image where it was kept."""
-    if not turn.image:
-        return turn.observation
-    return decode_observation({"text": turn.observation, "image": turn.image.partition(",")[2]})
+def shown_before(turn: Turn, before: Turn | None) -> Shown:
+    """What the agent was shown before a turn, with the image where it was kept; `before` is the turn before it."""
+    if before is None or not before.results or before.role != turn.role:
+        return _seen(turn.observation, turn.image)
+    *others, last = before.results
+    return {"text": turn.observation, "results": [*others, _seen(last, turn.image)]}
+
+
+def _seen(text: str, image: str) -> Observation:
+    return decode_observation({"text": text, "image": image.partition(",")[2]}) if image else text
 
 
 def attempt_records(folder: Path) -> list[dict[str, Any]]:

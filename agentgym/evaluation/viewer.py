@@ -83,8 +83,13 @@ def _show(trajectory: Trajectory) -> dict[str, Any]:
 def _show_turn(turn: Turn) -> dict[str, Any]:
     message = turn.message or {}
     calls = [call["function"] for call in message.get("tool_calls") or ()]
-    if not calls and isinstance(turn.action, dict):
-        calls = [{"name": turn.action["name"], "arguments": json.dumps(turn.action.get("arguments") or {})}]
+    if not calls:
+        made = turn.action if isinstance(turn.action, list) else [turn.action]
+        calls = [
+            {"name": one["name"], "arguments": json.dumps(one.get("arguments") or {})}
+            for one in made
+            if isinstance(one, dict)
+        ]
     reply = (message.get("content") or "") if turn.message else turn.reply
     return {
         "observation": turn.observation[:TEXT],

@@ -20,15 +20,17 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentgym.env import Action, Observation, ToolCall
+from agentgym.env import Action, CallResults, Observation, Shown, ToolCall
 from agentgym.protocol import encode_image
 from agentgym.spec import ActionFormat, EnvSpec, ToolSpec
 
 Message = dict[str, Any]
 """OpenAI's schema, as chat templates and OpenAI-compatible servers take it: {"role", "content"}, of the assistant also
 "tool_calls", of a tool also "tool_call_id"."""
-History = Sequence[tuple[Observation, str | Message]]
+History = Sequence[tuple[Shown, str | Message]]
 """(observation, response) of earlier turns. A response is its text, or the assistant's message with its tool calls."""
+UNDONE = "not carried out: the episode had ended"
+"""Result of a call after one that ended the episode."""
 
 ACT = ToolSpec(
     name="act",
@@ -39,9 +41,9 @@ ACT = ToolSpec(
 
 
 class ParsedResponse(NamedTuple):
-    """The action in a reply, or the reason why there is none."""
+    """The action in a reply, several where it makes several tool calls, or the reason why there is none."""
 
-    action: Action | None
+    action: Action | list[Action] | None
     problem: str = ""
 
 
@@ -70,7 +72,7 @@ class PromptFormat(BaseModel):
         """Tools to offer; none unless the action format is "tool_call"."""
         return (spec.tools or (ACT,)) if self.action_format(spec) == "tool_call" else ()
 
-    def messages(self, spec: EnvSpec, history: History, observation: Observation) -> list[Message]:
+    def messages(self, spec: EnvSpec, history: History, observation: Shown) -> list[Message]:
         """The prompt for the next turn; `history` holds (observation, reply) of the turns before."""
         system = self.instructions(spec)
         shown = history if self.window is None else history[len(history) - min(self.window, len(history)) :]
@@ -94,7 +96,10 @@ class PromptFormat(BaseModel):
         return f"{spec.instructions.strip()}\n{how}"
 
     def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> ParsedResponse:
-        """The action in `reply`; `calls` are tool calls that a server parsed itself."""
+        """The action in `reply`; `calls` are tool calls that a server parsed itself.
+
+        Of several calls either all are an action or none is.
+        """
         how = self.action_format(spec)
         if how == "last_line":
             lines = [line.strip() for line in reply.splitlines() if line.strip()]
@@ -107,13 +112,25 @@ class PromptFormat(BaseModel):
             if not text:
                 return ParsedResponse(None, f"the reply had {'an empty' if found else 'no'} <action>...</action>")
             return ParsedResponse(_text_action(text, spec))
-        return self._parse_call(reply, spec, calls)
+        found = list(calls) or _between("tool_call", reply)
+        if len(found) < 2:
+            return self._parse_call(found[0] if found else reply, spec)
+        actions: list[Action] = []
+        for number, call in enumerate(found, 1):
+            parsed = self._parse_call(call, spec)
+            if not isinstance(parsed.action, str | dict):
+                problem = f"the reply made {len(found)} tool calls and none was carried out; in call {number} "
+                return ParsedResponse(None, problem + parsed.problem)
+            actions.append(parsed.action)
+        return ParsedResponse(actions)
 
-    def render(self, action: Action, spec: EnvSpec) -> str:
+    def render(self, action: Action | list[Action], spec: EnvSpec) -> str:
         """Shortest reply that `parse` reads as `action`; what scripted policies say.
 
         A text action of one line comes back stripped; "last_line" has no way to say one of several lines.
         """
+        if isinstance(action, list):
+            return "\n".join(self.render(one, spec) for one in action)
         how = self.action_format(spec)
         if how == "tool_call":
             call = _text_action(action, spec) if isinstance(action, str) else action
@@ -128,24 +145,18 @@ class PromptFormat(BaseModel):
         how = self.instructions(spec).splitlines()[-1] if self.system is None else ""
         return f"No action taken: {problem}. {how}".strip()
 
-    def _parse_call(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall]) -> ParsedResponse:
-        tagged = [] if calls else _between("tool_call", reply)
-        count = len(calls) or len(tagged)
-        if count > 1:
-            return ParsedResponse(
-                None, f"the reply made {count} tool calls and none was carried out; make one call a turn"
-            )
-        if calls:
-            call: Any = calls[0]
-        else:
+    def _parse_call(self, call: Any, spec: EnvSpec) -> ParsedResponse:
+        """The action of one call, a text of JSON or what was read from one. Llama's models say "parameters"."""
+        if isinstance(call, str):
             try:
-                call = json.loads(tagged[0] if tagged else reply)
+                call = json.loads(call)
             except (ValueError, RecursionError) as error:  # RecursionError: a reply of ten thousand brackets
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
                 return ParsedResponse(None, f"the reply was not a JSON tool call ({reason})")
-        if not isinstance(call, dict) or not isinstance(call.get("arguments", {}), dict):
+        arguments = call.get("arguments", call.get("parameters", {})) if isinstance(call, dict) else None
+        if not isinstance(arguments, dict):
             return ParsedResponse(None, 'a tool call is {"name": ..., "arguments": {...}}')
-        name, arguments = call.get("name"), call.get("arguments", {})
+        name = call.get("name")
         if not isinstance(name, str):
             return ParsedResponse(None, "the tool call names no tool")
         offered = {tool.name: tool for tool in self.tools(spec)}
@@ -176,15 +187,20 @@ def _trimmed(text: str) -> str:
     return text.lstrip() if "\n" in stripped else stripped
 
 
-def _observed(observation: Observation, calls: Sequence[str]) -> list[Message]:
+def _observed(observation: Shown, calls: Sequence[str]) -> list[Message]:
     """An observation as messages: the user's, or the answer to each tool call by its id."""
     if not calls:
         return [{"role": "user", "content": content(observation)}]
+    if isinstance(observation, dict) and "results" in observation:
+        texts = [text_of(result) for result in observation["results"]]
+        texts += [UNDONE] * (len(calls) - len(texts))
+    else:
+        texts = [text_of(observation)] * len(calls)
     messages: list[Message] = [
-        {"role": "tool", "tool_call_id": call, "content": text_of(observation)} for call in calls
+        {"role": "tool", "tool_call_id": call, "content": text} for call, text in zip(calls, texts, strict=True)
     ]
-    if not isinstance(observation, str):  # a tool's message holds text only
-        messages.append({"role": "user", "content": content(observation)[1:]})
+    if pictures := _pictures(observation):  # a tool's message holds text only
+        messages.append({"role": "user", "content": pictures})
     return messages
 
 
@@ -201,21 +217,36 @@ def _text_action(text: str, spec: EnvSpec) -> Action:
     return {"name": call["name"], "arguments": call["arguments"]} if fits else text
 
 
-def content(observation: Observation) -> str | list[dict[str, Any]]:
-    """An observation as the content of a message: text, or text and a PNG in a data URL."""
+def content(observation: Shown) -> str | list[dict[str, Any]]:
+    """An observation as the content of a message: text, or text and PNGs in data URLs."""
+    pictures = _pictures(observation)
+    return [{"type": "text", "text": text_of(observation)}, *pictures] if pictures else text_of(observation)
+
+
+def _pictures(observation: Shown) -> list[dict[str, Any]]:
+    """The images of an observation as parts of a message."""
+    seen = observation["results"] if isinstance(observation, dict) and "results" in observation else [observation]
+    urls = [image_url(one) for one in seen]
+    return [{"type": "image_url", "image_url": {"url": url}} for url in urls if url]
+
+
+def image_url(observation: Shown) -> str:
+    """An observation's image, of several the last, as a PNG in a data URL; "" where it has none."""
     if isinstance(observation, str):
-        return observation
-    picture = {"type": "image_url", "image_url": {"url": image_url(observation)}}
-    return [{"type": "text", "text": observation["text"]}, picture]
-
-
-def image_url(observation: Observation) -> str:
-    """An observation's image as a PNG in a data URL; "" where it has none."""
-    if isinstance(observation, str) or "image" not in observation:
+        return ""
+    if "results" in observation:
+        return next((url for one in reversed(observation["results"]) if (url := image_url(one))), "")
+    if "image" not in observation:
         return ""
     return f"data:image/png;base64,{base64.b64encode(encode_image(observation['image'])).decode()}"
 
 
-def text_of(observation: Observation) -> str:
+def text_of(observation: Shown) -> str:
     """The text part of an observation."""
     return observation if isinstance(observation, str) else observation["text"]
+
+
+def results_of(observations: Sequence[Observation]) -> CallResults:
+    """What the agent is shown after several calls."""
+    texts = [f"Result of call {number}: {text_of(one)}" for number, one in enumerate(observations, 1)]
+    return {"text": "\n".join(texts), "results": list(observations)}

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agentgym.env import Observation, info_problem, reward_problem
+from agentgym.env import Action, Observation, Shown, info_problem, reward_problem
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
-from agentgym.rollouts.prompt_format import Message, PromptFormat, image_url, text_of
+from agentgym.rollouts.prompt_format import Message, PromptFormat, image_url, results_of, text_of
 from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
 from agentgym.session import Session, Step
 
@@ -37,12 +37,13 @@ class EpisodePrefix:
     state: bytes
     """The environment's snapshot."""
     step: Step
+    """The environment's last answer."""
+    shown: Shown
     """The present observation of the agent."""
-    last_observation: Observation
-    """The environment's last observation; `step` shows another where a reply without an action is being complained
-    of."""
+    last_observation: Shown
+    """The one before it where a reply without an action is being complained of, else the same."""
     turns: tuple[Turn, ...] = ()
-    history: tuple[tuple[Observation, str | Message], ...] = ()
+    history: tuple[tuple[Shown, str | Message], ...] = ()
     """(observation, reply) of those turns."""
     chance: int | None = None
     """Seed of what chance decides from here on; None is as the episode itself would have gone on."""
@@ -95,8 +96,9 @@ class _Play:
     ) -> None:
         self.session, self.actor, self.prompt_format = session, actor, prompt_format
         self.episode, self.limits, self.past = episode, limits, past
-        self.history: list[tuple[Observation, str | Message]] = []
-        self.last_observation: Observation = ""
+        self.history: list[tuple[Shown, str | Message]] = []
+        self.shown: Shown = ""
+        self.last_observation: Shown = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
         self.keep_images = False
@@ -105,10 +107,10 @@ class _Play:
         if self.past is None:
             options = {"split": self.episode.split, "task": self.episode.task}
             self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session, None)
-            self.last_observation = self.step.observation
+            self.shown = self.last_observation = self.step.observation
         else:
             await self.session.restore(self.past.state, seed=self.past.chance)
-            self.step, self.last_observation = self.past.step, self.past.last_observation
+            self.step, self.shown, self.last_observation = self.past.step, self.past.shown, self.past.last_observation
             self.turns, self.history = list(self.past.turns), list(self.past.history)
 
     async def run(self) -> StopReason:
@@ -136,25 +138,26 @@ class _Play:
     async def turn(self) -> StopReason | None:
         """One reply and the environment's answer to it; why the episode ended, if it did."""
         assert self.step is not None
-        before, started = self.step, time.perf_counter()
-        ask = TurnContext(self.messages(), len(self.turns), before, self.session, self.prompt_format)
+        before, shown, started = self.step, self.shown, time.perf_counter()
+        ask = TurnContext(self.messages(), len(self.turns), before, shown, self.session, self.prompt_format)
         reply = await self.actor.act(ask)
         policy_s = time.perf_counter() - started
         parsed = self.prompt_format.parse(reply.text, self.session.spec, reply.calls)
         if parsed.action is None:
             info = {**before.info, "valid_action": False}
-            after = Step(self.invalid_action_message(parsed.problem), 0.0, False, False, info)
+            after, results = Step(before.observation, 0.0, False, False, info), ()
+            self.shown = self.invalid_action_message(parsed.problem)
             env_s = 0.0
         else:
             started = time.perf_counter()
-            after = _checked(await self.session.step(parsed.action), self.session, len(self.turns))
+            after, results = await take(self.session, parsed.action, len(self.turns))
             env_s = time.perf_counter() - started
-            self.last_observation = after.observation
+            self.shown = self.last_observation = results_of(results) if results else after.observation
         tokens = reply.tokens or (None, None)
         self.turns.append(
             Turn(
                 index=len(self.turns),
-                observation=text_of(before.observation),
+                observation=text_of(shown),
                 reply=reply.text,
                 action=parsed.action,
                 reward=after.reward,
@@ -169,10 +172,11 @@ class _Play:
                 prompt_tokens=tokens[0],
                 completion_tokens=tokens[1],
                 message=reply.message,
-                image=image_url(before.observation) if self.keep_images else "",
+                results=tuple(text_of(result) for result in results),
+                image=image_url(shown) if self.keep_images else "",
             )
         )
-        self.history.append((before.observation, reply.message or reply.text))
+        self.history.append((shown, reply.message or reply.text))
         self.step = after
         if parsed.action is None and self.prompt_format.on_invalid == "end":
             return StopReason.INVALID_ACTION
@@ -180,7 +184,7 @@ class _Play:
             return StopReason.TERMINATED
         return self.env_limit() if after.truncated else None
 
-    def invalid_action_message(self, problem: str) -> Observation:
+    def invalid_action_message(self, problem: str) -> Shown:
         """Return the observation after a response without an action.
 
         Under a window the environment's last observation is told again, since the window would lose it.
@@ -189,11 +193,11 @@ class _Play:
         if self.prompt_format.window is None:
             return text
         message = f"{text}\n\n{text_of(self.last_observation)}"
-        return (
-            message
-            if isinstance(self.last_observation, str)
-            else {"text": message, "image": self.last_observation["image"]}
-        )
+        if isinstance(self.last_observation, str):
+            return message
+        if "results" in self.last_observation:
+            return {"text": message, "results": self.last_observation["results"]}
+        return {"text": message, "image": self.last_observation["image"]}
 
     def messages(self) -> list[dict]:
         """The prompt. Where one actor plays both roles of an environment, neither is shown what the other saw and
@@ -201,18 +205,38 @@ class _Play:
         assert self.step is not None
         own_role = self.step.info.get("role", 0)
         own = [entry for turn, entry in zip(self.turns, self.history, strict=True) if turn.role == own_role]
-        return self.prompt_format.messages(self.session.spec, own, self.step.observation)
+        return self.prompt_format.messages(self.session.spec, own, self.shown)
 
     def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
         return Trajectory(
             **self.episode._asdict(),
             turns=tuple(self.turns),
             stop=stop,
-            final_observation=text_of(self.step.observation) if self.step is not None else "",
+            final_observation=text_of(self.shown),
             error=error,
             branches=tokens.branches,
             forks=tokens.forks,
         )
+
+
+async def take(session: Session, action: Action | list[Action], turn: int) -> tuple[Step, tuple[Observation, ...]]:
+    """Take one action, or several in order until the episode ends.
+
+    Of several, the step has the sum of the rewards and the last one's `info`, with valid_action false where one was
+    not; the observations are that of each; of one there are none. Raises EnvironmentFailure.
+    """
+    if not isinstance(action, list):
+        return _checked(await session.step(action), session, turn), ()
+    steps: list[Step] = []
+    for one in action:
+        steps.append(_checked(await session.step(one), session, turn))
+        if steps[-1].terminated or steps[-1].truncated:
+            break
+    info = dict(steps[-1].info)
+    if any(step.info.get("valid_action") is False for step in steps):
+        info["valid_action"] = False
+    last = steps[-1]._replace(reward=sum(step.reward for step in steps), info=info)
+    return last, tuple(step.observation for step in steps)
 
 
 def _checked(step: Step, session: Session, turn: int | None) -> Step:

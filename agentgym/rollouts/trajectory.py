@@ -95,10 +95,11 @@ class Turn:
     """The observation before the response (text part)."""
     reply: str
     """The agent's whole reply, decoded."""
-    action: Action | None
-    """The parsed action; None when the reply held no action (the environment was then not stepped)."""
+    action: Action | list[Action] | None
+    """The parsed action, or several tool calls that were carried out in order; None when the reply held no action (the
+    environment was then not stepped)."""
     reward: float
-    """The environment's reward for this step."""
+    """The environment's reward for this step, of several calls their sum."""
     penalty: float = 0.0
     """The prompt format's penalty for a reply without an action; subtracted by shaping, not part of the score."""
     info: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +121,8 @@ class Turn:
     """Tokens of the reply, where the policy knows them."""
     message: dict[str, Any] | None = None
     """The assistant's message with its tool calls, where a server sent them."""
+    results: tuple[str, ...] = ()
+    """Result of each call that was carried out (text part), where the reply made several."""
     image: str = ""
     """The observation's image before the response: a PNG in a data URL. Kept only where the rollout is asked to."""
 
@@ -257,4 +260,5 @@ def _turn_from_json(record: dict[str, Any]) -> Turn:
     span = record["span"]
     if problem := reward_problem(record["reward"]) or info_problem(record["info"]):
         raise ValueError(problem)
-    return Turn(**{**record, "span": None if span is None else Span(*span)})
+    results = tuple(record.get("results", ()))
+    return Turn(**{**record, "span": None if span is None else Span(*span), "results": results})

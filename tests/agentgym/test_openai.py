@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from email.utils import formatdate
@@ -94,7 +95,7 @@ def question(messages=None, prompt_format=None, tools=()):
     session = LocalSession(EchoEnv())
     session.spec = session.spec.model_copy(update={"tools": tuple(tools)})
     messages = messages or [{"role": "user", "content": "hi"}]
-    return TurnContext(messages, 0, Step("hi", 0.0, False, False, {}), session, prompt_format or PromptFormat())
+    return TurnContext(messages, 0, Step("hi", 0.0, False, False, {}), "hi", session, prompt_format or PromptFormat())
 
 
 def policy_of(server, **options):
@@ -180,8 +181,8 @@ def test_a_call_with_bad_arguments_is_reported_after_a_good_one():
     good, bad = tool_call("click", '{"x": 1}'), tool_call("click", "{x")
     for calls, problem in (
         ([bad], "not a JSON tool call"),
-        ([good, bad], "2 tool calls"),
-        ([bad, good], "2 tool calls"),
+        ([good, bad], "none was carried out; in call 2"),
+        ([bad, good], "none was carried out; in call 1"),
     ):
         reply = parse_reply(completion("", tool_calls=calls))
         assert problem in prompt_format.parse(reply.text, spec, reply.calls).problem
@@ -301,8 +302,12 @@ def test_calls_and_results_travel_with_their_ids():
     def say(body):
         prompts = [str(message["content"]) for message in body["messages"] if "Say: " in str(message["content"])]
         number, word = len(body["messages"]), prompts[-1].rpartition("Say: ")[2]
-        calls = [tool_call("act", json.dumps({"action": word})) | {"id": f"c{number}{letter}"} for letter in "ab"]
-        return 200, completion(None, "tool_calls", tool_calls=calls if number == 2 else calls[:1])
+        names = ("act", "fly") if number == 2 else ("act", "act")
+        calls = [
+            tool_call(name, json.dumps({"action": word})) | {"id": f"c{number}{name}{i}"}
+            for i, name in enumerate(names)
+        ]
+        return 200, completion(None, "tool_calls", tool_calls=calls)
 
     with Server(say) as server:
         policy = policy_of(server)
@@ -314,22 +319,35 @@ def test_calls_and_results_travel_with_their_ids():
 
         played = asyncio.run(go())
     assert played.success
-    assert [turn.action is None for turn in played.turns] == [True, False, False, False]
+    first, second, third, last_turn = played.turns
+    assert first.action is None
+    assert len(second.action) == len(second.results) == 2
+    assert (second.results[0], second.results[1]) == tuple(last_results(third.observation))
+    assert len(last_turn.results) == 1, "the first call ended the episode"
+    assert [turn.reward for turn in played.turns] == [0.0, 0.0, 0.0, 1.0]
     last = server.requests[-1][1]["messages"]
     roles = [(m["role"], m.get("tool_call_id") or [c["id"] for c in m.get("tool_calls", ())]) for m in last]
     assert roles == [
         ("system", []),
         ("user", []),
-        ("assistant", ["c2a", "c2b"]),
-        ("tool", "c2a"),
-        ("tool", "c2b"),
-        ("assistant", ["c5a"]),
-        ("tool", "c5a"),
-        ("assistant", ["c7a"]),
-        ("tool", "c7a"),
+        ("assistant", ["c2act0", "c2fly1"]),
+        ("tool", "c2act0"),
+        ("tool", "c2fly1"),
+        ("assistant", ["c5act0", "c5act1"]),
+        ("tool", "c5act0"),
+        ("tool", "c5act1"),
+        ("assistant", ["c8act0", "c8act1"]),
+        ("tool", "c8act0"),
+        ("tool", "c8act1"),
     ]
     assert last[3]["content"].startswith("No action taken: the reply made 2 tool calls and none was carried out")
+    assert [message["content"] for message in last[6:8]] == list(second.results)
     assert all(json.loads(call["function"]["arguments"]) for call in last[5]["tool_calls"])
+
+
+def last_results(observation):
+    """The results in what the agent was shown."""
+    return re.split(r"\n?Result of call \d: ", observation)[1:]
 
 
 def test_a_failure_is_recorded_and_never_scored():

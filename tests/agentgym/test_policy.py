@@ -33,7 +33,7 @@ def play(policy, episode=EPISODE, prompt_format=None):
 def ask(actions=(), info=None, turn=0):
     session = LocalSession(EchoEnv())
     session.spec = session.spec.model_copy(update={"actions": tuple(actions)})
-    return TurnContext([], turn, Step("look", 0.0, False, False, info or {}), session, PromptFormat())
+    return TurnContext([], turn, Step("look", 0.0, False, False, info or {}), "look", session, PromptFormat())
 
 
 def response_of(policy, question, episode=EPISODE):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentgym.rollouts.prompt_format import ACT, PromptFormat, content, render_call, text_of
+from agentgym.rollouts.prompt_format import ACT, UNDONE, PromptFormat, content, render_call, results_of, text_of
 from agentgym.spec import EnvSpec, ToolSpec
 
 SPEC = EnvSpec(id="w", description="d", instructions="Walk.\n", max_turns=3)
@@ -108,12 +108,30 @@ def test_the_last_action_counts():
 
 
 @pytest.mark.parametrize("as_text", [False, True])
-def test_several_tool_calls_in_a_turn_are_refused(as_text):
-    calls = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]
-    text, native = ("\n".join(map(render_call, calls)), ()) if as_text else ("anything", calls)
-    parsed = PromptFormat(grammar="tool_call").parse(text, TOOLS, native)
-    assert parsed.action is None
-    assert parsed.problem == "the reply made 2 tool calls and none was carried out; make one call a turn"
+def test_several_tool_calls_are_all_the_action_or_none_is(as_text):
+    good = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]
+    for calls, problem in (
+        (good, ""),
+        ([*good, {"name": "fly", "arguments": {}}], "in call 3 there is no tool 'fly'; there are click, wait"),
+        ([{"name": "click", "arguments": {}}, *good], "in call 1 click needs x"),
+    ):
+        text, native = ("\n".join(map(render_call, calls)), ()) if as_text else ("anything", calls)
+        parsed = PromptFormat(grammar="tool_call").parse(text, TOOLS, native)
+        assert parsed.action == (None if problem else good)
+        count = len(calls)
+        assert parsed.problem == (problem and f"the reply made {count} tool calls and none was carried out; {problem}")
+
+
+def test_llama_calls_arguments_parameters():
+    said = '{"name": "click", "parameters": {"x": 1}}'
+    assert PromptFormat(grammar="tool_call").parse(said, TOOLS).action == {"name": "click", "arguments": {"x": 1}}
+
+
+@given(st.lists(clicks, min_size=2, max_size=4), st.lists(st.text(), min_size=2, max_size=4))
+def test_several_tool_calls_round_trip(calls, texts):
+    prompt_format = PromptFormat(grammar="tool_call")
+    for actions, spec in ((calls, TOOLS), (texts, SPEC)):
+        assert prompt_format.parse(f"So:\n{prompt_format.render(actions, spec)}", spec).action == actions
 
 
 def test_auto_follows_the_action_format_of_the_spec():
@@ -154,6 +172,14 @@ def test_a_message_with_tool_calls_is_answered_by_their_ids():
     assert PromptFormat(system="", window=0).messages(TOOLS, [("one", response)], "two") == [
         {"role": "user", "content": "two"}
     ]
+    seen = {"text": "see", "image": np.zeros((2, 3, 3), np.uint8)}
+    for results, texts in ((["one", "two"], ["one", "two"]), ([seen], ["see", UNDONE])):
+        said = prompt_format.messages(TOOLS, [("one", response)], results_of(results))
+        answers = [{"role": "tool", "tool_call_id": i, "content": text} for i, text in zip("ab", texts, strict=True)]
+        assert said[2:4] == answers
+        assert [part["type"] for message in said[4:] for part in message["content"]] == ["image_url"] * (
+            seen in results
+        )
     observation = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
     *_, tool, image = prompt_format.messages(TOOLS, [("one", response)], observation)
     assert tool == {"role": "tool", "tool_call_id": "b", "content": "two"}

@@ -7,6 +7,7 @@ token by token and come from a ScriptedEngine, through the real rollout.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,6 +28,7 @@ from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
+from agentgym.spec import ToolSpec
 from agentgym.testing import EchoEnv
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Sampling
@@ -361,6 +363,51 @@ def test_a_tool_call_that_is_written_otherwise_forks(python: bool, arguments: st
     trajectory, _ = play(template, [[*reply, template.end_id]] * 3, StructuredPromptFormat(grammar="tool_call"))
     assert len(trajectory.forks) == (3 if forks else 0)
     assert all(turn.action is not None for turn in trajectory.turns)
+
+
+CALL, OTHER = ({"name": "act", "arguments": {"action": word, "sure": True, "n": 1.5}} for word in ("two", "é"))
+QWEN = '<tool_call>\n{"name": "act", "arguments": {"action": "%s", "sure": true, "n": 1.5}}\n</tool_call>'
+LLAMA = '{"name": "act", "parameters": {"action": "two", "sure": true, "n": 1.5}}'
+
+
+def arguments_of(call, as_text: bool) -> Any:
+    return json.dumps(call["arguments"], ensure_ascii=False) if as_text else call["arguments"]
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize(
+    ("name", "reply", "content", "calls"),
+    [
+        ("qwen3", QWEN % "two", "", [CALL]),
+        ("qwen3", f"{QWEN % 'two'}\n{QWEN % 'é'}", "", [CALL, OTHER]),
+        ("qwen3", f"<think>\nhm\n</think>\n\nWell\n{QWEN % 'two'}", "<think>\nhm\n</think>\n\nWell", [CALL]),
+        ("llama3", LLAMA, "", [CALL]),
+    ],
+)
+def test_calls_told_as_messages_are_the_tokens_that_were_sampled(name, reply, content, calls, as_text) -> None:
+    """An assistant's message with `tool_calls`, answered by role "tool", continues what the model said as text."""
+    template = template_of(name)
+    spec = EchoEnv.env_spec.model_copy(update={"tools": (ToolSpec(name="act"),)})
+    action = PromptFormat(grammar="tool_call").parse(reply, spec).action
+    assert (action if isinstance(action, list) else [action]) == calls
+    transcript = Transcript(template, template.stop_ids())
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "one"}]
+    for turn in range(3):
+        transcript.prompt(messages)
+        ids = [*template.encode(reply), template.end_id]
+        transcript.sampled(turn, ids, [-1.0] * len(ids), [turn] * len(ids))
+        entries = [
+            {"id": f"c{turn}{i}", "type": "function", "function": {**call, "arguments": arguments_of(call, as_text)}}
+            for i, call in enumerate(calls)
+        ]
+        messages += [
+            {"role": "assistant", "content": content, "tool_calls": entries},
+            *({"role": "tool", "tool_call_id": entry["id"], "content": "three"} for entry in entries),
+        ]
+    tokens = transcript.finish(messages)
+    assert (len(tokens.branches), tokens.forks) == (1, ())
+    results = template.decode(tokens.branches[0].ids).count("three")
+    assert results == 3 * len(calls)
 
 
 def test_results_of_tools_fork_once_the_question_is_past() -> None:

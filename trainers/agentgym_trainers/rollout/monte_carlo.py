@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgym.env import Observation
+from agentgym.env import Shown
 from agentgym.errors import ConfigError, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import (
     Actor,
@@ -34,7 +34,7 @@ from agentgym.rollouts.policy import (
     TurnContext,
 )
 from agentgym.rollouts.prompt_format import Message, text_of
-from agentgym.rollouts.runner import EpisodePrefix, Runner
+from agentgym.rollouts.runner import EpisodePrefix, Runner, take
 from agentgym.rollouts.trajectory import Trajectory, Turn
 from agentgym.spec import EnvSpec
 from agentgym_trainers.engines.base import Completion
@@ -205,8 +205,9 @@ async def has_chance(runner: Runner, points: Sequence[BranchPoint], seed: int = 
             with suppress(EnvironmentFailure):
                 for chance in rng.integers(2**31, size=4).tolist():
                     await session.restore(point.past.state, seed=chance)
-                    step = await session.step(point.turn.action)
-                    outcomes.append(repr((text_of(step.observation), *step[1:])))
+                    step, results = await take(session, point.turn.action, point.turn.index)
+                    seen = [text_of(one) for one in results or (step.observation,)]
+                    outcomes.append(repr((seen, *step[1:])))
             if any(outcome != outcomes[0] for outcome in outcomes):
                 return True
     finally:
@@ -278,8 +279,8 @@ class _Retracing:
 class _Retracer(TextActor):
     def __init__(self, trajectory: Trajectory, policy: Policy, points: list[BranchPoint]) -> None:
         self._trajectory, self._policy, self._points = trajectory, policy, points
-        self._history: list[tuple[Observation, str]] = []
-        self._last_observation: Observation = ""
+        self._history: list[tuple[Shown, str]] = []
+        self._last_observation: Shown = ""
         self._transcript: Transcript | None = None
         self._key: Key = (trajectory.env, trajectory.split, trajectory.task, trajectory.seed)
 
@@ -288,18 +289,18 @@ class _Retracer(TextActor):
         if ask.turn == len(trajectory.turns):
             raise ContextFull("the recorded episode ended here")
         turn = trajectory.turns[ask.turn]
-        if text_of(ask.step.observation) != turn.observation:
+        if text_of(ask.shown) != turn.observation:
             raise PolicyFailure(f"{trajectory.env} did not show again what it showed before turn {ask.turn}")
         if not ask.turn or trajectory.turns[ask.turn - 1].action is not None:
-            self._last_observation = ask.step.observation
+            self._last_observation = ask.shown
         state = await ask.session.snapshot()
         past = EpisodePrefix(
-            state, ask.step, self._last_observation, trajectory.turns[: ask.turn], tuple(self._history)
+            state, ask.step, ask.shown, self._last_observation, trajectory.turns[: ask.turn], tuple(self._history)
         )
         before, completion = self._tokens(ask, turn)
         self._points.append(BranchPoint(EpisodeSpec(*self._key[:4]), past, before, turn, completion, self._key))
         self._key = self._points[-1].key_after
-        self._history.append((ask.step.observation, turn.reply))
+        self._history.append((ask.shown, turn.reply))
         return ModelResponse(turn.reply, finish=turn.finish)
 
     def _tokens(self, ask: TurnContext, turn: Turn) -> tuple[Transcript | None, Completion | None]:

@@ -392,7 +392,7 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - half]} [...] {text[len(text) - half :]}"
 
 
-def text_of_action(action: Action) -> str:
+def text_of_action(action: Action | list[Action]) -> str:
     return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False)
 
 
