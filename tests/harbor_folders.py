@@ -9,7 +9,7 @@ TOML = """schema_version = "1.4"
 name = "test/{name}"
 [environment]
 build_timeout_sec = 120.0
-memory_mb = 256
+memory_mb = {memory_mb}
 storage_mb = 64
 network_mode = "no-network"
 {environment}
@@ -47,6 +47,7 @@ def harbor_folder(
     solution: str = "echo forty-two > /app/answer",
     agent_s: float = 600,
     tests_s: float = 60,
+    memory_mb: int = 256,
     environment: str = "",
     agent: str = "",
     verifier: str = "",
@@ -58,6 +59,7 @@ def harbor_folder(
             name=place.name,
             environment=environment,
             agent_s=agent_s,
+            memory_mb=memory_mb,
             agent=agent,
             tests_s=tests_s,
             verifier=verifier,

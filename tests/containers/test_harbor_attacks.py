@@ -99,7 +99,8 @@ DEEP = "for i in $(seq 300); do mkdir -p d$i/e; done; touch $(printf '\\377name'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return str(harbor_folder(tmp_path_factory.mktemp("attacks") / "answer", tests_s=15))
+    # With less, a fork bomb fills the memory before it has all processes, and the kernel may end process 1.
+    return str(harbor_folder(tmp_path_factory.mktemp("attacks") / "answer", tests_s=15, memory_mb=2048))
 
 
 @pytest.fixture
