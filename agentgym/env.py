@@ -41,7 +41,7 @@ class ToolCall(TypedDict):
 
 
 class CallResults(TypedDict):
-    """What the rollout shows the agent after a reply that made several tool calls."""
+    """An observation of the rollout's own, after a reply that made several tool calls."""
 
     text: str
     """All results, numbered."""
@@ -51,8 +51,8 @@ class CallResults(TypedDict):
 
 Observation = str | TextAndImage
 Action = str | ToolCall
-Shown = Observation | CallResults
-"""What the agent is shown before a reply."""
+Display = Observation | CallResults
+"""An observation as the agent is shown it, before a reply."""
 
 
 class Step(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from agentgym.env import Observation, Shown
+from agentgym.env import Display, Observation
 from agentgym.errors import CheckpointError
 from agentgym.evaluation.cost import Price
 from agentgym.evaluation.run_folder import AttemptRecord, key_of, read_attempts, read_description, read_specs
@@ -79,7 +79,7 @@ def chat_messages(transcript: AttemptTranscript, role: int) -> list[Message]:
     """The conversation of one role up to its last reply."""
     turns = transcript.trajectory.turns
     history: History = [
-        (shown_before(turn, before), turn.message or turn.reply)
+        (display_before(turn, before), turn.message or turn.reply)
         for before, turn in zip([None, *turns[:-1]], turns, strict=True)
         if turn.role == role
     ]
@@ -89,15 +89,15 @@ def chat_messages(transcript: AttemptTranscript, role: int) -> list[Message]:
     return [*prompt, {"role": "assistant", "content": last} if isinstance(last, str) else last]
 
 
-def shown_before(turn: Turn, before: Turn | None) -> Shown:
-    """What the agent was shown before a turn, with the image where it was kept; `before` is the turn before it."""
+def display_before(turn: Turn, before: Turn | None) -> Display:
+    """The observation before a turn, with its image where that was kept; `before` is the turn before it."""
     if before is None or not before.results or before.role != turn.role:
-        return _seen(turn.observation, turn.image)
+        return _observation(turn.observation, turn.image)
     *others, last = before.results
-    return {"text": turn.observation, "results": [*others, _seen(last, turn.image)]}
+    return {"text": turn.observation, "results": [*others, _observation(last, turn.image)]}
 
 
-def _seen(text: str, image: str) -> Observation:
+def _observation(text: str, image: str) -> Observation:
     return decode_observation({"text": text, "image": image.partition(",")[2]}) if image else text
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from agentgym.env import Action, Shown, ToolCall
+from agentgym.env import Action, Display, ToolCall
 from agentgym.errors import AgentGymError, UsageError
 from agentgym.rollouts.prompt_format import Message, PromptFormat, text_of
 from agentgym.rollouts.trajectory import Branch, Span
@@ -54,7 +54,7 @@ class TurnContext:
     turn: int
     step: Step
     """The environment's last answer; its `info` may hold `available_actions`."""
-    shown: Shown
+    display: Display
     """The present observation: the environment's, or what became of a reply with no action or with several."""
     session: Session
     prompt_format: PromptFormat
@@ -220,7 +220,7 @@ class _Human(TextActor):
         if not self.greeted:
             self.write(ask.prompt_format.instructions(ask.session.spec))
             self.greeted = True
-        self.write(f"\n[turn {ask.turn}] {text_of(ask.shown)}")
+        self.write(f"\n[turn {ask.turn}] {text_of(ask.display)}")
         actions = ask.step.info.get("available_actions") or ask.session.spec.actions
         if actions:
             self.write(f"actions: {', '.join(actions)}")

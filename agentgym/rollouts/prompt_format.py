@@ -20,14 +20,14 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentgym.env import Action, CallResults, Observation, Shown, ToolCall
+from agentgym.env import Action, CallResults, Display, Observation, ToolCall
 from agentgym.protocol import encode_image
 from agentgym.spec import ActionFormat, EnvSpec, ToolSpec
 
 Message = dict[str, Any]
 """OpenAI's schema, as chat templates and OpenAI-compatible servers take it: {"role", "content"}, of the assistant also
 "tool_calls", of a tool also "tool_call_id"."""
-History = Sequence[tuple[Shown, str | Message]]
+History = Sequence[tuple[Display, str | Message]]
 """(observation, response) of earlier turns. A response is its text, or the assistant's message with its tool calls."""
 UNDONE = "not carried out: the episode had ended"
 """Result of a call after one that ended the episode."""
@@ -72,7 +72,7 @@ class PromptFormat(BaseModel):
         """Tools to offer; none unless the action format is "tool_call"."""
         return (spec.tools or (ACT,)) if self.action_format(spec) == "tool_call" else ()
 
-    def messages(self, spec: EnvSpec, history: History, observation: Shown) -> list[Message]:
+    def messages(self, spec: EnvSpec, history: History, observation: Display) -> list[Message]:
         """The prompt for the next turn; `history` holds (observation, reply) of the turns before."""
         system = self.instructions(spec)
         shown = history if self.window is None else history[len(history) - min(self.window, len(history)) :]
@@ -187,7 +187,7 @@ def _trimmed(text: str) -> str:
     return text.lstrip() if "\n" in stripped else stripped
 
 
-def _observed(observation: Shown, calls: Sequence[str]) -> list[Message]:
+def _observed(observation: Display, calls: Sequence[str]) -> list[Message]:
     """An observation as messages: the user's, or the answer to each tool call by its id."""
     if not calls:
         return [{"role": "user", "content": content(observation)}]
@@ -217,20 +217,20 @@ def _text_action(text: str, spec: EnvSpec) -> Action:
     return {"name": call["name"], "arguments": call["arguments"]} if fits else text
 
 
-def content(observation: Shown) -> str | list[dict[str, Any]]:
+def content(observation: Display) -> str | list[dict[str, Any]]:
     """An observation as the content of a message: text, or text and PNGs in data URLs."""
     pictures = _pictures(observation)
     return [{"type": "text", "text": text_of(observation)}, *pictures] if pictures else text_of(observation)
 
 
-def _pictures(observation: Shown) -> list[dict[str, Any]]:
+def _pictures(observation: Display) -> list[dict[str, Any]]:
     """The images of an observation as parts of a message."""
-    seen = observation["results"] if isinstance(observation, dict) and "results" in observation else [observation]
-    urls = [image_url(one) for one in seen]
+    every = observation["results"] if isinstance(observation, dict) and "results" in observation else [observation]
+    urls = [image_url(one) for one in every]
     return [{"type": "image_url", "image_url": {"url": url}} for url in urls if url]
 
 
-def image_url(observation: Shown) -> str:
+def image_url(observation: Display) -> str:
     """An observation's image, of several the last, as a PNG in a data URL; "" where it has none."""
     if isinstance(observation, str):
         return ""
@@ -241,12 +241,12 @@ def image_url(observation: Shown) -> str:
     return f"data:image/png;base64,{base64.b64encode(encode_image(observation['image'])).decode()}"
 
 
-def text_of(observation: Shown) -> str:
+def text_of(observation: Display) -> str:
     """The text part of an observation."""
     return observation if isinstance(observation, str) else observation["text"]
 
 
 def results_of(observations: Sequence[Observation]) -> CallResults:
-    """What the agent is shown after several calls."""
+    """Several calls' results as one observation."""
     texts = [f"Result of call {number}: {text_of(one)}" for number, one in enumerate(observations, 1)]
     return {"text": "\n".join(texts), "results": list(observations)}

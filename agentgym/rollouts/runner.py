@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from agentgym.env import Action, Observation, Shown, info_problem, reward_problem
+from agentgym.env import Action, Display, Observation, info_problem, reward_problem
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import Actor, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message, PromptFormat, image_url, results_of, text_of
@@ -38,12 +38,12 @@ class EpisodePrefix:
     """The environment's snapshot."""
     step: Step
     """The environment's last answer."""
-    shown: Shown
+    display: Display
     """The present observation of the agent."""
-    last_observation: Shown
+    last_observation: Display
     """The one before it where a reply without an action is being complained of, else the same."""
     turns: tuple[Turn, ...] = ()
-    history: tuple[tuple[Shown, str | Message], ...] = ()
+    history: tuple[tuple[Display, str | Message], ...] = ()
     """(observation, reply) of those turns."""
     chance: int | None = None
     """Seed of what chance decides from here on; None is as the episode itself would have gone on."""
@@ -96,9 +96,9 @@ class _Play:
     ) -> None:
         self.session, self.actor, self.prompt_format = session, actor, prompt_format
         self.episode, self.limits, self.past = episode, limits, past
-        self.history: list[tuple[Shown, str | Message]] = []
-        self.shown: Shown = ""
-        self.last_observation: Shown = ""
+        self.history: list[tuple[Display, str | Message]] = []
+        self.display: Display = ""
+        self.last_observation: Display = ""
         self.turns: list[Turn] = []
         self.step: Step | None = None
         self.keep_images = False
@@ -107,10 +107,14 @@ class _Play:
         if self.past is None:
             options = {"split": self.episode.split, "task": self.episode.task}
             self.step = _checked(await self.session.reset(seed=self.episode.seed, options=options), self.session, None)
-            self.shown = self.last_observation = self.step.observation
+            self.display = self.last_observation = self.step.observation
         else:
             await self.session.restore(self.past.state, seed=self.past.chance)
-            self.step, self.shown, self.last_observation = self.past.step, self.past.shown, self.past.last_observation
+            self.step, self.display, self.last_observation = (
+                self.past.step,
+                self.past.display,
+                self.past.last_observation,
+            )
             self.turns, self.history = list(self.past.turns), list(self.past.history)
 
     async def run(self) -> StopReason:
@@ -138,26 +142,26 @@ class _Play:
     async def turn(self) -> StopReason | None:
         """One reply and the environment's answer to it; why the episode ended, if it did."""
         assert self.step is not None
-        before, shown, started = self.step, self.shown, time.perf_counter()
-        ask = TurnContext(self.messages(), len(self.turns), before, shown, self.session, self.prompt_format)
+        before, display, started = self.step, self.display, time.perf_counter()
+        ask = TurnContext(self.messages(), len(self.turns), before, display, self.session, self.prompt_format)
         reply = await self.actor.act(ask)
         policy_s = time.perf_counter() - started
         parsed = self.prompt_format.parse(reply.text, self.session.spec, reply.calls)
         if parsed.action is None:
             info = {**before.info, "valid_action": False}
             after, results = Step(before.observation, 0.0, False, False, info), ()
-            self.shown = self.invalid_action_message(parsed.problem)
+            self.display = self.invalid_action_message(parsed.problem)
             env_s = 0.0
         else:
             started = time.perf_counter()
             after, results = await take(self.session, parsed.action, len(self.turns))
             env_s = time.perf_counter() - started
-            self.shown = self.last_observation = results_of(results) if results else after.observation
+            self.display = self.last_observation = results_of(results) if results else after.observation
         tokens = reply.tokens or (None, None)
         self.turns.append(
             Turn(
                 index=len(self.turns),
-                observation=text_of(shown),
+                observation=text_of(display),
                 reply=reply.text,
                 action=parsed.action,
                 reward=after.reward,
@@ -173,10 +177,10 @@ class _Play:
                 completion_tokens=tokens[1],
                 message=reply.message,
                 results=tuple(text_of(result) for result in results),
-                image=image_url(shown) if self.keep_images else "",
+                image=image_url(display) if self.keep_images else "",
             )
         )
-        self.history.append((shown, reply.message or reply.text))
+        self.history.append((display, reply.message or reply.text))
         self.step = after
         if parsed.action is None and self.prompt_format.on_invalid == "end":
             return StopReason.INVALID_ACTION
@@ -184,7 +188,7 @@ class _Play:
             return StopReason.TERMINATED
         return self.env_limit() if after.truncated else None
 
-    def invalid_action_message(self, problem: str) -> Shown:
+    def invalid_action_message(self, problem: str) -> Display:
         """Return the observation after a response without an action.
 
         Under a window the environment's last observation is told again, since the window would lose it.
@@ -205,14 +209,14 @@ class _Play:
         assert self.step is not None
         own_role = self.step.info.get("role", 0)
         own = [entry for turn, entry in zip(self.turns, self.history, strict=True) if turn.role == own_role]
-        return self.prompt_format.messages(self.session.spec, own, self.shown)
+        return self.prompt_format.messages(self.session.spec, own, self.display)
 
     def record(self, stop: StopReason, error: str, tokens: Tokens) -> Trajectory:
         return Trajectory(
             **self.episode._asdict(),
             turns=tuple(self.turns),
             stop=stop,
-            final_observation=text_of(self.shown),
+            final_observation=text_of(self.display),
             error=error,
             branches=tokens.branches,
             forks=tokens.forks,

@@ -66,7 +66,7 @@ def add(n):
 PAY = {"name": "pay", "arguments": {}}
 
 
-class Said(TextActor):
+class Script(TextActor):
     def __init__(self, replies):
         self.replies = iter(replies)
 
@@ -75,8 +75,8 @@ class Said(TextActor):
 
 
 def till(*replies):
-    said = ["\n".join(map(render_call, calls)) for calls in replies]
-    return asyncio.run(rollout(LocalSession(Till()), Said(said), PromptFormat(), EPISODE, Limits()))
+    texts = ["\n".join(map(render_call, calls)) for calls in replies]
+    return asyncio.run(rollout(LocalSession(Till()), Script(texts), PromptFormat(), EPISODE, Limits()))
 
 
 def test_several_calls_are_carried_out_in_order_as_one_turn():
@@ -98,7 +98,7 @@ def test_several_calls_end_at_the_limit_of_the_environment():
     assert played.stop is StopReason.TURN_LIMIT
 
 
-def test_several_calls_of_which_one_cannot_be_read_change_nothing():
+def test_calls_of_which_one_cannot_be_read_change_nothing():
     played = till([add(1), {"name": "add", "arguments": {}}], [add(2), PAY])
     assert played.turns[0].action is None
     assert played.score == pytest.approx(2.01)
@@ -107,17 +107,17 @@ def test_several_calls_of_which_one_cannot_be_read_change_nothing():
 def test_an_episode_goes_on_after_several_calls():
     """What a continuation is shown is what the agent was shown."""
     session, prompt_format = LocalSession(Till()), PromptFormat(system="")
-    shown = results_of(["added 1", "added 2"])
-    past = EpisodePrefix(b"[1, 2]", Step("added 2", 0.0, False, False, {"valid_action": True}), shown, shown)
-    asked = []
+    display = results_of(["added 1", "added 2"])
+    past = EpisodePrefix(b"[1, 2]", Step("added 2", 0.0, False, False, {"valid_action": True}), display, display)
+    prompts = []
 
-    class Asked(TextActor):
+    class Listener(TextActor):
         async def act(self, ask):
-            asked.append(ask.messages[-1]["content"])
+            prompts.append(ask.messages[-1]["content"])
             return ModelResponse(render_call(PAY))
 
-    played = asyncio.run(rollout(session, Asked(), prompt_format, EPISODE, Limits(), past))
-    assert asked == ["Result of call 1: added 1\nResult of call 2: added 2"]
+    played = asyncio.run(rollout(session, Listener(), prompt_format, EPISODE, Limits(), past))
+    assert prompts == ["Result of call 1: added 1\nResult of call 2: added 2"]
     assert played.score == 3.0
 
 
@@ -162,5 +162,5 @@ def test_exports_have_each_result_at_its_call(tmp_path):
         [("c10", "paid"), ("c11", UNDONE)],
     ]
     assert [[call["tool_call_id"] for call in step["tool_calls"]] for step in steps] == [["c00", "c01"], ["c10", "c11"]]
-    checked = asyncio.run(verify(tmp_path))
-    assert (checked.same, checked.differences) == (1, [])
+    found = asyncio.run(verify(tmp_path))
+    assert (found.same, found.differences) == (1, [])

@@ -123,8 +123,8 @@ def test_several_tool_calls_are_all_the_action_or_none_is(as_text):
 
 
 def test_llama_calls_arguments_parameters():
-    said = '{"name": "click", "parameters": {"x": 1}}'
-    assert PromptFormat(grammar="tool_call").parse(said, TOOLS).action == {"name": "click", "arguments": {"x": 1}}
+    reply = '{"name": "click", "parameters": {"x": 1}}'
+    assert PromptFormat(grammar="tool_call").parse(reply, TOOLS).action == {"name": "click", "arguments": {"x": 1}}
 
 
 @given(st.lists(clicks, min_size=2, max_size=4), st.lists(st.text(), min_size=2, max_size=4))
@@ -172,13 +172,13 @@ def test_a_message_with_tool_calls_is_answered_by_their_ids():
     assert PromptFormat(system="", window=0).messages(TOOLS, [("one", response)], "two") == [
         {"role": "user", "content": "two"}
     ]
-    seen = {"text": "see", "image": np.zeros((2, 3, 3), np.uint8)}
-    for results, texts in ((["one", "two"], ["one", "two"]), ([seen], ["see", UNDONE])):
-        said = prompt_format.messages(TOOLS, [("one", response)], results_of(results))
+    picture = {"text": "see", "image": np.zeros((2, 3, 3), np.uint8)}
+    for results, texts in ((["one", "two"], ["one", "two"]), ([picture], ["see", UNDONE])):
+        messages = prompt_format.messages(TOOLS, [("one", response)], results_of(results))
         answers = [{"role": "tool", "tool_call_id": i, "content": text} for i, text in zip("ab", texts, strict=True)]
-        assert said[2:4] == answers
-        assert [part["type"] for message in said[4:] for part in message["content"]] == ["image_url"] * (
-            seen in results
+        assert messages[2:4] == answers
+        assert [part["type"] for message in messages[4:] for part in message["content"]] == ["image_url"] * (
+            picture in results
         )
     observation = {"text": "two", "image": np.zeros((2, 3, 3), np.uint8)}
     *_, tool, image = prompt_format.messages(TOOLS, [("one", response)], observation)

@@ -245,7 +245,7 @@ def test_complaints_are_history_and_limits_count_earlier_turns():
     assert found.value_N[0] == 0.1875
     assert found.value_N[1] == 0.0  # two turns are left, and three are needed
     walks, _ = asyncio.run(retrace(run, Bits(), trajectories))
-    assert str(walks[0][1].past.shown).startswith("No action taken")
+    assert str(walks[0][1].past.display).startswith("No action taken")
     assert walks[0][0].past.state == walks[0][1].past.state
 
 

@@ -384,7 +384,7 @@ def arguments_of(call, as_text: bool) -> Any:
         ("llama3", LLAMA, "", [CALL]),
     ],
 )
-def test_calls_told_as_messages_are_the_tokens_that_were_sampled(name, reply, content, calls, as_text) -> None:
+def test_calls_as_messages_are_the_tokens_that_were_sampled(name, reply, content, calls, as_text) -> None:
     """An assistant's message with `tool_calls`, answered by role "tool", continues what the model said as text."""
     template = template_of(name)
     spec = EchoEnv.env_spec.model_copy(update={"tools": (ToolSpec(name="act"),)})

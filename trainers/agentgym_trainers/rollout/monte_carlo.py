@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from agentgym.env import Shown
+from agentgym.env import Display
 from agentgym.errors import ConfigError, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import (
     Actor,
@@ -206,8 +206,8 @@ async def has_chance(runner: Runner, points: Sequence[BranchPoint], seed: int = 
                 for chance in rng.integers(2**31, size=4).tolist():
                     await session.restore(point.past.state, seed=chance)
                     step, results = await take(session, point.turn.action, point.turn.index)
-                    seen = [text_of(one) for one in results or (step.observation,)]
-                    outcomes.append(repr((seen, *step[1:])))
+                    texts = [text_of(one) for one in results or (step.observation,)]
+                    outcomes.append(repr((texts, *step[1:])))
             if any(outcome != outcomes[0] for outcome in outcomes):
                 return True
     finally:
@@ -279,8 +279,8 @@ class _Retracing:
 class _Retracer(TextActor):
     def __init__(self, trajectory: Trajectory, policy: Policy, points: list[BranchPoint]) -> None:
         self._trajectory, self._policy, self._points = trajectory, policy, points
-        self._history: list[tuple[Shown, str]] = []
-        self._last_observation: Shown = ""
+        self._history: list[tuple[Display, str]] = []
+        self._last_observation: Display = ""
         self._transcript: Transcript | None = None
         self._key: Key = (trajectory.env, trajectory.split, trajectory.task, trajectory.seed)
 
@@ -289,18 +289,18 @@ class _Retracer(TextActor):
         if ask.turn == len(trajectory.turns):
             raise ContextFull("the recorded episode ended here")
         turn = trajectory.turns[ask.turn]
-        if text_of(ask.shown) != turn.observation:
+        if text_of(ask.display) != turn.observation:
             raise PolicyFailure(f"{trajectory.env} did not show again what it showed before turn {ask.turn}")
         if not ask.turn or trajectory.turns[ask.turn - 1].action is not None:
-            self._last_observation = ask.shown
+            self._last_observation = ask.display
         state = await ask.session.snapshot()
         past = EpisodePrefix(
-            state, ask.step, ask.shown, self._last_observation, trajectory.turns[: ask.turn], tuple(self._history)
+            state, ask.step, ask.display, self._last_observation, trajectory.turns[: ask.turn], tuple(self._history)
         )
         before, completion = self._tokens(ask, turn)
         self._points.append(BranchPoint(EpisodeSpec(*self._key[:4]), past, before, turn, completion, self._key))
         self._key = self._points[-1].key_after
-        self._history.append((ask.shown, turn.reply))
+        self._history.append((ask.display, turn.reply))
         return ModelResponse(turn.reply, finish=turn.finish)
 
     def _tokens(self, ask: TurnContext, turn: Turn) -> tuple[Transcript | None, Completion | None]:

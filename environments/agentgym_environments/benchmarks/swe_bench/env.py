@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from agentgym.env import Action
 from agentgym.errors import ConfigError, MissingDependency
@@ -110,7 +111,7 @@ class SweBench(ContainerEnv):
             raise ContainerLost(f"SWE-bench's report finds no tests in the log of {task.id}: {output[-2000:]}")
         return float(resolved)
 
-    def _ask(self, request: dict) -> object:
+    def _ask(self, request: dict[str, Any]) -> Any:
         return self._package.ask(request, timeout_s=REPORT_S)
 
 

@@ -13,9 +13,9 @@ import tempfile
 
 
 def answer(request):
-    from swebench.harness.constants import FAIL_TO_PASS, PASS_TO_PASS, EvalType, ResolvedStatus
-    from swebench.harness.grading import get_eval_tests_report, get_logs_eval, get_resolution_status
-    from swebench.harness.utils import make_test_spec
+    from swebench.harness.constants import FAIL_TO_PASS, PASS_TO_PASS, EvalType, ResolvedStatus  # pyright: ignore[reportMissingImports]
+    from swebench.harness.grading import get_eval_tests_report, get_logs_eval, get_resolution_status  # pyright: ignore[reportMissingImports]
+    from swebench.harness.utils import make_test_spec  # pyright: ignore[reportMissingImports]
 
     test_spec = make_test_spec(request["record"])
     if request["operation"] == "script":
