@@ -71,7 +71,8 @@ def test_sigterm_ends_it_even_with_sessions_open(images, run, kit, init):
     asyncio.run(begin())
     kit.docker("kill", "--signal", "TERM", container.name)
     ended = subprocess.run(["docker", "wait", container.name], capture_output=True, text=True, timeout=5)
-    assert ended.stdout.strip() in ("0", "143")
+    log = subprocess.run(["docker", "logs", container.name], capture_output=True, text=True)
+    assert ended.stdout.strip() in ("0", "143"), log.stdout + log.stderr
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{container.url}/health")
 
