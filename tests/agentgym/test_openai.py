@@ -231,7 +231,8 @@ def test_failures_tell_url_status_and_body(answer, message, attempts):
         with pytest.raises(PolicyFailure, match=message) as failure:
             ask(server, timeout_s=0.2 if answer == "hang" else 30, api_key="secret-key")
         assert str(failure.value).startswith(f"{server.url}/chat/completions ")
-    assert len(server.requests) == attempts
+    if answer != "hang":  # a busy server may not have heard of a request that was given up
+        assert len(server.requests) == attempts
 
 
 def test_a_server_that_is_not_there():
