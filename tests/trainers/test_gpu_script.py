@@ -12,7 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 
-@pytest.mark.parametrize("part", ["quickstart", "logprobs", "attention", "tree"])
+@pytest.mark.parametrize("part", ["quickstart", "logprobs", "attention", "tree", "learner"])
 def test_gpu_script_runs_a_part_in_miniature(part, tmp_path) -> None:
     command = [sys.executable, str(SCRIPT), "--part", part, "--out", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
@@ -23,9 +23,9 @@ def test_gpu_script_runs_a_part_in_miniature(part, tmp_path) -> None:
 
 
 def test_gpu_script_keeps_finished_parts(tmp_path) -> None:
-    for part in ("quickstart", "logprobs", "attention", "tree"):
+    for part in ("quickstart", "vllm", "logprobs", "attention", "tree", "learner", "rollouts"):
         kept = {"part": part, "device": "kept", "seconds": 1.0, "finished": True, "rows": [{"what": "x", "value": 1.0}]}
         (tmp_path / f"{part}.json").write_text(json.dumps(kept))
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.count("(kept, 1 s)") == 4
+    assert done.stdout.count("(kept, 1 s)") == 7

@@ -34,8 +34,10 @@ PROBE = Sampling(temperature=2.0, max_new_tokens=8)
 """Not at temperature 1: log-probabilities from before the temperature would look the same there."""
 PROBE_TOKENS = 16
 """Tokens of the probe's prompt."""
-PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.25}
-"""Largest difference of the probe's log-probabilities from the learner's, by what the server computes in."""
+PROBE_TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
+"""Largest difference of the probe's log-probabilities from the learner's, by what the server computes in.
+
+vLLM's float32 is less than 1e-3 off on a CPU, and was .0018 off on a GPU (docs/engines.md)."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a CPU: no two sequences share one that is not full."""
 DRAIN_S = 0.05
