@@ -21,7 +21,8 @@ KINDS = {
     "green tea": (
         "tea", "Grocery › Beverages › Tea › Green Tea",
         ["caffeine free", "certified organic", "loose leaf", "gluten free", "hand picked"],
-        {"Flavor Name": ["Ginger Lime", "Peppermint", "Plain"], "Size": ["20 Count (Pack of 1)", "20 Count (Pack of 6)"]},
+        {"Flavor Name": ["Ginger Lime", "Peppermint", "Plain"],
+         "Size": ["20 Count (Pack of 1)", "20 Count (Pack of 6)"]},
     ),
     "night cream": (
         "face moisturizer", "Beauty › Skin Care › Face › Creams",
@@ -58,15 +59,15 @@ def products() -> list[dict[str, Any]]:
     """Forty products, and four records that WebShop leaves out."""
     made = []
     for place, (kind, (query, categories, attributes, options)) in enumerate(KINDS.items()):
-        for number, maker in enumerate(MAKERS):
+        for number, maker in [*enumerate(MAKERS)][::-1]:
             has = own_attributes(attributes, number)
-            bullets = [f"{one.capitalize()} for every day." for one in has[1:]]
+            bullets = [f"Made by {maker}.", *(f"{one.capitalize()} for every day." for one in has)]
             made.append(
                 {
                     "asin": asin(place, number),
-                    "name": f"{maker} {kind.title()} No. {number + 2} - {has[0].title()}",
-                    "full_description": "" if number == 4 else f"A {kind} by {maker}. Comes with {has[0]}.",
-                    "small_description": bullets[0] if number == 3 else bullets,
+                    "name": f"{maker} {kind.title()} No. {number + 2}",
+                    "full_description": "" if number == 4 else f"Everybody likes this {kind}.",
+                    "small_description": " ".join(bullets) if number == 3 else bullets,
                     "pricing": PRICES[(place + number) % len(PRICES)],
                     "customization_options": chosen_options(options, number),
                     "category": "abcdefgh"[place],
@@ -78,7 +79,12 @@ def products() -> list[dict[str, Any]]:
                     "total_reviews": None,
                 }
             )
-    left_out = [{**made[0], "asin": "nan"}, {**made[1], "asin": "B0TOOLONGNUMBER"}, made[2], {**made[3], "name": "Twice"}]
+    left_out = [
+        {**made[0], "asin": "nan"},
+        {**made[1], "asin": "B0TOOLONGNUMBER"},
+        made[2],
+        {**made[3], "name": "Twice"},
+    ]
     return [*made[:20], *left_out, *made[20:]]
 
 
@@ -92,10 +98,17 @@ def chosen_options(options: dict[str, list[str]], number: int) -> Any:
     if number == 4:
         return ""
     found: dict[str, Any] = {
-        name: [{"value": f" {value}", "image": f"https://images.example/{place}.jpg", "url": None, "is_selected": not place}
-               for place, value in enumerate(values)]
+        name: [
+            {
+                "value": f" {value}",
+                "image": f"https://images.example/{place}.jpg",
+                "url": None,
+                "is_selected": not place,
+            }
+            for place, value in enumerate(values)
+        ]
         for name, values in options.items()
-    }  # fmt: skip
+    }
     if number == 1:
         found = {name: [{"value": one["value"]} for one in values] for name, values in found.items()}
     return {**found, "Pattern": None}
@@ -111,7 +124,11 @@ def attributes() -> dict[str, Any]:
     for place, (kind, (_, _, names, _)) in enumerate(KINDS.items()):
         for number in range(5):
             has = own_attributes(names, number)
-            found[asin(place, number)] = {"attributes": [*has, kind], "instruction": None, "instruction_attributes": None}
+            found[asin(place, number)] = {
+                "attributes": [*has, kind],
+                "instruction": None,
+                "instruction_attributes": None,
+            }
             if number in (1, 4):
                 wish = {"instruction": f"find me a {has[1]} {kind}", "instruction_attributes": has[1:2]}
                 found[asin(place, number)].update(wish)
@@ -120,8 +137,8 @@ def attributes() -> dict[str, Any]:
 
 
 WORDINGS = (
-    "i am looking for a {kind} that is {first} and {second}{options}.",
-    "i need a {first} {kind}{options}",
+    "i am looking for a {kind}, {attributes}{options}.",
+    "i need one {kind} with {attributes}{options}",
 )
 
 
@@ -138,14 +155,15 @@ def instructions() -> dict[str, list[dict[str, Any]]]:
                 if (place, turn) == (3, 1):  # the sixty
                     continue
                 wanted = values[: 2 - turn]
+                wishes = has[:: 1 + turn]
                 words = "".join(f", in {value}" for value in wanted)
                 rows.append(
                     {
                         "asin": asin(place, number),
-                        "instruction": wording.format(kind=kind, first=has[0], second=has[1], options=words),
+                        "instruction": wording.format(kind=kind, attributes=" and ".join(wishes), options=words),
                         "attributes": [*has, kind],
                         "options": [f"option: {value}" for value in wanted],
-                        "instruction_attributes": has[: 2 - turn],
+                        "instruction_attributes": wishes,
                         "instruction_options": wanted,
                         "assignment_id": f"assignment-{place}-{number}-{turn}",
                         "worker_id": f"worker-{turn}",
@@ -153,16 +171,18 @@ def instructions() -> dict[str, list[dict[str, Any]]]:
                 )
             found[asin(place, number)] = rows
         found[asin(place, 0)].append({**found[asin(place, 0)][0], "instruction_attributes": []})
-    found["B0ELSEWHER"] = [{"instruction": "buy what is not here", "instruction_attributes": ["x"], "instruction_options": []}]
+    found["B0ELSEWHER"] = [
+        {"instruction": "buy what is not here", "instruction_attributes": ["x"], "instruction_options": []}
+    ]
     return found
 
 
-def write(folder: Path, size: str = "") -> Path:
-    """Write the three files; size: "_1000" for the small set."""
-    for name, content in (
-        (f"items_shuffle{size}.json", products()),
-        (f"items_ins_v2{size}.json", attributes()),
-        ("items_human_ins.json", instructions()),
+def write(folder: Path, size: str = "", **changed: Any) -> Path:
+    """Write the three files. size: "_1000" for the small set. changed: products, attributes or human, as they are."""
+    for name, file, content in (
+        ("products", f"items_shuffle{size}.json", products),
+        ("attributes", f"items_ins_v2{size}.json", attributes),
+        ("human", "items_human_ins.json", instructions),
     ):
-        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        (folder / file).write_text(json.dumps(changed[name] if name in changed else content()), encoding="utf-8")
     return folder

@@ -11,7 +11,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,9 @@ def read_products(path: Path, attributes: Mapping[str, Any]) -> Iterator[Product
 
 
 def _product(record: Mapping[str, Any], known: Mapping[str, Any], place: str) -> Product:
-    missing = [name for name in ("name", "category", "query", "product_category") if not isinstance(record.get(name), str)]
+    missing = [
+        name for name in ("name", "category", "query", "product_category") if not isinstance(record.get(name), str)
+    ]
     if missing:
         raise ConfigError(f"{place} has no {', '.join(missing)}")
     bullets = record.get("small_description") or ()
@@ -169,7 +171,7 @@ def synthetic_goals(products: Mapping[str, Product], known: Mapping[str, Any], p
             yield _goal(product, number, f"{text} with {named}" if named else text, attributes, combination)
 
 
-def _goal(product: Product, number: int, text: str, attributes: Sequence[str], options: Sequence[str]) -> Task:
+def _goal(product: Product, number: int, text: str, attributes: Iterable[str], options: Iterable[str]) -> Task:
     name = f"{product.asin}-{number}"
     limits = [limit for limit in LIMITS if limit > product.price][:4]
     limit = max(task_random("webshop", name).sample(limits, 2)) if len(limits) >= 2 else NO_LIMIT

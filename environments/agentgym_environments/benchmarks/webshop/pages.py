@@ -155,7 +155,9 @@ def rich_text_of(nodes: Iterator[Node], state: State) -> str:
     lines: list[str] = []
     for node in nodes:
         clicked = (
-            f'"{node.text}"' in chosen if node.kind == "option" else node.kind == "product" and node.text in state.opened
+            f'"{node.text}"' in chosen
+            if node.kind == "option"
+            else node.kind == "product" and node.text in state.opened
         )
         if clicked and node.kind == "option":
             lines.insert(0, f"You have clicked {node.text}.")

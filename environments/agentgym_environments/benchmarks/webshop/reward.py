@@ -22,22 +22,28 @@ NEAR = 85
 """Two texts are one where thefuzz's token_set_ratio is above this."""
 EXACT_OPTIONS = ("size",)
 NOUN_TAGS = ("NOUN", "PROPN")
-COLORS = """
+COLORS = re.findall(
+    r"\w+",
+    """
 alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo caramel
 champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal dark denim
 eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki
 lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom mustard
 natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire seashell silver
 skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white wine yellow
-""".split()
+""",
+)
 """Colors by which WebShop compares options; the first that a value holds stands for it."""
-WORD = re.compile(r"[^\W\d_](?:[\w'.]*\w)?")
+WORD = re.compile(r"(?<!\w)[^\W\d_](?:[\w'.]*\w)?")
 NOT_NOUNS = frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
     a an the and or nor but for of in on at by to from with without within into onto over under up down off out as than
     per via your you our my its it his her their this that these those all any each every both not no non is are be can
     will so very more most less new large small big long short wide full free easy best perfect great soft
-    """.split()
+    """,
+    )
 )
 """Words of titles that are function words, or adjectives as a rule."""
 

@@ -70,9 +70,12 @@ def _clickable(product: Product, name: str, value: str) -> bool:
 
 
 STOP = frozenset(
-    """a an and any are as at be but by can could do find for from get give has have i if in is it its like lower less
-    looking me my need of on or please price so some that the than them there they this to want which with would you
-    dollars buy im would i'm""".split()
+    re.findall(
+        r"\w+",
+        """a an and any are as at be but by can could do find for from get give has have i if in is it its like lower
+    less looking me my need of on or please price so some that the than them there they this to want which with would
+    you dollars buy im would m""",
+    )
 )
 LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars")
 LOOKED_AT = 5
@@ -114,7 +117,9 @@ def choices(step: Step, wanted: list[str]) -> Iterator[str]:
         if text in targets:
             values.append(text)
             continue
-        fitting = {value: words_of(value) for value in values if set(words_of(value)) <= set(wanted) and words_of(value)}
+        fitting = {
+            value: words_of(value) for value in values if set(words_of(value)) <= set(wanted) and words_of(value)
+        }
         if fitting:
             yield max(fitting, key=lambda value: len(fitting[value]))
         values = []
