@@ -14,6 +14,8 @@ PAGE_SIZE = 10
 BACK, NEXT, PREVIOUS, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 OBSERVATIONS = ("text", "text_rich")
+LONGEST_QUERY = 1000
+"""Letters of a query that are looked at."""
 
 
 class Node(NamedTuple):
@@ -42,7 +44,7 @@ class State:
 
 
 def search(state: State, query: str) -> State:
-    return State("results", query, opened=state.opened)
+    return State("results", query[:LONGEST_QUERY], opened=state.opened)
 
 
 def click(state: State, target: str, catalogue: Catalogue, *, show_attributes: bool) -> State | None:

@@ -42,6 +42,7 @@ def _query(product: Product, catalogue: Catalogue) -> str:
     """Return the shortest of a few queries that finds a product."""
     words = product.contents.split()
     queries = [" ".join(product.name.lower().split()), *(" ".join(words[at : at + 40]) for at in range(0, 400, 40))]
+    queries = [query[: pages.LONGEST_QUERY].strip() for query in queries]
     return next((query for query in queries if query and product.asin in catalogue.search(query)), queries[0])
 
 
