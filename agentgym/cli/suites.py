@@ -109,8 +109,8 @@ def data_fetch(what: tuple[str, ...]) -> None:
     for one in what:
         sources = (one,) if one.startswith(HUB) else load_suite(one).files
         if not sources and (command := load_suite(one).download):
-            click.echo(f"{one} is not on the Hugging Face hub: {command}")
-        elif not sources:
+            raise ConfigError(f"{one} is not on the Hugging Face hub: {command}")
+        if not sources:
             click.echo(f"{one} needs nothing: its tasks come with AgentGym")
         for source in sources:
             paths = fetch(source)

@@ -22,7 +22,7 @@ from agentgym_environments.benchmarks.webshop.reward import (
     title_nouns,
     type_score,
 )
-from agentgym_environments.tasks.webshop import Product
+from agentgym_environments.tasks.webshop import WebShopProduct
 
 from . import webshop_files
 
@@ -38,8 +38,8 @@ def env(tmp_path_factory) -> WebShop:
     return env
 
 
-def product(**fields) -> Product:
-    plain = Product("B000000000", "", "", (), (10.0,), (), (), "", "", "")
+def product(**fields) -> WebShopProduct:
+    plain = WebShopProduct("B000000000", "", "", (), (10.0,), (), (), "", "", "")
     return plain._replace(**fields)
 
 
@@ -181,7 +181,7 @@ def test_words_that_count_as_nouns():
     assert " ".join(title_nouns(title)) == words
 
 
-def test_options_that_nobody_asked_for_count_as_in_webshop(tmp_path):
+def test_options_beyond_the_goal_count_as_in_webshop(tmp_path):
     """Its sum has no upper end: the reward is above 1, and that is no success."""
     pytest.importorskip("thefuzz", reason="thefuzz is not installed: pip install 'turngym[webshop]'")
     records = webshop_files.products()

@@ -34,13 +34,13 @@ LONGEST_RECORD = 1 << 26
 SPACE = re.compile(r"[\s,]*")
 
 
-class Product(NamedTuple):
+class WebShopProduct(NamedTuple):
     asin: str
     name: str
     """Its title."""
     description: str
     bullets: tuple[str, ...]
-    """What the page calls features."""
+    """Features, on the page of that name."""
     prices: tuple[float, ...]
     """One price, or the least and the greatest."""
     options: tuple[tuple[str, tuple[str, ...]], ...]
@@ -57,7 +57,7 @@ class Product(NamedTuple):
 
     @property
     def price(self) -> float:
-        """What it costs: between the two prices, drawn by its number."""
+        """Amount that is paid: between the two prices, drawn by the product's number."""
         return self.prices[0] if len(self.prices) == 1 else task_random("webshop", self.asin).uniform(*self.prices)
 
     @property
@@ -70,13 +70,13 @@ class Product(NamedTuple):
 class Goal(NamedTuple):
     """Purchase that a task asks for."""
 
-    product: Product
+    product: WebShopProduct
     attributes: tuple[str, ...]
     options: tuple[str, ...]
     price_upper: float
 
 
-def read_products(path: Path, attributes: Mapping[str, Any]) -> Iterator[Product]:
+def read_products(path: Path, attributes: Mapping[str, Any]) -> Iterator[WebShopProduct]:
     """Return the products of a file in its order, each number once, without those that WebShop leaves out.
 
     Raises ConfigError naming the record that is none.
@@ -92,14 +92,14 @@ def read_products(path: Path, attributes: Mapping[str, Any]) -> Iterator[Product
         yield _product(record, attributes.get(asin, {}), place)
 
 
-def _product(record: Mapping[str, Any], known: Mapping[str, Any], place: str) -> Product:
+def _product(record: Mapping[str, Any], known: Mapping[str, Any], place: str) -> WebShopProduct:
     missing = [
         name for name in ("name", "category", "query", "product_category") if not isinstance(record.get(name), str)
     ]
     if missing:
         raise ConfigError(f"{place} has no {', '.join(missing)}")
     bullets = record.get("small_description") or ()
-    return Product(
+    return WebShopProduct(
         asin=record["asin"],
         name=record["name"],
         description=record.get("full_description") or "",
@@ -140,7 +140,7 @@ def _options(record: Any, place: str) -> tuple[tuple[str, tuple[str, ...]], ...]
     return tuple(options.items())
 
 
-def human_goals(products: Mapping[str, Product], instructions: Mapping[str, Any], place: str) -> Iterator[Task]:
+def human_goals(products: Mapping[str, WebShopProduct], instructions: Mapping[str, Any], place: str) -> Iterator[Task]:
     """Return the goals that people wrote, in the order of the products. Those without attributes are left out."""
     for asin, product in products.items():
         for number, record in enumerate(instructions.get(asin, ())):
@@ -157,7 +157,7 @@ def human_goals(products: Mapping[str, Product], instructions: Mapping[str, Any]
                 yield _goal(product, number, text, attributes, values)
 
 
-def synthetic_goals(products: Mapping[str, Product], known: Mapping[str, Any], place: str) -> Iterator[Task]:
+def synthetic_goals(products: Mapping[str, WebShopProduct], known: Mapping[str, Any], place: str) -> Iterator[Task]:
     """Return the goals that WebShop's authors made of attributes, with each combination of options."""
     for asin, product in products.items():
         record = known.get(asin, {})
@@ -171,7 +171,7 @@ def synthetic_goals(products: Mapping[str, Product], known: Mapping[str, Any], p
             yield _goal(product, number, f"{text} with {named}" if named else text, attributes, combination)
 
 
-def _goal(product: Product, number: int, text: str, attributes: Iterable[str], options: Iterable[str]) -> Task:
+def _goal(product: WebShopProduct, number: int, text: str, attributes: Iterable[str], options: Iterable[str]) -> Task:
     name = f"{product.asin}-{number}"
     limits = [limit for limit in LIMITS if limit > product.price][:4]
     limit = max(task_random("webshop", name).sample(limits, 2)) if len(limits) >= 2 else NO_LIMIT

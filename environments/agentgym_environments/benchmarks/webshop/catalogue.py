@@ -12,7 +12,7 @@ from agentgym.tasks import TaskSet
 from agentgym_environments.backends.retrieval.document import Document
 from agentgym_environments.backends.retrieval.index import Bm25
 from agentgym_environments.tasks.webshop import (
-    Product,
+    WebShopProduct,
     human_goals,
     read_object,
     read_products,
@@ -32,7 +32,7 @@ CACHED_SEARCHES = 4096
 class ProductDocument(Document):
     """A product as the index reads it; the text is not kept a second time."""
 
-    product: Product | None = None
+    product: WebShopProduct | None = None
 
     @property
     def text(self) -> str:
@@ -40,7 +40,7 @@ class ProductDocument(Document):
 
 
 class Catalogue:
-    def __init__(self, products: dict[str, Product], goals: TaskSet) -> None:
+    def __init__(self, products: dict[str, WebShopProduct], goals: TaskSet) -> None:
         self.products = products
         self.tasks = goals
         self.most_reward = _most_reward(products, goals)
@@ -52,7 +52,7 @@ class Catalogue:
         return tuple(hit.document.id for hit in self._index.search(query, RESULTS))
 
 
-def _most_reward(products: dict[str, Product], goals: TaskSet) -> float:
+def _most_reward(products: dict[str, WebShopProduct], goals: TaskSet) -> float:
     """Return a bound of the reward: every option of a product may count, however few the goal has."""
     options = max(len(product.options) for product in products.values())
     most = 1.0

@@ -15,7 +15,7 @@ from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.benchmarks.webshop import catalogue, pages
 from agentgym_environments.benchmarks.webshop.fetch import default_folder, fetch_command
 from agentgym_environments.benchmarks.webshop.lazy import LAZY_POLICIES
-from agentgym_environments.benchmarks.webshop.pages import State
+from agentgym_environments.benchmarks.webshop.pages import WebShopState
 from agentgym_environments.benchmarks.webshop.reward import Nouns, reward, spacy_nouns, title_nouns
 from agentgym_environments.benchmarks.webshop.solver import next_action
 from agentgym_environments.tasks.webshop import Goal
@@ -66,7 +66,7 @@ class WebShop(TurnEnv):
                 }
             )
         )
-        self.state = State()
+        self.state = WebShopState()
         self.reward = 0.0
 
     def begin(self, split: str, task: int) -> None:
@@ -75,7 +75,7 @@ class WebShop(TurnEnv):
         grader = self.task.grader
         product = self.catalogue.products[grader["asin"]]
         self.goal = Goal(product, tuple(grader["attributes"]), tuple(grader["options"]), grader["price_upper"])
-        self.state, self.reward = State(), 0.0
+        self.state, self.reward = WebShopState(), 0.0
 
     def observe(self) -> str:
         if self.state.page == "done":

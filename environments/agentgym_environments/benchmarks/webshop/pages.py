@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from agentgym_environments.benchmarks.webshop.catalogue import Catalogue
-from agentgym_environments.tasks.webshop import Product
+from agentgym_environments.tasks.webshop import WebShopProduct
 
 PAGE_SIZE = 10
 BACK, NEXT, PREVIOUS, BUY = "Back to Search", "Next >", "< Prev", "Buy Now"
@@ -28,7 +28,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class WebShopState:
     """The customer's place in the shop."""
 
     page: str = "search"
@@ -43,11 +43,11 @@ class State:
     """Products whose pages were opened since the last search page."""
 
 
-def search(state: State, query: str) -> State:
-    return State("results", query[:LONGEST_QUERY], opened=state.opened)
+def search(state: WebShopState, query: str) -> WebShopState:
+    return WebShopState("results", query[:LONGEST_QUERY], opened=state.opened)
 
 
-def click(state: State, target: str, catalogue: Catalogue, *, show_attributes: bool) -> State | None:
+def click(state: WebShopState, target: str, catalogue: Catalogue, *, show_attributes: bool) -> WebShopState | None:
     """Return the state after a click on what a page names so, in lower case; None where it names nothing so."""
     nodes = [node for node in shown(state, "", catalogue, show_attributes) if _label(node) == target]
     if not nodes or state.page == "search":
@@ -55,7 +55,7 @@ def click(state: State, target: str, catalogue: Catalogue, *, show_attributes: b
     if target == BUY.lower():
         return replace(state, page="done")
     if target == BACK.lower():
-        return State()
+        return WebShopState()
     if target == NEXT.lower() and state.page == "results":
         return replace(state, number=state.number + 1)
     if target == PREVIOUS.lower():
@@ -69,7 +69,7 @@ def click(state: State, target: str, catalogue: Catalogue, *, show_attributes: b
     return replace(state, options=tuple({**dict(state.options), node.option: node.text}.items()))
 
 
-def _previous(state: State) -> State:
+def _previous(state: WebShopState) -> WebShopState:
     if state.page == "results":
         return replace(state, number=state.number - 1)
     if state.page == "item":
@@ -77,7 +77,7 @@ def _previous(state: State) -> State:
     return replace(state, page="item")
 
 
-def clickable(state: State, catalogue: Catalogue, *, show_attributes: bool) -> list[str]:
+def clickable(state: WebShopState, catalogue: Catalogue, *, show_attributes: bool) -> list[str]:
     """Return what can be clicked, each once, in lower case; on the search page nothing can."""
     if state.page == "search":
         return []
@@ -89,7 +89,7 @@ def _label(node: Node) -> str:
     return " ".join(node.text.lower().split()) if node.kind != "text" else ""
 
 
-def shown(state: State, instruction: str, catalogue: Catalogue, show_attributes: bool = False) -> Iterator[Node]:
+def shown(state: WebShopState, instruction: str, catalogue: Catalogue, show_attributes: bool = False) -> Iterator[Node]:
     """Yield what a page shows."""
     if state.page == "search":
         yield Node("WebShop")
@@ -110,7 +110,7 @@ def shown(state: State, instruction: str, catalogue: Catalogue, show_attributes:
         yield from (Node(text) for text in sub_page(product, state.page))
 
 
-def _results(state: State, catalogue: Catalogue) -> Iterator[Node]:
+def _results(state: WebShopState, catalogue: Catalogue) -> Iterator[Node]:
     found = catalogue.search(state.query)
     yield Node(f"Page {state.number} (Total results: {len(found)})")
     if state.number > 1:
@@ -124,7 +124,7 @@ def _results(state: State, catalogue: Catalogue) -> Iterator[Node]:
         yield Node(product.price_text)
 
 
-def _item(product: Product, show_attributes: bool) -> Iterator[Node]:
+def _item(product: WebShopProduct, show_attributes: bool) -> Iterator[Node]:
     for name, values in product.options:
         yield Node(name)
         yield from (Node(value, "option", name) for value in values)
@@ -135,7 +135,7 @@ def _item(product: Product, show_attributes: bool) -> Iterator[Node]:
     yield Node(BUY, "button")
 
 
-def sub_page(product: Product, page: str) -> tuple[str, ...]:
+def sub_page(product: WebShopProduct, page: str) -> tuple[str, ...]:
     """Return the texts of one of a product's further pages."""
     if page == "Description":
         return (product.description or "No Description",)
@@ -151,7 +151,7 @@ def text_of(nodes: Iterator[Node]) -> str:
     return " [SEP] ".join(node.text.strip() for node in nodes if node.text.strip())
 
 
-def rich_text_of(nodes: Iterator[Node], state: State) -> str:
+def rich_text_of(nodes: Iterator[Node], state: WebShopState) -> str:
     """Return a page as the observation mode `text_rich` has it."""
     chosen = json.dumps(dict(state.options))
     lines: list[str] = []
@@ -174,7 +174,7 @@ def _rich(node: Node, mark: str) -> str:
     return f"{before}[{mark}] {node.text} [{mark}_]"
 
 
-def read_state(saved: dict[str, Any]) -> State:
+def read_state(saved: dict[str, Any]) -> WebShopState:
     """Return the state that `asdict` made JSON of."""
     options = tuple((str(name), str(value)) for name, value in saved["options"])
-    return State(**{**saved, "options": options, "opened": tuple(map(str, saved["opened"]))})
+    return WebShopState(**{**saved, "options": options, "opened": tuple(map(str, saved["opened"]))})

@@ -13,7 +13,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym_environments.base.engine_env import package
-from agentgym_environments.tasks.webshop import Goal, Product
+from agentgym_environments.tasks.webshop import Goal, WebShopProduct
 
 Nouns = Callable[[str], "tuple[str, ...]"]
 """Returns the nouns of a title, in lower case, repeated ones too."""
@@ -66,7 +66,7 @@ def spacy_nouns(model: str) -> Nouns:
     return lambda title: tuple(token.text.lower() for token in tagger(title) if token.pos_ in NOUN_TAGS)
 
 
-def reward(product: Product, goal: Goal, options: Mapping[str, str], nouns: Nouns = title_nouns) -> float:
+def reward(product: WebShopProduct, goal: Goal, options: Mapping[str, str], nouns: Nouns = title_nouns) -> float:
     """Return the reward of buying a product with the chosen options, by name."""
     matches = (
         attribute_matches(product, goal.attributes)
@@ -76,7 +76,7 @@ def reward(product: Product, goal: Goal, options: Mapping[str, str], nouns: Noun
     return type_score(product, goal.product, nouns) * matches / (len(goal.attributes) + len(goal.options) + 1)
 
 
-def type_score(product: Product, wanted: Product, nouns: Nouns = title_nouns) -> float:
+def type_score(product: WebShopProduct, wanted: WebShopProduct, nouns: Nouns = title_nouns) -> float:
     """Return 1 for a product of the kind that is wanted; 0.5, 0.1 or 0 for one that is less and less like it."""
     wanted_nouns = nouns(wanted.name)
     if wanted_nouns:
@@ -91,20 +91,20 @@ def type_score(product: Product, wanted: Product, nouns: Nouns = title_nouns) ->
     return 1.0 if alike or title_score > 0.2 else 0.5
 
 
-def attribute_matches(product: Product, attributes: Iterable[str]) -> int:
+def attribute_matches(product: WebShopProduct, attributes: Iterable[str]) -> int:
     """Return how many attributes a product has, in its list of attributes or word for word in its text."""
     return sum(any(near(own, one) for own in product.attributes) or in_text(product, one) for one in attributes)
 
 
 def matching_options(
-    product: Product, wanted: Iterable[str], chosen: Iterable[tuple[str, str]]
+    product: WebShopProduct, wanted: Iterable[str], chosen: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return the chosen options that count: near one that is wanted (a size: equal), or in the product's text."""
     goal = [normal_color(value) for value in wanted]
     return [(name, value) for name, value in chosen if _counts(product, goal, name, normal_color(value))]
 
 
-def _counts(product: Product, goal: list[str], name: str, value: str) -> bool:
+def _counts(product: WebShopProduct, goal: list[str], name: str, value: str) -> bool:
     same = value in goal if name.lower() in EXACT_OPTIONS else any(near(one, value) for one in goal)
     return same or in_text(product, value)
 
@@ -118,7 +118,7 @@ def _fuzz() -> Any:
     return package("thefuzz.fuzz", "webshop")
 
 
-def in_text(product: Product, words: str) -> bool:
+def in_text(product: WebShopProduct, words: str) -> bool:
     texts = (product.name, " ".join(product.bullets), product.description)
     return any(words in text.lower() for text in texts)
 
@@ -128,5 +128,5 @@ def normal_color(value: str) -> str:
     return next((color for color in COLORS if color in value), value)
 
 
-def _categories(product: Product) -> set[str]:
+def _categories(product: WebShopProduct) -> set[str]:
     return {part.strip() for part in product.product_category.split("›")}

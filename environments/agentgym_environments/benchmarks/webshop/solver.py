@@ -10,12 +10,12 @@ import numpy as np
 from agentgym.env import Action, Step
 from agentgym_environments.benchmarks.webshop import pages
 from agentgym_environments.benchmarks.webshop.catalogue import Catalogue
-from agentgym_environments.benchmarks.webshop.pages import State
+from agentgym_environments.benchmarks.webshop.pages import WebShopState
 from agentgym_environments.benchmarks.webshop.reward import matching_options, normal_color
-from agentgym_environments.tasks.webshop import Goal, Product
+from agentgym_environments.tasks.webshop import Goal, WebShopProduct
 
 
-def next_action(goal: Goal, state: State, catalogue: Catalogue) -> str:
+def next_action(goal: Goal, state: WebShopState, catalogue: Catalogue) -> str:
     """Return what brings the goal's own product with the goal's options nearer, from any page."""
     product = goal.product
     if state.page in pages.SUB_PAGES:
@@ -38,7 +38,7 @@ def next_action(goal: Goal, state: State, catalogue: Catalogue) -> str:
     return f"click[{pages.NEXT if place > state.number else pages.PREVIOUS}]"
 
 
-def _query(product: Product, catalogue: Catalogue) -> str:
+def _query(product: WebShopProduct, catalogue: Catalogue) -> str:
     """Return the shortest of a few queries that finds a product."""
     words = product.contents.split()
     queries = [" ".join(product.name.lower().split()), *(" ".join(words[at : at + 40]) for at in range(0, 400, 40))]
@@ -65,7 +65,7 @@ def _candidates(goal: Goal) -> Iterator[tuple[str, str]]:
     yield from matching_options(goal.product, goal.options, pairs)
 
 
-def _clickable(product: Product, name: str, value: str) -> bool:
+def _clickable(product: WebShopProduct, name: str, value: str) -> bool:
     """Return whether a click on a value chooses this option: of options with one value it is the last."""
     return [option for option, values in product.options if value in values][-1] == name
 
