@@ -105,10 +105,12 @@ def test_a_record_that_is_no_product(tmp_path, change, problem):
 
 def test_fields_without_a_value(tmp_path):
     path = tmp_path / "x.json"
-    empty = {"full_description": None, "small_description": None, "pricing": None, "customization_options": None}
+    names = ("full_description", "small_description", "pricing", "customization_options", "product_category")
+    empty = dict.fromkeys(names)
     path.write_text(json.dumps([{**webshop_files.products()[0], **empty}]))
     (found,) = read_products(path, {})
     assert (found.description, found.bullets, found.prices, found.options) == ("", (), (100.0,), ())
+    assert (found.product_category, found.category) == ("", "a")
 
 
 def test_an_array_is_read_piece_by_piece(tmp_path, monkeypatch):
@@ -195,7 +197,7 @@ def test_price_limits_are_drawn_as_in_webshop(data):
         limits.add(steps)
         assert 2 <= steps <= 4
         assert task.prompt.endswith(f", and price lower than {limit:.2f} dollars")
-        assert "." not in task.prompt.partition(", and price")[0].replace("6.5", "").replace("8.5", "")[-1]
+        assert not task.prompt.partition(", and price")[0].endswith(".")
     assert limits == {2, 3, 4}
 
 
@@ -206,9 +208,7 @@ def test_synthetic_goals_have_every_combination_of_options(data):
     assert len(lamps) == 6
     assert sorted(task.grader["options"] for task in lamps)[0] == ["black", "battery"]
     texts = {task.prompt.partition(", and price")[0] for task in lamps}
-    assert "find me a usb port desk lamp with color: rose gold, and style: battery" in {
-        text.replace("eye caring", "usb port").replace("memory function", "usb port") for text in texts
-    }
+    assert "find me a usb port desk lamp with color: rose gold, and style: battery" in texts
     assert env.tasks.content_hash != make(data).tasks.content_hash
 
 

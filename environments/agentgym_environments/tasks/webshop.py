@@ -92,13 +92,12 @@ def read_products(path: Path, attributes: Mapping[str, Any]) -> Iterator[WebShop
         yield _product(record, attributes.get(asin, {}), place)
 
 
-def _product(record: Mapping[str, Any], known: Mapping[str, Any], place: str) -> WebShopProduct:
-    missing = [
-        name for name in ("name", "category", "query", "product_category") if not isinstance(record.get(name), str)
-    ]
+def _product(record: Mapping[str, Any], known: Any, place: str) -> WebShopProduct:
+    missing = [name for name in ("name", "query") if not isinstance(record.get(name), str)]
     if missing:
         raise ConfigError(f"{place} has no {', '.join(missing)}")
     bullets = record.get("small_description") or ()
+    attributes = known.get("attributes") if isinstance(known, dict) else None
     return WebShopProduct(
         asin=record["asin"],
         name=record["name"],
@@ -106,10 +105,10 @@ def _product(record: Mapping[str, Any], known: Mapping[str, Any], place: str) ->
         bullets=tuple(bullets) if isinstance(bullets, list | tuple) else (str(bullets),),
         prices=prices(record.get("pricing"), place),
         options=_options(record.get("customization_options"), place),
-        attributes=tuple(known["attributes"]) if "attributes" in known else NO_ATTRIBUTES,
-        category=record["category"],
+        attributes=tuple(attributes) if isinstance(attributes, list) else NO_ATTRIBUTES,
+        category=record.get("category") or "",
         query=record["query"].lower().strip(),
-        product_category=record["product_category"],
+        product_category=record.get("product_category") or "",
     )
 
 
@@ -160,8 +159,8 @@ def human_goals(products: Mapping[str, WebShopProduct], instructions: Mapping[st
 def synthetic_goals(products: Mapping[str, WebShopProduct], known: Mapping[str, Any], place: str) -> Iterator[Task]:
     """Return the goals that WebShop's authors made of attributes, with each combination of options."""
     for asin, product in products.items():
-        record = known.get(asin, {})
-        if (text := record.get("instruction")) is None:
+        record = known.get(asin)
+        if not isinstance(record, dict) or (text := record.get("instruction")) is None:
             continue
         if not (attributes := record.get("instruction_attributes")):
             raise ConfigError(f"{place}, {asin}: an instruction without instruction_attributes")
@@ -172,8 +171,8 @@ def synthetic_goals(products: Mapping[str, WebShopProduct], known: Mapping[str, 
 
 
 def _goal(product: WebShopProduct, number: int, text: str, attributes: Iterable[str], options: Iterable[str]) -> Task:
-    name = f"{product.asin}-{number}"
-    limits = [limit for limit in LIMITS if limit > product.price][:4]
+    name, price = f"{product.asin}-{number}", product.price
+    limits = [limit for limit in LIMITS if limit > price][:4]
     limit = max(task_random("webshop", name).sample(limits, 2)) if len(limits) >= 2 else NO_LIMIT
     return Task(
         id=name,

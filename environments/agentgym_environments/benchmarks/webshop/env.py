@@ -10,7 +10,7 @@ from typing import Any
 
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym.spec import EnvSpec
-from agentgym_environments.base.engine_env import require_flag
+from agentgym_environments.base.engine_env import package, require_flag
 from agentgym_environments.base.text_env import Outcome, TurnEnv
 from agentgym_environments.benchmarks.webshop import catalogue, pages
 from agentgym_environments.benchmarks.webshop.fetch import default_folder, fetch_command
@@ -53,16 +53,16 @@ class WebShop(TurnEnv):
             if value not in known:
                 raise ConfigError(f"{spec.id}: {name} is {' or '.join(known)}, not {value!r}")
         require_flag(spec.id, "show_attributes", show_attributes)
-        self.catalogue = catalogue.load(*_files(spec.id, data, size), goals, _changed(data, size))
+        package("thefuzz", "webshop")
+        self.catalogue, self.tasks, most = catalogue.load(_folder(spec.id, data, size), size, goals)
         self.nouns: Nouns = spacy_nouns(tagger) if tagger else title_nouns
         self.rich, self.show_attributes = observation == "text_rich", show_attributes
-        self.tasks = self.catalogue.tasks
         super().__init__(
             spec.model_copy(
                 update={
                     "splits": self.tasks.splits,
                     "task_set": self.tasks.content_hash,
-                    "reward_range": (0.0, self.catalogue.most_reward),
+                    "reward_range": (0.0, most),
                 }
             )
         )
@@ -133,19 +133,11 @@ class WebShop(TurnEnv):
         self.state, self.reward = loaded, state["reward"]
 
 
-def _folder(data: str) -> Path:
-    return Path(data).expanduser() if data else default_folder()
-
-
-def _files(name: str, data: str, size: str) -> tuple[Path, str]:
-    """Raises an error that names the command where a file is missing."""
-    folder = _folder(data)
+def _folder(name: str, data: str, size: str) -> Path:
+    """Return the folder of the files. Raises an error that names the command where one is missing."""
+    folder = Path(data).expanduser() if data else default_folder()
     missing = [file for file in catalogue.files(size) if not (folder / file).is_file()]
     if missing:
         problem = f"{name} needs {', '.join(missing)} of WebShop in {folder}: {fetch_command(data, size)}"
         raise ConfigError(problem) if data else MissingDependency(problem)
-    return folder, size
-
-
-def _changed(data: str, size: str) -> tuple[float, ...]:
-    return tuple((_folder(data) / file).stat().st_mtime for file in catalogue.files(size))
+    return folder

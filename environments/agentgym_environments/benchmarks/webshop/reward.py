@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym_environments.base.engine_env import package
@@ -110,12 +109,7 @@ def _counts(product: WebShopProduct, goal: list[str], name: str, value: str) -> 
 
 
 def near(one: str, other: str) -> bool:
-    return _fuzz().token_set_ratio(one, other) > NEAR
-
-
-@lru_cache(maxsize=1)
-def _fuzz() -> Any:
-    return package("thefuzz.fuzz", "webshop")
+    return package("thefuzz.fuzz", "webshop").token_set_ratio(one, other) > NEAR
 
 
 def in_text(product: WebShopProduct, words: str) -> bool:
