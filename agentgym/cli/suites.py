@@ -63,7 +63,7 @@ def _page(suite: Suite) -> Table:
         "licence": suite.licence,
         "data": f"{', '.join(suite.files)} ({_data(suite)}: agentgym data fetch {suite.name})"
         if suite.files
-        else "ours",
+        else suite.download or _data(suite),
         "tested": TESTED.get(suite.status, ""),
         "published": "\n".join(
             f"{one.score:g} %  {one.system} ({'; '.join(filter(None, (one.source, one.note)))})"
@@ -108,6 +108,8 @@ def data_fetch(what: tuple[str, ...]) -> None:
 
     for one in what:
         sources = (one,) if one.startswith(HUB) else load_suite(one).files
+        if not sources and (command := load_suite(one).download):
+            raise ConfigError(f"{one} is not on the Hugging Face hub: {command}")
         if not sources:
             click.echo(f"{one} needs nothing: its tasks come with AgentGym")
         for source in sources:

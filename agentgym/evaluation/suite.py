@@ -31,7 +31,7 @@ HUB = "hf:"
 """Prefix of files of the Hugging Face hub in arguments of environments."""
 SHIPPED = Path(__file__).with_name("suites")
 
-ABOUT = frozenset({"description", "source", "licence", "metric", "status", "published", "metrics"})
+ABOUT = frozenset({"description", "source", "licence", "download", "metric", "status", "published", "metrics"})
 """Fields of a suite that change nothing of what is played."""
 PLAIN_METRICS = ("success", "score", "turns", "invalid", "truncated")
 METRIC_AT_K = re.compile(r"pass([@^])([1-9][0-9]*)")
@@ -123,6 +123,8 @@ class Suite(BaseModel):
     """Page of a benchmark that others publish; "" for one of ours."""
     licence: str = ""
     """Licence of the data."""
+    download: str = ""
+    """Command that gets the data, where it is not on the Hugging Face hub."""
     metric: str = ""
     """Figure that is published of it, in words."""
     status: Literal["", "run", "format-tested"] = ""

@@ -132,3 +132,11 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr(hub_client.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"hf:a/b/c.jsonl cannot be fetched"):
         fetch("hf:a/b/c.jsonl")
+
+
+@pytest.mark.parametrize("name", ["alfworld-seen", "webshop"])
+def test_data_beside_the_hub_has_a_command_of_its_own(name):
+    command = [sys.executable, "-m", "agentgym", "data", "fetch", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert f"error: {name} is not on the Hugging Face hub: {load_suite(name).download}" in done.stderr

@@ -18,8 +18,9 @@ FOLDER = Path(__file__).parents[2] / "environments" / "agentgym_environments"
 FOLDERS = [path.parent for path in sorted(FOLDER.rglob("lazy.py"))]
 OTHERS = ["negotiation:opponent=random"]
 """Environments beside the installed ids, with arguments of their own."""
-WITHOUT = {"shop-browser", "miniwob", "miniwob-all", "negotiation-self"}
-"""The tasks of `shop`; MiniWoB++ as it is, which lazy policies do solve in part; both sides of one table."""
+WITHOUT = {"shop-browser", "miniwob", "miniwob-all", "webshop", "negotiation-self"}
+"""The tasks of `shop`; MiniWoB++ and WebShop as they are, which lazy policies do solve in part; both sides of one
+table."""
 TASKS = {"miniwob-easy": 6}
 """Training tasks that are played; 100 where nothing else is said."""
 SHARE = 0.1

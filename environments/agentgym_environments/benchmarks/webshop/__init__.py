@@ -1,0 +1,1 @@
+"""WebShop: its own products and goals, in Python alone."""
