@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,12 @@ class _Eval(click.Group):
 
 @click.command("eval", cls=Listing, title="Suites", names=_suites)
 @click.argument("what", nargs=-1, required=True, metavar="WHAT...")
-@click.option("--suite", help="A shipped suite's name or a TOML file.  [default: smoke]")
+@click.option(
+    "--suite",
+    "suites",
+    multiple=True,
+    help="A shipped suite's name, a TOML file, or all whose data is here. May be given again.  [default: smoke]",
+)
 @click.option(
     "--env",
     "envs",
@@ -89,13 +95,14 @@ class _Eval(click.Group):
     help="With --prices: start no episode once so much is spent.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any) -> None:
+def play(what: tuple[str, ...], suites: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Evaluate a policy on a suite. Compare, export, verify and view evaluations.
 
     \b
     agentgym eval CHECKPOINT --suite SUITE         a checkpoint's folder
     agentgym eval URL --model NAME --suite SUITE   an OpenAI-compatible server
     agentgym eval solver --suite SUITE             or random: what a solver, or chance, does
+    agentgym eval URL --model NAME --suite all     every suite whose data is here, and a table of them
     agentgym eval random --env keydoor --tasks 50  one environment, without a suite
     agentgym eval compare A B                      two evaluations' folders, paired by task
     agentgym eval export FOLDER --format csv       also json, openai (chat messages), atif (traces)
@@ -109,11 +116,15 @@ def play(what: tuple[str, ...], suite: str | None, as_json: bool, **options: Any
     if len(what) != 1:
         raise UsageError(f"evaluate one policy at a time, not {len(what)}; to compare: agentgym eval compare A B")
     envs, limit, shuffle = options.pop("envs"), options.pop("limit"), options.pop("shuffle")
-    chosen = _suite(
-        suite, () if suite else envs, *(options.pop(name) for name in ("split", "tasks", "attempts", "seed"))
-    )
-    selection = _selection(envs if suite else (), limit, shuffle)
+    alone = [options.pop(name) for name in ("split", "tasks", "attempts", "seed")]
+    selection = _selection(envs if suites else (), limit, shuffle)
     options["price"] = _price(options.pop("prices"), options["model"], options["max_cost"])
+    if len(suites) > 1 or "all" in suites:
+        if any(option is not None for option in alone):
+            raise UsageError("--split, --tasks, --attempts and --seed go with --env; a suite's file has its own")
+        _play_suites(what[0], suites, selection, as_json, **options)
+        return
+    chosen = _suite(suites[0] if suites else None, () if suites else envs, *alone)
     _show(*asyncio.run(_evaluate(what[0], chosen, selection, as_json=as_json, **options)), as_json)
 
 
@@ -122,6 +133,55 @@ evaluate = _Eval(
     [compare, export, verify, view],
     short_help="Evaluate a policy on a suite; compare, export, verify and view evaluations.",
 )
+
+
+def _play_suites(
+    what: str,
+    names: Sequence[str],
+    selection: SuiteSelection,
+    as_json: bool,
+    out: Path | None,
+    max_cost: float | None,
+    **options: Any,
+) -> None:
+    """Evaluate on one suite after another, and print a table of them; a suite's folder is named for it in `out`.
+
+    A suite that cannot be played does not stop the others. Raises AgentGymError at the end where one was named that has
+    no score or failed attempts; of "all", where none has a score.
+    """
+    from agentgym.evaluation.suite import load_suite, shipped_suites
+    from agentgym.evaluation.tables import suites_table
+
+    if max_cost is not None:
+        raise UsageError("--max-cost is of one suite: give one --suite")
+    if selection.envs:
+        raise UsageError("--env chooses among one suite's environments: give one --suite")
+    every, rows = "all" in names, []
+    results: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    for suite in [load_suite(name) for name in (shipped_suites() if every else dict.fromkeys(names))]:
+        try:
+            require_data(suite)
+            folder = out / _folder_name(suite.name) if out is not None else None
+            report, folder = asyncio.run(
+                _evaluate(what, suite, selection, folder, max_cost=None, as_json=as_json, **options)
+            )
+            results[suite.name] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            rows.append((suite, report.summary.overall))
+            if report.failed:
+                problems[suite.name] = f"{report.failed} attempts failed, most of them so: {report.common_error}"
+            elif not report.summary.overall.attempts:
+                problems[suite.name] = f"nothing was played: {'; '.join(report.left_out.values())}"
+        except AgentGymError as error:
+            problems[suite.name] = str(error)
+    if as_json:
+        click.echo(json.dumps(results, indent=1))
+    else:
+        console.print(suites_table(rows))
+    for name, problem in problems.items():
+        click.echo(f"{name}: {problem}", err=True)
+    if problems and not (every and results):
+        raise AgentGymError(f"without a score, or with failed attempts: {', '.join(problems)}")
 
 
 def _selection(envs: Sequence[str], limit: int | None, shuffle: int | None) -> SuiteSelection:

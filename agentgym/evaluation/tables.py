@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from agentgym.evaluation.suite import Suite
 from agentgym.evaluation.summary import Comparison, Summary, SummaryRow
 
 
@@ -20,6 +21,20 @@ def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", not
         cells = [line.cell(metric) for metric in metrics]
         failed = str(sum(line.failed.values()))
         table.add_row(escape(line.env), escape(line.split), str(line.tasks), str(line.attempts), *cells, failed)
+    return table
+
+
+def suites_table(rows: Sequence[tuple[Suite, SummaryRow]]) -> Table:
+    """Several suites for a terminal: what was measured, and the best that others published of the same."""
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("suite", no_wrap=True)
+    for name in ("tasks", "attempts", "success", "score", "published", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for suite, line in rows:
+        best = max((one.score for one in suite.published), default=None)
+        published, failed = "" if best is None else f"{best:g} %", str(sum(line.failed.values()))
+        cells = (line.cell("success"), line.cell("score"), published, failed)
+        table.add_row(escape(suite.name), str(line.tasks), str(line.attempts), *cells)
     return table
 
 

@@ -434,6 +434,24 @@ def test_part_of_a_suite_is_exported_verified_and_viewed(say, tmp_path):
     assert (tmp_path / "run" / "viewer.html").exists()
 
 
+def test_eval_of_several_suites(say, tmp_path):
+    suite = 'name = "{}"\n[[env]]\nname = "{}"\nsplit = "train"\ntasks = 2\n'
+    for name, env in (("one", "oracle"), ("two", "keydoor")):
+        (tmp_path / f"{name}.toml").write_text(suite.format(name, env))
+    several = ("eval", "solver", "--suite", "one.toml", "--suite", "two.toml", "--limit", "1", "--out", "both")
+    status, out, _ = say(*several)
+    assert status == 0
+    assert {line.split()[0] for line in out.splitlines() if line.strip()} >= {"suite", "one", "two"}
+    assert (tmp_path / "both" / "two" / "attempts.jsonl").exists()
+    status, out, err = say(*several, "--suite", "gsm8k", "--json")
+    assert (status, {name: one["overall"]["attempts"] for name, one in json.loads(out).items()}) == (
+        1,
+        {"one": 1, "two": 1},
+    )
+    assert "gsm8k: gsm8k needs hf:openai/gsm8k" in err
+    assert err.endswith("error: without a score, or with failed attempts: gsm8k\n")
+
+
 def test_cost_of_an_evaluation_is_limited(say, tmp_path):
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
@@ -556,6 +574,11 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
         ("eval random --suite smoke --env keydor", "smoke has no environment 'keydor'. Did you mean keydoor? It has"),
         ("eval random --suite smoke --split train", "--split, --tasks, --attempts and --seed go with --env"),
+        (
+            "eval random --suite smoke --suite text --env keydoor",
+            "--env chooses among one suite's environments: give one",
+        ),
+        ("eval random --suite all --split train", "--split, --tasks, --attempts and --seed go with --env"),
         ("eval random --shuffle 1", "--shuffle draws the tasks of --limit: give both"),
         ("eval random --max-cost 1", "--max-cost needs to know what tokens cost: --prices FILE"),
         ("eval export nothing --format csv --out x.csv", "nothing holds no evaluation: there is no attempts.jsonl"),
