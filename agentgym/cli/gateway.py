@@ -138,8 +138,15 @@ def of_a_gateway(command: Any) -> Any:
 @click.option("--url", "env_url", help="Of a server that runs already.")
 @click.option("--image", help="A container image.")
 @click.option("--entry-point", help='An installed environment\'s id, or "package.module:Class".')
-@click.option("--tasks", help="A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES; with --engine.")
-@click.option("--engine", type=click.Choice(("qa", "search")), help="Plays the file: an answer, or a search before it.")
+@click.option(
+    "--tasks", help="A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES; with --engine or --mcp."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("qa", "search", "code")),
+    help="Plays the file: an answer, a search before it, or a function that passes tests.",
+)
+@click.option("--mcp", metavar="COMMAND", help="Command line or URL of the MCP server whose tools the file is for.")
 @click.option("--harbor", metavar="DIR", help="A folder of Harbor tasks on the gateway's machine.")
 @click.option("--min", "least", type=click.IntRange(min=0), help="Replicas kept running.  [default: 1]")
 @click.option("--max", "most", type=click.IntRange(min=1), help="Replicas at most.  [default: 1]")
@@ -158,6 +165,7 @@ def register(
     entry_point: str | None,
     tasks: str | None,
     engine: str | None,
+    mcp: str | None,
     harbor: str | None,
     least: int | None,
     most: int | None,
@@ -175,6 +183,7 @@ def register(
         "entry_point": entry_point,
         "tasks": tasks,
         "engine": engine,
+        "mcp": mcp,
         "harbor": harbor,
         "replicas": _given(min=least, max=most if most is not None or least is None else max(least, 1)),
         "limits": _given(**limits),

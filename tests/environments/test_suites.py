@@ -19,11 +19,14 @@ from agentgym_environments.tasks.records import HUB, HubFiles, fetch, read_recor
 from .hub_server import hub
 
 FOREIGN = [name for name in shipped_suites() if load_suite(name).files]
-QUESTIONS = [name for name in FOREIGN if load_suite(name).envs[0].name == "qa"]
+QUESTIONS = [name for name in FOREIGN if load_suite(name).envs[0].name in ("qa", "code")]
 """SWE-bench's are played by tests/containers/test_swebench.py."""
 CHOICES = ["a stone", "a feather", "a nail", "a cork"]
 # Three tasks each, with the fields that the data set publishes and words of our own.
 WORDS = [{"question": f"Which town is number {n}?", "golden_answers": [f"Town {n}"], "id": f"t{n}"} for n in range(3)]
+CHECK = (
+    "METADATA = {{}}\n\n\ndef check(candidate):\n    assert candidate(5) == {0} + 5\n    assert candidate(-{0}) == 0\n"
+)
 STAND_INS = {
     "openai/gsm8k": [{"question": f"What is {n} + {n}?", "answer": f"{n}+{n}\n#### {2 * n}"} for n in range(3)],
     "HuggingFaceH4/MATH-500": [
@@ -43,6 +46,16 @@ STAND_INS = {
          "answerKey": "1"} for n in range(3)
     ],
     "RUC-NLPIR/FlashRAG_datasets": WORDS,
+    "openai/openai_humaneval": [
+        {"task_id": f"HumanEval/{n}", "prompt": f'def add_{n}(x: int) -> int:\n    """Add {n}."""\n',
+         "test": CHECK.format(n), "canonical_solution": f"    return x + {n}\n", "entry_point": f"add_{n}"}
+        for n in range(3)
+    ],
+    "google-research-datasets/mbpp": [
+        {"task_id": 11 + n, "text": f"Write a function to add {n}.", "prompt": f"Write a function to add {n}.",
+         "code": f"def add(x):\r\n  return x + {n}", "test_setup_code": "", "test_imports": [],
+         "challenge_test_list": [], "test_list": [f"assert add({m}) == {m + n}" for m in (1, 5, 8)]} for n in range(3)
+    ],
 }  # fmt: skip
 
 
@@ -105,7 +118,7 @@ def test_a_suite_says_whose_it_is(name):
     assert suite.licence
     assert suite.metric
     assert suite.status
-    assert suite.published or suite.name not in QUESTIONS
+    assert suite.published or suite.envs[0].name != "qa"
 
 
 def test_a_suite_whose_data_is_missing_names_the_command(tmp_path):

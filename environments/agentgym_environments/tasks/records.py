@@ -5,8 +5,10 @@ Files of the hub are read from its cache, where `fetch` puts them: reading a tas
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ Record = dict[str, Any]
 HUB = "hf:"
 """Prefix of files of a data set of the Hugging Face hub."""
 EXAMPLE = "hf:openai/gsm8k/main/test-*.parquet"
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".parquet", ".arrow")
 
 
 def read_records(source: str) -> list[Record]:
@@ -45,7 +47,7 @@ def read_records(source: str) -> list[Record]:
 
 def _of_file(path: Path) -> list[Record]:
     suffix = path.suffix.lower()
-    if suffix in (".jsonl", ".ndjson"):
+    if suffix in (".jsonl", ".ndjson") or path.name.lower().endswith(".jsonl.gz"):
         return list(_lines(path))
     if suffix == ".json":
         return _json(path)
@@ -58,9 +60,12 @@ def _of_file(path: Path) -> list[Record]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix.lower() == ".gz" else content).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be unpacked: {error}") from error
 
 
 def _lines(path: Path) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal, Self
 
 import httpx
@@ -38,9 +39,11 @@ class ContainerLimits(RequestModel):
 
 
 SOURCES = ("url", "image", "entry_point", "tasks", "harbor")
-ENGINES = {"qa": "qa:test", "search": "search-qa:test"}
+ENGINES = {"qa": "qa:test", "search": "search-qa:test", "code": "code:file"}
 """Environments that play a file of tasks, and the argument that takes it."""
 HARBOR = "harbor:folder"
+ADMISSION_S = 600.0
+"""Time to start where the solution of every task is played first."""
 
 
 class Registration(RequestModel):
@@ -54,8 +57,10 @@ class Registration(RequestModel):
     entry_point: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]*$", max_length=512)
     """The id of an installed environment, or "package.module:Class": served by a child process of the gateway."""
     tasks: str | None = Field(default=None, pattern=PLAIN_PATH, max_length=2048)
-    """A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES, played by `engine`."""
-    engine: Literal["qa", "search"] | None = None
+    """A file of tasks on the gateway's machine, or hf:OWNER/NAME/FILES, played by `engine` or with `mcp`."""
+    engine: Literal["qa", "search", "code"] | None = None
+    mcp: str | None = Field(default=None, pattern=PLAIN_PATH, max_length=2048)
+    """The command line, run on the gateway's machine, or the URL of an MCP server whose tools `tasks` are for."""
     harbor: str | None = Field(default=None, pattern=PLAIN_PATH, max_length=2048)
     """A folder of Harbor tasks on the gateway's machine."""
     replicas: Replicas = Replicas()
@@ -81,8 +86,15 @@ class Registration(RequestModel):
         if len(given) != 1:
             listed = f"{', '.join(SOURCES[:-1])} and {SOURCES[-1]}"
             raise ValueError(f"give exactly one of {listed}, not {' and '.join(given) or 'none'}")
-        if (self.tasks is None) != (self.engine is None):
-            raise ValueError(f"tasks and engine go together: the engine is one of {', '.join(ENGINES)}")
+        if (self.tasks is not None) != ((self.engine is None) != (self.mcp is None)):
+            engines = ", ".join(ENGINES)
+            raise ValueError(
+                f"tasks and engine go together (it is one of {engines}), or tasks and mcp: a server's tools"
+            )
+        if self.mcp_url:
+            _parsed(self.mcp_url, "mcp")
+        if self.mcp is not None and "startup_s" not in self.model_fields_set:
+            self.startup_s = ADMISSION_S
         if self.url is not None:
             _require_url(self.url)
         if self.url is not None and self.replicas != Replicas():
@@ -103,23 +115,35 @@ class Registration(RequestModel):
         return next(kind for kind in SOURCES if getattr(self, kind) is not None)
 
     @property
+    def mcp_url(self) -> str:
+        """URL of the MCP server; "" where there is none or a command."""
+        return self.mcp if self.mcp is not None and self.mcp.startswith(("http://", "https://")) else ""
+
+    @property
     def environment(self) -> str:
         """Name of the environment that a child process of the gateway serves; "" for a URL or an image."""
         if self.harbor is not None:
             return f"{HARBOR}={self.harbor}"
+        if self.mcp is not None:
+            return f"mcp:command={json.dumps(self.mcp)},test={self.tasks},admit=true"  # JSON's strings are TOML's
         if self.tasks is not None and self.engine is not None:
             return f"{ENGINES[self.engine]}={self.tasks}"
         return self.entry_point or ""
 
 
 def _require_url(url: str) -> None:
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"url is not a URL: {error}") from error
+    parsed = _parsed(url, "url")
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ValueError("url should be http://host:port or http://host:port/envs/NAME")
     if parsed.query or parsed.fragment or "?" in url or "#" in url:
         raise ValueError("url is a server's root or .../envs/NAME: leave out the query and the fragment")
+
+
+def _parsed(url: str, field: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{field} is not a URL: {error}") from error
     if parsed.userinfo:
-        raise ValueError("url must not hold a user or a password: they would be shown in listings and logs")
+        raise ValueError(f"{field} must not hold a user or a password: they would be shown in listings and logs")
+    return parsed

@@ -123,8 +123,8 @@ class Gateway:
 
     async def _register(self, entry: Registration) -> RegisteredEnv:
         row_id = secrets.token_hex(16)
-        if entry.url is not None:
-            url = httpx.URL(entry.url)
+        if target := entry.url or entry.mcp_url:
+            url = httpx.URL(target)
             await self.destinations.require(url.host, url.port or 80)
         image_id = None if entry.image is None else await self.engine.image_id(entry.image)
         replica = await started(self._launcher(row_id, entry, image_id), entry.startup_s)

@@ -7,18 +7,23 @@ import resource
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
 from agentgym.clients.client import EnvClient
-from agentgym.errors import ConfigError
+from agentgym.errors import ConfigError, MissingDependency
 from agentgym.testing import EchoEnv
+from agentgym_environments.backends.sandbox import backends
 from agentgym_servers.gateway import database as registry_module
 from agentgym_servers.gateway.database import RegistrationStore
 from agentgym_servers.gateway.errors import DatabaseUnavailable
 
 from .conftest import ECHO, children_of, env_server, eventually, gateway_process, running
+
+STOCK = Path(__file__).parents[3] / "environments" / "agentgym_environments" / "benchmarks" / "mcp" / "stock"
+"""Folder of a tool server."""
 
 
 async def play(url: str) -> float:
@@ -76,6 +81,32 @@ def test_a_file_of_questions_is_an_environment(gateway, tmp_path):
     assert gateway.http.delete("/environments/sums").status_code == 200
 
 
+def test_a_file_of_programming_tasks_is_an_environment(gateway, tmp_path):
+    backends.choose("auto")  # skips where no sandbox works
+    path = tmp_path / "mbpp.jsonl"
+    records = [
+        {
+            "task_id": 11 + n,
+            "text": f"Write a function to add {n}.",
+            "code": f"def add(x):\n    return x + {n}",
+            "test_list": [f"assert add({m}) == {m + n}" for m in (1, 5, 8)],
+        }
+        for n in range(4)
+    ]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    reply = gateway.register("sums", tasks=str(path), engine="code")
+    assert reply.status_code == 201, reply.text
+    assert reply.json()["spec"]["splits"] == {"test": 4}
+    assert asyncio.run(answer_of(f"{gateway.url}/envs/sums", "def add(x): return x + 2")) == 1.0
+    assert asyncio.run(answer_of(f"{gateway.url}/envs/sums", "def add(x): return x")) == 0.0
+    assert gateway.http.delete("/environments/sums").status_code == 200
+    records[0]["code"] = "def add(x):\n    return x - 1"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    reply = gateway.register("sums", tasks=str(path), engine="code")
+    assert reply.status_code == 422
+    assert "11 is not played: its solution does not pass its tests" in reply.text
+
+
 async def answer_of(url: str, answer: str) -> float:
     """Reward of an answer to the third task."""
     async with EnvClient(url) as client:
@@ -84,6 +115,34 @@ async def answer_of(url: str, answer: str) -> float:
         step = await session.step(answer)
         await session.close()
         return step.reward
+
+
+def test_tasks_for_a_tool_server_are_an_environment(others, gateway, tmp_path):
+    record = {
+        "instruction": "Which shelf is empty, if any? Answer no if none is.",
+        "server": {"folders": [str(STOCK)]},
+        "checker": [
+            {"kind": "answer", "normalized": "no"},
+            {"kind": "calls", "calls": [{"name": "list_items"}]},
+        ],
+        "solution": {"calls": [{"name": "list_items", "arguments": {"page": 1}}], "answer": "no"},
+    }
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(f"{json.dumps(record)}\n" * 2)
+    refused = tmp_path / "refused.jsonl"
+    refused.write_text(json.dumps({**record, "checker": {"kind": "answer", "regex": ".*"}}))
+    reply = gateway.register("stock", tasks=str(refused), mcp="python stock.py 'a b'")
+    assert (reply.status_code, reply.json()["code"]) == (422, "NOT_STARTED")
+    assert "task 0: doing nothing scores 1" in reply.json()["message"]
+    reply = gateway.register("stock", tasks=str(path), mcp="python stock.py 'a b'")
+    if "apt-get install bubblewrap" in reply.text:
+        raise MissingDependency(reply.json()["message"])
+    assert reply.status_code == 201, reply.text
+    spec = reply.json()["spec"]
+    assert [tool["name"] for tool in spec["tools"]][:3] == ["finish", "list_items", "get_item"]
+    assert asyncio.run(play(f"{gateway.url}/envs/stock")) == 1.0
+    assert gateway.http.delete("/environments/stock").status_code == 200
+    assert set(running(children_of(os.getpid()))) <= others
 
 
 @pytest.mark.parametrize(
@@ -104,6 +163,13 @@ async def answer_of(url: str, answer: str) -> float:
         ({"entry_point": ECHO, "engine": "qa"}, 422, "BAD_REQUEST", "tasks and engine go together"),
         ({"tasks": "x.jsonl,context=true", "engine": "qa"}, 422, "BAD_REQUEST", "tasks"),
         ({"tasks": "none.jsonl", "engine": "qa"}, 422, "NOT_STARTED", "there is no file none.jsonl"),
+        ({"mcp": "python x.py"}, 422, "BAD_REQUEST", "exactly one of"),
+        ({"entry_point": ECHO, "mcp": "python x.py"}, 422, "BAD_REQUEST", "or tasks and mcp"),
+        ({"tasks": "x.jsonl", "engine": "qa", "mcp": "python"}, 422, "BAD_REQUEST", "or tasks and mcp"),
+        ({"tasks": "x.jsonl", "mcp": "python x,y"}, 422, "BAD_REQUEST", "mcp"),
+        ({"tasks": "x.jsonl", "mcp": "http://me:secret@127.0.0.1"}, 422, "BAD_REQUEST", "mcp must not hold a user"),
+        ({"tasks": "x.jsonl", "mcp": "http://169.254.169.254/mcp"}, 422, "ADDRESS_REFUSED", "169.254"),
+        ({"tasks": "none.jsonl", "mcp": "python x.py"}, 422, "NOT_STARTED", "there is no file none.jsonl"),
         ({"harbor": "/none"}, 422, "NOT_STARTED", "there is no folder /none"),
         ({"url": "http://127.0.0.1:1", "colour": "red"}, 422, "BAD_REQUEST", "colour"),
     ],

@@ -1,0 +1,1 @@
+"""A server of tools (Model Context Protocol) of one's own, over its standard input and output or over HTTP."""
