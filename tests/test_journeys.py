@@ -93,7 +93,8 @@ def test_command_is_understood_and_what_it_names_exists(line):
     for name in named_environments(context):
         assert "://" in name or ":" in name or name in OF_THE_READER or registry.get_spec(name), name
     if context.command_path == "agentgym eval":
-        load_suite(context.params["suite"] or "smoke")
+        for suite in context.params["suites"]:
+            load_suite(suite)
     for recipe, step in CHECKPOINT.findall(" ".join(line.words)):
         if recipe != "mine":
             run = resolve(recipe).run
