@@ -109,7 +109,7 @@ def learner(small: bool) -> list[dict[str, Any]]:
     highest = peak(small)
     found: list[dict[str, Any]] = [{"what": "matrix product in bfloat16, Tflop/s", "value": highest / 1e12}]
     turns = 2 if small else TURNS
-    for name, count in (("0.6B", 4), ("1.7B", 4), ("4B", 2)):
+    for name, count in (("0.6B", 4),) if small else (("0.6B", 4), ("1.7B", 4), ("4B", 2)):
         what = f"learner, {name}, {count} episodes of {turns * (OBSERVATION + RESPONSE)} tokens"
         if not small and torch.cuda.mem_get_info()[0] < NEEDS[name] * 1e9:
             found.append({"what": what, "skipped": f"needs {NEEDS[name]} GB of free memory"})
