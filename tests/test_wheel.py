@@ -74,7 +74,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
         "agentgym_trainers/monitoring/report.html",
         "agentgym/evaluation/suites/smoke.toml",
         "agentgym/evaluation/viewer.html",
-        "agentgym/cli/templates/env/Dockerfile.tmpl",
+        "agentgym/cli/templates/common/Dockerfile.tmpl",
         "agentgym_environments/diagnostics/keydoor/spec.toml",
         "agentgym_environments/diagnostics/wordle/answers5.txt",
         "agentgym_environments/diagnostics/wordle/LICENSE.scowl",

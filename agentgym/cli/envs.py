@@ -171,7 +171,14 @@ async def _baselines(name: str, episodes: int, seed: int, concurrency: int) -> N
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="The package's folder.  [default: ./NAME]"
 )
-def envs_new(name: str, out: Path | None) -> None:
+@click.option(
+    "--template",
+    type=click.Choice(("text", "qa", "tools", "shell")),
+    default="text",
+    show_default=True,
+    help="text: turns of text; qa: questions of files; tools: tool calls; shell: a shell in a sandbox.",
+)
+def envs_new(name: str, out: Path | None, template: str) -> None:
     """Write a complete package of an environment called NAME: a small environment that passes its tests, to put yours
     in its place.
 
@@ -180,6 +187,6 @@ def envs_new(name: str, out: Path | None) -> None:
     from agentgym.cli.new_env import new_env
 
     out = out or Path(name)
-    for path in new_env(name, out):
+    for path in new_env(name, out, template):
         click.echo(str(path))
     click.echo(f"\nnext: pip install --editable '{out}[dev]' && agentgym envs check {name}")

@@ -1,10 +1,14 @@
-"""`agentgym envs new`: a complete, passing package of an environment, rendered from `agentgym/cli/templates/env`."""
+"""`agentgym envs new`: a complete, passing package of an environment.
+
+It is rendered from two folders of `agentgym/cli/templates`: `common`, and the one of the template's name.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import keyword
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -19,11 +23,14 @@ RENAMED = {
     "dockerignore": ".dockerignore",
 }
 """Files of the template that are called otherwise in the package; a folder `package` takes the package's name."""
+ABOUT, SPEC = "about.md", "package/spec.toml"
+"""Files of a template of which parts stand in files of `common`: the first is the beginning of the README."""
+TEMPLATES = ("text", "qa", "tools", "shell")
 
 
-def new_env(name: str, out: Path) -> list[Path]:
+def new_env(name: str, out: Path, template: str = "text") -> list[Path]:
     """Write the package of an environment called `name` into `out`, a folder that is empty or not there; gives its
-    files.
+    files. `template` is one of `TEMPLATES`.
 
     The environment's id is `name`; the Python package has its hyphens as underscores. Raises UsageError for a name that
     cannot be an environment's or is taken, and for a folder that holds something.
@@ -37,16 +44,31 @@ def new_env(name: str, out: Path) -> list[Path]:
         "class_name": "".join(word.capitalize() for word in package.split("_")),
         "agentgym_version": __version__,
     }
+    texts = _rendered(template, words)
+    splits = tomllib.loads(texts[SPEC])["splits"]
+    words |= {"about": texts.pop(ABOUT).rstrip("\n"), "counts": _indented(splits)}
+    texts |= _rendered("common", words)
     written = []
-    for source, file in _templates(resources.files("agentgym.cli") / "templates" / "env"):
+    for source, text in texts.items():
         path = out / _place(source, words)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(file.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{out} cannot be written ({error.strerror}); choose another folder with --out") from error
         written.append(path)
     return sorted(written)
+
+
+def _rendered(folder: str, words: dict[str, str]) -> dict[str, str]:
+    """The texts of a folder of templates, by their paths in it."""
+    root = resources.files("agentgym.cli") / "templates" / folder
+    return {source: Template(file.read_text(encoding="utf-8")).substitute(words) for source, file in _templates(root)}
+
+
+def _indented(splits: dict[str, int]) -> str:
+    """The number of tasks in each split, as openenv.yaml has it."""
+    return "\n".join(f"      {split}: {count}" for split, count in splits.items())
 
 
 def _package_of(name: str) -> str:

@@ -14,11 +14,12 @@ from click.testing import CliRunner
 
 from agentgym import registry
 from agentgym.cli.main import main, verbs
-from agentgym.cli.new_env import new_env
+from agentgym.cli.new_env import TEMPLATES, new_env
 from agentgym.clients.server_process import server_process
 from agentgym.conformance.run import check_server
 from agentgym.errors import UsageError
 from agentgym.spec import EnvSpec
+from agentgym_environments.backends.sandbox import backends
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,6 +72,23 @@ def test_it_passes_its_own_tests_and_the_projects_style(project, tmp_path):
     assert "5 passed" in output
     for verb in (["check"], ["format", "--check"]):
         run([sys.executable, "-m", "ruff", *verb, "--no-cache", "--config", str(ROOT / "pyproject.toml"), "."], project)
+
+
+@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "text"])
+def test_every_template_passes_its_own_tests_and_the_style(template, tmp_path):
+    if template == "shell":
+        backends.choose("auto")
+    name, folder = f"my-{template}-env", tmp_path / "there"
+    result = CliRunner().invoke(verbs, ["envs", "new", name, "--template", template, "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    output = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], folder, folder)
+    assert " passed" in output
+    assert "skipped" not in output
+    for verb in (["check"], ["format", "--check"]):
+        run([sys.executable, "-m", "ruff", *verb, "--no-cache", "--config", str(ROOT / "pyproject.toml"), "."], folder)
+    splits = EnvSpec.load(folder / name.replace("-", "_") / "spec.toml").splits
+    declared = (folder / "openenv.yaml").read_text(encoding="utf-8")
+    assert all(f"      {split}: {count}\n" in declared for split, count in splits.items())
 
 
 def test_installed_it_has_a_name_and_is_checked_and_served(site, monkeypatch):
