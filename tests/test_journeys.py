@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS.remove(ROOT / "docs" / "LOG.md")  # experiments as they were made
 DOCUMENTS += sorted((ROOT / "environments").rglob("README.md"))
-DOCUMENTS += [ROOT / "agentgym" / "cli" / "templates" / "env" / "README.md.tmpl"]
+DOCUMENTS += [ROOT / "agentgym" / "cli" / "templates" / "common" / "README.md.tmpl"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = ("", "sh", "shell", "bash", "console")
 OF_THE_READER = {"my-env", "${name}"}
