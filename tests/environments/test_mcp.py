@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from agentgym import registry
-from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed
+from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
 from agentgym.spec import EnvSpec
+from agentgym_environments.backends.sandbox.backends import bubblewrap_problem
 from agentgym_environments.backends.tool_server.results import ToolResult
 from agentgym_environments.benchmarks.mcp import make_tasks
 from agentgym_environments.benchmarks.mcp.admit import main as admit
@@ -327,6 +328,8 @@ def test_admission_plays_the_solution_and_nothing(tmp_path, capsys):
     ):
         with pytest.raises(ConfigError, match=reason):
             odd_env(tmp_path, options=options, **fields)
+    if problem := bubblewrap_problem():
+        raise MissingDependency(problem)
     assert admit(str(OWN / "data" / "test.jsonl")) == 0
     assert admit(task_file(tmp_path, {"server": SERVER, "checker": SUM})) == 1
     assert "0: it has no solution" in capsys.readouterr().out
