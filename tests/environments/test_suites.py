@@ -144,8 +144,8 @@ def test_a_revision_can_be_named():
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch):
-    hub_client = pytest.importorskip("huggingface_hub", reason="pip install 'turngym[data]'")
-    monkeypatch.setattr(hub_client.constants, "ENDPOINT", "http://127.0.0.1:9")
+    constants = pytest.importorskip("huggingface_hub.constants", reason="pip install 'turngym[data]'")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"hf:a/b/c.jsonl cannot be fetched"):
         fetch("hf:a/b/c.jsonl")
 
