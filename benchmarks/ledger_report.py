@@ -6,6 +6,7 @@ python benchmarks/ledger_report.py        # writes all of it anew from benchmark
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle, pairwise
@@ -173,26 +174,42 @@ def plot(regime: str, raced: dict[str, list[Result]]) -> Path:
     import matplotlib.pyplot as plt
 
     place = REGIMES[regime]
-    figure, axis = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(8, 4.4), layout="constrained")
     grid = np.linspace(0, place.budget, 65)
-    shown = {m: results for m, results in raced.items() if m not in RECIPES}  # lines that can be told apart
-    for color, (method, results) in zip(cycle(COLORS), shown.items()):
-        every = 100 * np.array([np.interp(grid, *np.array(r["curve"]).T) for r in results])  # seeds × grid
+    shown = {m: results for m, results in raced.items() if m not in RECIPES}
+    curves = {
+        m: 100 * np.array([np.interp(grid, *np.array(r["curve"]).T) for r in results]) for m, results in shown.items()
+    }  # seeds × grid
+    named = lines_of(curves, place.baseline)
+    for method in curves.keys() - named:
+        axis.plot(grid, curves[method].mean(axis=0), color="#d0d0d0", linewidth=1.0, zorder=1)
+    for color, method in zip(cycle(COLORS), named):
+        every = curves[method]
         style = ":" if method_of(method).tuned_as else "-"
         axis.plot(grid, every.mean(axis=0), style, color=color, linewidth=1.8, label=method)
         if len(every) > 2:
             low, high = np.sort(every, axis=0)[[1, -2]]
             axis.fill_between(grid, low, high, color=color, alpha=0.08, linewidth=0)
+    if len(named) < len(curves):
+        axis.plot([], [], color="#d0d0d0", linewidth=1.0, label=f"{len(curves) - len(named)} others")
     axis.axhline(100 * place.target, color="black", linewidth=0.8, linestyle=":")
-    axis.set(
-        title=f"{regime}: {place.question}", xlabel="episodes", ylabel=f"held-out {place.measure}, %", ylim=(0, 102)
-    )
+    axis.set(xlabel="episodes", ylabel=f"held-out {place.measure}, %", ylim=(0, 102))
+    axis.set_title(textwrap.fill(f"{regime}: {place.question}", 75), fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
     PLOTS.mkdir(parents=True, exist_ok=True)
     figure.savefig(PLOTS / f"{regime}.png", dpi=110)
     plt.close(figure)
     return PLOTS / f"{regime}.png"
+
+
+def lines_of(curves: dict[str, np.ndarray], baseline: str) -> list[str]:
+    """The methods whose lines have a name: the baseline, and of the others as many as can be told apart, from both ends
+    of their order by the mean over the budget."""
+    others = sorted(curves.keys() - {baseline}, key=lambda m: -float(curves[m].mean()))
+    if len(others) >= len(COLORS):
+        others = others[: len(COLORS) - 4] + others[-3:]
+    return [m for m in curves if m == baseline or m in others]
 
 
 # --- from the kept results ----------------------------------------------------------------------------------------
