@@ -412,9 +412,15 @@ def processes_naming(text: str) -> list[int]:
 
 
 def signal_vllm(number: signal.Signals, folder: Path) -> None:
-    """To the engine's own server, with all that belongs to it."""
-    (server,) = processes_naming(f"vllm.entrypoints.openai.api_server\0--model\0{folder}")[-1:]
-    os.killpg(os.getpgid(server), number)
+    """To the engine's own server, with all that belongs to it.
+
+    What stands between has the server's command among its arguments, and is of this process's group: it is the last of
+    the two where process numbers have begun anew.
+    """
+    words = f"\0-m\0vllm.entrypoints.openai.api_server\0--model\0{folder}"
+    servers = [pid for pid in processes_naming(words) if os.getpgid(pid) != os.getpgrp()]
+    assert servers, "there is no server"
+    os.killpg(os.getpgid(servers[-1]), number)
 
 
 def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, monkeypatch) -> None:
