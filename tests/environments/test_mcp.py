@@ -15,6 +15,7 @@ import pytest
 from agentgym import registry
 from agentgym.errors import BadRequest, ConfigError, EnvironmentCrashed, MissingDependency
 from agentgym.spec import EnvSpec
+from agentgym_environments.backends.browser import orphans
 from agentgym_environments.backends.sandbox.backends import bubblewrap_problem
 from agentgym_environments.backends.tool_server.results import ToolResult
 from agentgym_environments.benchmarks.mcp import make_tasks
@@ -267,6 +268,7 @@ def test_pictures_are_shown_where_images_is_true(tmp_path):
 
 
 def test_nothing_is_left_of_episodes(tmp_path):
+    orphans.adopt()  # as a process does that has opened a browser: a server's children come to it
     env = odd_env(tmp_path, "stubborn")
     children = len(psutil.Process().children(recursive=True))
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import time
 import weakref
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from agentgym.errors import EnvironmentCrashed
+from agentgym_environments.backends.process_group import end_group
 
 ENDED_S = 1.0
 """Seconds between the end of a process's output and its own end."""
@@ -124,7 +124,6 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None, own_group: boo
         process.kill()
         process.wait()
     if own_group:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # its own children may outlive it by a moment
-            os.killpg(process.pid, signal.SIGKILL)
+        end_group(process.pid)  # its own children may outlive it by a moment
     if log is not None:
         log.close()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import IO, Any, Protocol
 
+from agentgym_environments.backends.process_group import end_group
 from agentgym_environments.base.engine_env import package
 
 MAX_MESSAGE_BYTES = 16 << 20
@@ -105,6 +106,7 @@ async def _end(process: asyncio.subprocess.Process, tasks: Sequence[asyncio.Task
         os.killpg(process.pid, signal.SIGKILL)
     while process.returncode is None:
         await asyncio.sleep(0.005)
+    end_group(process.pid)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
