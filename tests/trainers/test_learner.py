@@ -226,6 +226,31 @@ def test_a_batch_that_says_nothing_moves_nothing(kit, kind, moves) -> None:
         torch.testing.assert_close(learner.optimizer.state_dict(), before[1], rtol=0, atol=0)
 
 
+def test_the_rate_rises_over_the_policys_own_steps(kit) -> None:
+    """Those of a critic that learns alone do not count, and a resumed run goes on with the count."""
+    model = kit.build()
+    batch, rows = kit.episodes()
+    credit = kit.credit_of(batch)
+    rates: list[float] = []
+
+    def made() -> Learner:
+        learner = Learner(model, OptimOptions(lr=0.4, warmup=4), value=value_head(model, "own"))
+        learner.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+        return learner
+
+    first = made()
+    first.fit_value(batch, rows, credit)
+    del rates[:]
+    for _ in range(2):
+        first.update(batch, rows, credit, LOSS)
+    again = made()
+    again.load_state_dict(copy.deepcopy(first.state_dict()))
+    for _ in range(3):
+        again.update(batch, rows, credit, LOSS)
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert again.optimizer.param_groups[0]["lr"] == 0.4
+
+
 def test_gradients_are_clipped_each_by_itself(kit) -> None:
     model = kit.build()
     batch, rows = kit.episodes()

@@ -211,7 +211,7 @@ async def imitate(
     assert options is not None
     template = ChatTemplate(tokenizer)
     prepare(config, model)
-    learner = Learner(model, config.optim.model_copy(update={"lr": options.lr}), dtype=config.model.dtype)
+    learner = Learner(model, config.optim.model_copy(update={"lr": options.lr, "warmup": 0}), dtype=config.model.dtype)
     tokenized = [tokenize(t, env.spec, config.prompt_format, template) for t in demonstrations]
     bar = progress.add_task("supervised warm-up", total=options.max_steps)
     for step, metrics in sft.imitate(learner, tokenized, options, config.run.seed):

@@ -341,11 +341,20 @@ class Learner(TrainStep):
                 for parameter in group["params"]:
                     parameter.grad = None  # the optimizer leaves those alone, their moments too
         if finite:
+            policy = self.optimizer.param_groups[0]
+            lr = policy["lr"]
+            policy["lr"] = lr * self._rise(policy["params"])
             self.optimizer.step()
+            policy["lr"] = lr
         else:
             self.not_finite = self._not_finite()
         self.optimizer.zero_grad(set_to_none=True)
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
+
+    def _rise(self, parameters: Sequence[torch.nn.Parameter]) -> float:
+        """The share of its rate that the policy's next step has. Adam's own count of steps is kept with its moments."""
+        taken = next((int(self.optimizer.state[p]["step"]) for p in parameters if p in self.optimizer.state), 0)
+        return min(1.0, (taken + 1) / max(1, self.optim.warmup))
 
     def _not_finite(self) -> list[str]:
         """Names of the parameters whose gradient is not, as far as this process has it."""
