@@ -220,15 +220,15 @@ class OptimOptions(Section):
     """AdamW, and how a step's episodes become optimizer batches."""
 
     lr: float = Field(default=1e-5, gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     warmup: int = Field(default=0, ge=0)
     """Optimizer steps of the policy over which its rate rises to `lr`, evenly.
 
     Adam's first steps are as long as any, however small and noisy their gradient: a bonus on entropy alone, where the
     first episodes tell little, can undo what the model knew.
     """
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
-    weight_decay: float = Field(default=0.0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
     epochs: int = Field(default=1, gt=0)
     minibatches: int = Field(default=2, gt=0)
     """Optimizer batches an epoch, cut between trajectories."""

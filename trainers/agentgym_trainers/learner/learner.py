@@ -22,6 +22,7 @@ from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.critic import Critic
 from agentgym_trainers.learner.full_batch_gradient import full_batch_gradient
+from agentgym_trainers.learner.nonfinite import nonfinite_gradients
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
 from agentgym_trainers.nn import lora
@@ -341,27 +342,19 @@ class Learner(TrainStep):
                 for parameter in group["params"]:
                     parameter.grad = None  # the optimizer leaves those alone, their moments too
         if finite:
-            policy = self.optimizer.param_groups[0]
-            lr = policy["lr"]
-            policy["lr"] = lr * self._rise(policy["params"])
+            self.set_lr((lr := self.optimizer.param_groups[0]["lr"]) * self._rise())
             self.optimizer.step()
-            policy["lr"] = lr
+            self.set_lr(lr)
         else:
-            self.not_finite = self._not_finite()
+            self.not_finite = nonfinite_gradients({"": self.model, "value.": self.value})
         self.optimizer.zero_grad(set_to_none=True)
         return {**norms, "optim/skipped": 0.0 if finite else 1.0}
 
-    def _rise(self, parameters: Sequence[torch.nn.Parameter]) -> float:
+    def _rise(self) -> float:
         """The share of its rate that the policy's next step has. Adam's own count of steps is kept with its moments."""
-        taken = next((int(self.optimizer.state[p]["step"]) for p in parameters if p in self.optimizer.state), 0)
+        state, parameters = self.optimizer.state, self.optimizer.param_groups[0]["params"]
+        taken = next((int(state[p]["step"]) for p in parameters if p in state), 0)
         return min(1.0, (taken + 1) / max(1, self.optim.warmup))
-
-    def _not_finite(self) -> list[str]:
-        """Names of the parameters whose gradient is not, as far as this process has it."""
-        parts = {"": self.model, "value.": self.value}
-        named = [(f"{at}{name}", p.grad) for at, part in parts.items() if part for name, p in part.named_parameters()]
-        own = [(name, g.to_local() if isinstance(g, DTensor) else g) for name, g in named if g is not None]
-        return [name for name, gradient in own if not bool(torch.isfinite(gradient).all())]
 
     def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers.data.sequences import Row
@@ -32,6 +33,13 @@ def dump_nonfinite_batch(
         f"step {step}: loss or gradient is not finite, so nothing was learned from an optimizer batch of "
         f"{len(batch.group_M)} attempts: {first_nonfinite(batch, credit, metrics, parameters)}. The batch is in {path}"
     )
+
+
+def nonfinite_gradients(parts: Mapping[str, torch.nn.Module | None]) -> list[str]:
+    """Names of the parameters whose gradient is not finite, as far as this process has it, each after its part's."""
+    named = [(f"{at}{name}", p.grad) for at, part in parts.items() if part for name, p in part.named_parameters()]
+    own = [(name, g.to_local() if isinstance(g, DTensor) else g) for name, g in named if g is not None]
+    return [name for name, gradient in own if not bool(torch.isfinite(gradient).all())]
 
 
 def first_nonfinite(batch: Batch, credit: Credit, metrics: Mapping[str, float], parameters: Sequence[str]) -> str:
