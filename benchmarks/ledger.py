@@ -216,19 +216,21 @@ async def play(out: Path, job: Job) -> Job:
             log = MetricsLog(folder)
             trainer.save = lambda log: folder  # type: ignore[method-assign]  # checkpoints are only for resuming
             curve = [(0, await measured(trainer, connection.spec, regime, job["seed"]))]
-            every = max(1, round(regime.budget / regime.evaluations / setting.episodes))
+            every = max(1, round(regime.budget / regime.evaluations / setting.episodes)) * setting.episodes
             count, stopped = 0, "warm-up" if warm else ""
             while count < job["budget"] and not stopped:
-                steps = trainer.config.run.model_copy(update={"steps": trainer.step + every})
-                trainer.config = trainer.config.model_copy(update={"run": steps})
-                seconds -= time.process_time()
-                try:
-                    with counted(trainer) as played:
-                        await trainer.run(log)
-                except GuardTripped as error:  # nothing is learned any more: what it can do now is what it ends with
-                    stopped = str(error)
-                seconds += time.process_time()
-                count += played()
+                until = count + every
+                while count < until and not stopped:  # a step may play more episodes than the setting says
+                    steps = trainer.config.run.model_copy(update={"steps": trainer.step + 1})
+                    trainer.config = trainer.config.model_copy(update={"run": steps})
+                    seconds -= time.process_time()
+                    try:
+                        with counted(trainer) as played:
+                            await trainer.run(log)
+                    except GuardTripped as error:  # nothing is learned any more: what it can do now, it ends with
+                        stopped = str(error)
+                    seconds += time.process_time()
+                    count += played()
                 curve.append((count, await measured(trainer, connection.spec, regime, job["seed"])))
                 if regime.enough is not None and min(share for _, share in curve[-2:]) >= regime.enough:
                     stopped = "enough"

@@ -147,12 +147,17 @@ METHODS = {
     "BEACON": Method("beacon", envs=("keydoor",)),
     "IGPO": Method("igpo"),
     "SPAE": Method("spae"),
+    "state score": Method("state-score", envs=("keydoor", "choices-feedback")),
     "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 128),), TWIN),
 }
 IMITATION = tuple(
     Setting(*s) for s in ((64, 1, 1e-3), (64, 2, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 2, 1e-3), (32, 4, 5e-4))
 )
 """Of methods that imitate the best of what was played, or learn from a recorded set."""
+BRANCHED = tuple(
+    Setting(*s) for s in ((8, 1, 1e-3), (8, 3, 1e-3), (8, 3, 5e-4), (16, 1, 1e-3), (16, 3, 1e-3), (16, 3, 5e-4))
+)
+"""Of steps whose every turn is played on nine times."""
 RECIPES = {
     "DAPO": Method("dapo"),
     "Dr. GRPO": Method("dr-grpo"),
@@ -168,6 +173,8 @@ RECIPES = {
     "A-LoL": Method("a-lol", 8, (), (), IMITATION),
     "OREO": Method("oreo", 8, (), (), IMITATION),
     "ETO": Method("eto", 4, (), (), IMITATION),
+    "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
+    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 128),), TWIN),
 }
 """Rows of one regime, for what `agentgym recipes list` says of recipes whose question is not credit's."""
 NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
@@ -307,7 +314,7 @@ REGIMES = {
         measure="score",
         held_out=48,
         evaluations=16,
-        methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress"),
+        methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress", "state score"),
         enough=0.9,
     ),
     "choices-together": Regime(
