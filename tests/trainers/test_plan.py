@@ -215,8 +215,8 @@ def test_every_setup_resolves_with_methods_without_a_critic(setup):
         assert config.optim.tokens_per_micro_batch >= config.rollout.max_length
 
 
-@pytest.mark.parametrize("setup", [name for name in LARGE if "4b" not in name])
-def test_the_other_setups_fit_80_gb(setup):
+@pytest.mark.parametrize("setup", ["qwen3-0.6b-1gpu", "qwen3-1.7b-1gpu", "qwen3-8b-8gpu"])
+def test_setups_of_all_weights_fit_80_gb(setup):
     plan = plan_run(on_wordle("gigpo", setup), WORDLE, 80 * GB)
     assert plan.problems == ()
     assert all(gpu.total > 0.8 * gpu.size for gpu in plan.gpus)  # and leaves little idle
