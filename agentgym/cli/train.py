@@ -81,6 +81,15 @@ def quickstart(overrides: tuple[str, ...], out: Path) -> None:
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved recipe as TOML, and on standard error who reads what; and stop."
 )
+@click.option(
+    "--plan", is_flag=True, help="Print the memory and time of a run, and stop: status 1 where it does not fit."
+)
+@click.option(
+    "--gpu-memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GB",
+    help="A GPU's memory, for --plan.  [default: this machine's, else 80]",
+)
 def train(
     recipe: str | None,
     overrides: tuple[str, ...],
@@ -91,16 +100,18 @@ def train(
     judge_key: str | None,
     scale: str | None,
     dry_run: bool,
+    plan: bool,
+    gpu_memory: float | None,
 ) -> None:
     """Train an agent by a METHOD: a recipe's name (see below) or a TOML file.
 
     For example: agentgym train gigpo --env keydoor-5x5 optim.lr=1e-4. Any option is overridden as section.key=value;
     section.key= with nothing behind it removes an option, or a whole section.
     """
-    if resume is not None and (dry_run or any(given is not None for given in (recipe, env, setup, out, scale))):
+    if resume is not None and (dry_run or plan or any(given is not None for given in (recipe, env, setup, out, scale))):
         raise UsageError(
             f"--resume goes on with the run as it is in {resume}: give no recipe, no overrides, no --env, no --setup, "
-            "no --out, no --scale, no --dry-run"
+            "no --out, no --scale, no --dry-run, no --plan"
         )
     if resume is not None:
         _show(_run(None, resume, judge_key=judge_key))
@@ -113,6 +124,9 @@ def train(
     choice = Choice(recipe, overrides, setup, env)
     if dry_run:
         _dry_run(choice)
+        return
+    if plan:
+        _print_plan(choice, gpu_memory)
         return
     _show(_run(choice, out or Path("runs") / Path(recipe).stem, judge_key=judge_key))
 
@@ -219,3 +233,25 @@ def _dry_run(choice: Choice) -> None:
     for reader, option, value in recipe.wiring(resolved):
         table.add_row(option, escape(value), escape(reader))
     Console(stderr=True, width=console.width).print(table)
+
+
+def _print_plan(choice: Choice, gpu_memory: float | None) -> None:
+    """Print what a run takes; exit with status 1 where it does not fit."""
+    from agentgym_trainers.planning.plan import GB, gpu_bytes, plan_run, table_rows
+
+    config = _resolve(choice)
+    size = gpu_bytes() if gpu_memory is None else gpu_memory * GB
+    plan = plan_run(config, asyncio.run(_spec(config.env.name)), size)
+    table = Table(title=f"{config.name} on {config.env.name} with {config.model.path}")
+    for column in ("part", "amount", ""):
+        table.add_column(column, justify="right" if column == "amount" else "left")
+    for section in table_rows(plan):
+        for row in section:
+            table.add_row(*(escape(cell) for cell in row))
+        table.add_section()
+    console.print(table)
+    for note in plan.notes:
+        click.echo(f"note: {note}", err=True)
+    if plan.problems:
+        click.echo(f"does not fit: {'; '.join(plan.problems)}; {plan.change}", err=True)
+        raise SystemExit(1)

@@ -86,8 +86,9 @@ def test_a_recipe_is_a_method_of_at_most_20_lines(name):
 
 
 @pytest.mark.parametrize("name", setup_names())
-def test_every_setup_is_some_recipe_s(name):
-    assert name in {tables_of("recipes", recipe)["setup"] for recipe in recipe_names()}
+def test_a_setup_is_some_recipe_s_or_serves_any_environment(name):
+    used = name in {tables_of("recipes", recipe)["setup"] for recipe in recipe_names()}
+    assert used == ("env" in tables_of("setups", name))
     assert tables_of("setups", name)["description"].endswith(".")
 
 
@@ -115,7 +116,7 @@ def test_another_setup_takes_the_place_of_the_recipe_s(mine):
     [
         (
             "keydor",
-            "there is no setup 'keydor'. Did you mean 'keydoor'? The setups are keydoor, kuhn-poker, oracle; a file of",
+            "there is no setup 'keydor'. Did you mean 'keydoor'? The setups are keydoor, kuhn-poker, llama-3.2",
         ),
         ("nowhere.toml", "there is no file nowhere.toml"),
         ('[credit]\nassigner = "rloo"', "'credit' belongs in a recipe; a setup has a description and the tables run, "),
