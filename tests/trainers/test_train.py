@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,10 +23,12 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.credit.assign import assign_credit
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.train_step import TrainStep
+from agentgym_trainers.load import checkpoint_engine
 from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.environment import open_env
-from agentgym_trainers.run import bars, start_training
+from agentgym_trainers.rollout.sources.offline import with_tokens
+from agentgym_trainers.run import bars, start_training, write_config
 from agentgym_trainers.train import Trainer
 
 
@@ -161,6 +164,25 @@ def test_what_a_run_leaves_behind(kit, chatty, tokenizer, tmp_path) -> None:
     for ours, theirs in zip(again.learner.value.parameters(), trainer.learner.value.parameters(), strict=True):
         assert ours.equal(theirs)
     assert len(list((tmp_path / "trajectories").iterdir())) == 2
+
+
+def test_variables_of_the_chat_template_are_the_runs(chatty, tokenizer, tmp_path) -> None:
+    """In its episodes, in those of a recorded set, and where its checkpoint is read."""
+    moody = copy.deepcopy(tokenizer)
+    moody.chat_template = "{{ mood }}" + tokenizer.chat_template
+    chosen = config(model={"template": {"mood": "gold"}}, source={"kind": "offline", "groups": 4}, run={"steps": 1})
+    write_config(chosen, tmp_path)
+    trainer = trainer_of(chosen, chatty(), moody, tmp_path)
+    log = MetricsLog(tmp_path)
+    asyncio.run(trainer.run(log))
+    log.close()
+    played = [t for group in asyncio.run(trainer.collect()) for t in group.trajectories]
+    again = [with_tokens(trainer, replace(t, branches=())) for t in played]
+    shown = [moody.decode(t.branches[0].ids) for t in [*played, *again]]
+    assert shown
+    assert all(text.startswith("gold") for text in shown)
+    _, template, _ = checkpoint_engine(checkpoint.latest(tmp_path), max_sequences=1)
+    assert template.render([{"role": "user", "content": "left"}]).startswith("gold")
 
 
 def test_a_run_may_start_from_the_warm_up_of_another(kit, tokenizer, tmp_path) -> None:

@@ -47,7 +47,7 @@ def build(
     else:
         engine, runner, learner = build_distributed(config, folder, runner, model, reference, tokenizer)
     curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
-    template = ChatTemplate(tokenizer)
+    template = ChatTemplate(tokenizer, config.model.template)
     sampling = sampling_params(config, template)
     parts = SignalDependencies(
         model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,

@@ -90,4 +90,5 @@ def checkpoint_engine(
     usual = config.rollout.max_length if config is not None else min(longest, 8192)
     model = model.to(device_of("auto"))  # not the run's: a checkpoint is read on other machines, too
     engine = InProcessEngine(model, max_sequences=max_sequences, max_length=max_length or usual)
-    return engine, ChatTemplate(tokenizer), config
+    template = ChatTemplate(tokenizer, config.model.template if config is not None else None)
+    return engine, template, config

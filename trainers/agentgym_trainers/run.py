@@ -182,7 +182,7 @@ async def warm_start(config: Config, folder: Path, env: Connection, progress: Pr
         texts = corpus(env.spec, config.prompt_format, demonstrations)
         tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
         model = tiny.make_model(shape, tokenizer, seed).eval()
-    template = ChatTemplate(tokenizer)
+    template = ChatTemplate(tokenizer, config.model.template)
     await check_room(config, env, template)
     model = placed(config, model)
     for fork in check_template(template):
@@ -209,7 +209,7 @@ async def imitate(
     RL begins with others, at zero."""
     options = config.sft
     assert options is not None
-    template = ChatTemplate(tokenizer)
+    template = ChatTemplate(tokenizer, config.model.template)
     prepare(config, model)
     learner = Learner(model, config.optim.model_copy(update={"lr": options.lr, "warmup": 0}), dtype=config.model.dtype)
     tokenized = [tokenize(t, env.spec, config.prompt_format, template) for t in demonstrations]

@@ -199,7 +199,7 @@ class Trainer:
 
     def policy(self, *salt: int) -> TokenPolicy:
         """The policy being trained; `salt` decides its random streams."""
-        template = ChatTemplate(self.tokenizer)
+        template = ChatTemplate(self.tokenizer, self.config.model.template)
         return TokenPolicy(self.engine, template, sampling_params(self.config, template), salt)
 
     def save(self, log: MetricsLog) -> Path:

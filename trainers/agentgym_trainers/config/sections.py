@@ -58,6 +58,8 @@ class ModelOptions(Section):
     """A Hugging Face checkpoint (a folder or a hub id); None makes the tiny model from the run's seed."""
     tiny: TinyModel | None = None
     """Shape of the tiny model; None is the default one. Unused with `path`."""
+    template: dict[str, Any] = {}
+    """Variables of the model's chat template, as `enable_thinking` is one of Qwen3's; in evaluations, too."""
     device: DeviceName = "auto"
     """Device on which a process trains and samples: "auto" (its GPU if it has one, else the CPU), "cpu", "cuda" or
     "cuda:N"."""

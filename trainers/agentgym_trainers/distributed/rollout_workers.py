@@ -132,7 +132,7 @@ class RolloutWorker:
         if self.config.run.threads is not None:
             torch.set_num_threads(self.config.run.threads)
         use_key(key)
-        self.template = ChatTemplate(tokenizer)
+        self.template = ChatTemplate(tokenizer, self.config.model.template)
         self._env, _ = await self._stack.enter_async_context(open_env(self.config, Progress(disable=True)))
         rollout = self.config.rollout
         # A step's share fills the engine; with `staleness` a job is one episode.

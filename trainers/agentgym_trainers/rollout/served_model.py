@@ -49,7 +49,8 @@ class ServedModel:
 
         Raises CheckpointError where the template refuses the conversation.
         """
-        template = ChatTemplate(self.template.tokenizer, options) if options else self.template
+        merged = self.template.options | options
+        template = ChatTemplate(self.template.tokenizer, merged) if options else self.template
         return template.render(messages, tools)
 
     def encode(self, text: str, special: bool) -> list[int]:

@@ -53,7 +53,7 @@ class ChatTemplate:
         if reserved:
             raise CheckpointError(f"{', '.join(sorted(reserved))}: no variable of a chat template; leave it out")
         self.tokenizer = tokenizer
-        self._options = options or {}
+        self.options = options or {}
         self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
@@ -64,7 +64,7 @@ class ChatTemplate:
         offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages), tools=offered, tokenize=False, add_generation_prompt=generation, **self._options
+                list(messages), tools=offered, tokenize=False, add_generation_prompt=generation, **self.options
             )
         except TemplateError as error:
             raise CheckpointError(f"the model's chat template refuses the conversation: {error}") from error

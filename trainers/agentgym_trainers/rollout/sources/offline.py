@@ -167,7 +167,9 @@ def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
     policy's log-probabilities, so that its ratio to them begins at 1."""
     if trajectory.branches:
         return trajectory
-    transcript = tokenize(trajectory, trainer.spec, trainer.config.prompt_format, ChatTemplate(trainer.tokenizer))
+    config = trainer.config
+    template = ChatTemplate(trainer.tokenizer, config.model.template)
+    transcript = tokenize(trajectory, trainer.spec, config.prompt_format, template)
     batch, rows, _ = collate([Group((transcript,))])
     learner: Any = trainer.learner  # in this process: [scale] is for online sources
     logprob_A = learner.logprobs(batch, rows)
