@@ -1,4 +1,4 @@
-"""`agentgym envs list | show | check | baselines | new`."""
+"""`agentgym envs list | show | check | baselines | export | new`."""
 
 from __future__ import annotations
 
@@ -164,6 +164,46 @@ async def _baselines(name: str, episodes: int, seed: int, concurrency: int) -> N
             played = max(one.episodes for one in columns.values())
             cells = [columns[column].cell() if column in columns else "–" for column in COLUMNS]
             click.echo(f"| `{name}` | {split} | {played} | {' | '.join(cells)} |")
+
+
+@envs.command("export")
+@click.argument("form", type=click.Choice(("harbor",)), metavar="harbor")
+@click.argument("name", metavar="ENV")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder that the tasks go into."
+)
+@click.option("--split", default="test", show_default=True, help="Split whose tasks are written.")
+@click.option("--tasks", type=click.IntRange(min=1), help="The first so many.  [default: all of the split]")
+def envs_export(form: str, name: str, out: Path, split: str, tasks: int | None) -> None:
+    """Write an environment's tasks as Harbor task folders: for Harbor itself, and whatever else reads its format.
+
+    ENV is an id, with arguments if need be, or "package.module:Class". It says how by its method `harbor_folder`, as
+    swe and research do; the tasks are then played here as harbor:folder=DIR.
+    """
+    from agentgym_environments.tasks.harbor_folder import write_folder
+
+    if "://" in name:
+        raise UsageError("tasks are exported where an environment is installed, not from its URL")
+    env = registry.make(name)
+    try:
+        spec, write = env.env_spec, getattr(env, "harbor_folder", None)
+        if write is None:
+            raise UsageError(f"{name} cannot be exported to Harbor: {_why_not_harbor(spec)}")
+        if split not in spec.splits:
+            raise UsageError(f"{name} has no split {split!r}; it has {', '.join(spec.splits)}")
+        if tasks is not None and tasks > spec.splits[split]:
+            raise UsageError(f"{name} has {spec.splits[split]} tasks in {split!r}, so there are no {tasks} to write")
+        for index in range(tasks or spec.splits[split]):
+            click.echo(str(write_folder(write(split, index), out)))
+    finally:
+        env.close()
+    click.echo(f"\nnext: python -m agentgym_environments.benchmarks.harbor.admit {out}")
+
+
+def _why_not_harbor(spec: EnvSpec) -> str:
+    if spec.tools:
+        return "its actions are tool calls, and with a shell the agent could change what lies behind the tools"
+    return "its class has no method harbor_folder, which swe, swe-hard, research and research-hard have"
 
 
 @envs.command("new")

@@ -167,8 +167,16 @@ class Suite(BaseModel):
     @property
     def files(self) -> tuple[str, ...]:
         """Names of the files that its environments read, where they are not ours."""
+        return self._arguments(HUB)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders of the user's that its environments read: `download` makes them."""
+        return tuple(Path(text).expanduser() for text in self._arguments("~/"))
+
+    def _arguments(self, prefix: str) -> tuple[str, ...]:
         texts = [value for env in self.envs for value in env.kwargs.values() if isinstance(value, str)]
-        return tuple(dict.fromkeys(text for text in texts if text.startswith(HUB)))
+        return tuple(dict.fromkeys(text for text in texts if text.startswith(prefix)))
 
     def episodes(self, env: SuiteEnv) -> list[EpisodeSpec]:
         """Every episode of one of its environments, by task, seed and attempt."""

@@ -40,11 +40,40 @@ def test_a_folder_of_ones_own_is_played(tmp_path):
     assert registry.make("harbor", folder=str(folder)).env_spec.task_set != first
 
 
+def test_tasks_are_divided_by_share_or_names(tmp_path):
+    for name in "abcdefgh":
+        harbor_folder(tmp_path / "all" / name)
+    folder = str(tmp_path / "all")
+
+    def names(env, split):
+        return {env.tasks[split, i].id for i in range(env.env_spec.splits[split])}
+
+    half = registry.make("harbor", folder=folder, train=0.5)
+    before = names(half, "train"), names(half, "test")
+    assert all(before)
+    assert before[0] | before[1] == {f"test/{name}" for name in "abcdefgh"}
+    harbor_folder(tmp_path / "all" / "i")
+    after = registry.make("harbor", folder=folder, train=0.5)
+    assert before[0] <= names(after, "train")
+    assert before[1] <= names(after, "test")
+    (tmp_path / "names").write_text("b\n\ntest/c\n")
+    env = registry.make(f"harbor:folder={folder},train={tmp_path / 'names'}")
+    assert names(env, "train") == {"test/b", "test/c"}
+    assert env.env_spec.splits == {"train": 2, "test": 7}
+    (tmp_path / "names").write_text("z\n")
+    with pytest.raises(ConfigError, match=r"no task is called z; there are a, b"):
+        registry.make("harbor", folder=folder, train=str(tmp_path / "names"))
+    with pytest.raises(ConfigError, match="none would be left for 'train'"):
+        registry.make("harbor", folder=folder, train=1e-9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"folder": "/nowhere"}, "there is no folder"),
         ({"folder": 3}, "folder is the name of a folder"),
+        ({"train": 1.5}, "train is a share between 0 and 1 or a file of names"),
+        ({"train": "/nowhere"}, "train names a file that cannot be read"),
         ({"command_s": 0}, "command_s is a number of at least 1"),
         ({"max_turns": -1}, "max_turns is a number of at least 0"),
         ({"time_factor": 0}, "time_factor is a number above 0"),

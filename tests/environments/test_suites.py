@@ -124,6 +124,15 @@ def test_a_suite_says_whose_it_is(name):
     assert suite.published or suite.envs[0].name != "qa"
 
 
+def test_a_suite_whose_folder_is_missing_names_the_command(tmp_path):
+    command = [sys.executable, "-m", "agentgym", "eval", "solver", "--suite", "terminal-bench-2"]
+    done = subprocess.run(
+        command, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert f"terminal-bench-2: {load_suite('terminal-bench-2').download}" in done.stderr
+
+
 def test_a_suite_whose_data_is_missing_names_the_command(tmp_path):
     here = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "agentgym", "eval", "solver", "--suite", "gsm8k"]
@@ -150,7 +159,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
         fetch("hf:a/b/c.jsonl")
 
 
-@pytest.mark.parametrize("name", ["alfworld-seen", "webshop"])
+@pytest.mark.parametrize("name", ["alfworld-seen", "webshop", "terminal-bench-2"])
 def test_data_beside_the_hub_has_a_command_of_its_own(name):
     command = [sys.executable, "-m", "agentgym", "data", "fetch", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

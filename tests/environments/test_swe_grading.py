@@ -8,13 +8,14 @@ import re
 
 import pytest
 
-from agentgym_environments.synthetic.swe.grader import compare, junit_name, plain_name
 from agentgym_environments.synthetic.swe.grading import observer
 from agentgym_environments.synthetic.swe.grading.checks import CheckRewriter
-from agentgym_environments.synthetic.swe.grading.reference import Reference, agreed, as_json, from_json
-from agentgym_environments.synthetic.swe.grading.run import END, digest
+from agentgym_environments.synthetic.swe.grading.make_reference import agreed
+from agentgym_environments.synthetic.swe.grading.observations import END, digest
+from agentgym_environments.synthetic.swe.grading.reference import Reference, as_json, from_json
 from agentgym_environments.synthetic.swe.grading.template import draw, make_template
 from agentgym_environments.synthetic.swe.grading.vary import variant
+from agentgym_environments.synthetic.swe.grading.verdict import compare, junit_name, plain_name
 
 REWRITTEN = {
     "assert f(3) == 4": "o.operand('@0', f(3))",

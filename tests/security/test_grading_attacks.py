@@ -14,8 +14,8 @@ from agentgym_environments.synthetic.research import grader as research
 from agentgym_environments.synthetic.research.tasks import task as research_task
 from agentgym_environments.synthetic.swe import source as sources
 from agentgym_environments.synthetic.swe.grader import judge
-from agentgym_environments.synthetic.swe.grading.reference import reference
-from agentgym_environments.synthetic.swe.grading.run import read_log
+from agentgym_environments.synthetic.swe.grading.make_reference import reference
+from agentgym_environments.synthetic.swe.grading.observations import read_log
 from agentgym_environments.synthetic.swe.grading.template import Script
 from agentgym_environments.synthetic.swe.tasks import of_split, suites
 
@@ -110,7 +110,8 @@ def test_the_script_holds_no_literal_that_a_test_expects(broken):
 
 
 def test_planted_checks_come_out_either_way(broken):
-    from agentgym_environments.synthetic.swe.grading.run import OUTCOME, observe
+    from agentgym_environments.synthetic.swe.grading.observations import OUTCOME
+    from agentgym_environments.synthetic.swe.grading.run import observe
 
     _, package, cache = broken
     template = reference(package, cache, "bubblewrap").template

@@ -1,7 +1,8 @@
 """Tasks of SWE-bench, out of its records: an image, a script that runs the tests, and which of them decide.
 
 Records are those of SWE-bench's data sets since version 5 of its package, which carry image and script themselves:
-Verified, Lite, the full set, Multilingual, and sets of your own in that form.
+Verified, Lite, the full set, Multilingual, and sets of your own in that form. Records of SWE-Gym, SWE-smith and R2E-Gym
+are read too: `swe_training`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from agentgym.errors import ConfigError
 from agentgym.tasks import Task
 from agentgym_environments.tasks.records import Record, plain
+from agentgym_environments.tasks.swe_training import training_task
 
 GRADING = (
     "instance_id", "image", "repo", "version", "FAIL_TO_PASS", "PASS_TO_PASS", "log_parser", "eval_type", "eval_script"
@@ -24,7 +26,8 @@ BUILD_S, AGENT_S, TESTS_S = 1800.0, 7200.0, 1800.0
 
 def swebench_tasks(records: Sequence[Record], source: str) -> list[Task]:
     """Return a task for each record. Raises ConfigError naming the record and what it lacks."""
-    return [_task(record, f"{source}, record {number}") for number, record in enumerate(records, 1)]
+    places = [f"{source}, record {number}" for number in range(1, len(records) + 1)]
+    return [training_task(record, place) or _task(record, place) for record, place in zip(records, places)]
 
 
 def _task(record: Record, place: str) -> Task:

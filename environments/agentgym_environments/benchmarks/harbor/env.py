@@ -18,6 +18,7 @@ from agentgym_environments.backends.sandbox.actions import Run, Submit
 from agentgym_environments.base.container_env import ContainerEnv
 from agentgym_environments.benchmarks.harbor.admit import solution_command
 from agentgym_environments.benchmarks.harbor.grader import grade, open_box
+from agentgym_environments.tasks.division import Division, divided, division
 from agentgym_environments.tasks.harbor import harbor_tasks
 
 OWN = Path(__file__).with_name("data")
@@ -29,7 +30,9 @@ ELSEWHERE = re.compile(r"/solution\b|\$0|\$\{0|BASH_SOURCE|\$1|\$@")
 class Harbor(ContainerEnv):
     """Tasks of a folder in Harbor's format, or the ten of our own.
 
-    folder: a task's folder, or one that holds a folder for each task; "" for our own. interface: "text", or "tools"
+    folder: a task's folder, or one that holds a folder for each task; "" for our own. train: which tasks are the split
+    "train" instead of "test": a share of them, drawn by the hash of each name, or a text file with their names, one a
+    line; none when it is "". interface: "text", or "tools"
     where actions are tool calls (both are understood either way). command_s: longest command, in seconds. max_turns: of
     an episode; 0 for the spec's. time_factor: what the tasks' time limits for agent and tests are multiplied by.
 
@@ -42,6 +45,7 @@ class Harbor(ContainerEnv):
         spec: EnvSpec | None = None,
         *,
         folder: str = "",
+        train: float | str = "",
         interface: str = "text",
         command_s: float = 120.0,
         max_turns: int = 0,
@@ -51,7 +55,7 @@ class Harbor(ContainerEnv):
         if not isinstance(folder, str):
             raise ConfigError(f"{spec.id}: folder is the name of a folder, not {folder!r}")
         place = Path(folder).expanduser().resolve() if folder else OWN
-        tasks, self.left_out = _load(place, _stamp(place))
+        tasks, self.left_out = _load(place, _stamp(place), division(spec.id, train))
         self._solution = False
         """True while the solution lies in the container: from a call of `solver` to the end of the next step."""
         super().__init__(
@@ -98,6 +102,8 @@ def _stamp(place: Path) -> float:
 
 
 @lru_cache(maxsize=8)
-def _load(place: Path, stamp: float) -> tuple[TaskSet, dict[str, str]]:
+def _load(place: Path, stamp: float, train: Division) -> tuple[TaskSet, dict[str, str]]:
     tasks, others = harbor_tasks(place)
-    return TaskSet({SPLIT: tasks}), others
+    if not train:
+        return TaskSet({SPLIT: tasks}), others
+    return TaskSet(divided(tasks, train)), others

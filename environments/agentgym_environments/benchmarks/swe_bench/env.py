@@ -23,6 +23,7 @@ from agentgym_environments.backends.containers.grading import GradingPlan, Rewar
 from agentgym_environments.backends.sandbox.actions import Run, Submit
 from agentgym_environments.backends.shared_process import SharedProcess
 from agentgym_environments.base.container_env import ContainerEnv
+from agentgym_environments.benchmarks.swe_bench import pytest_log
 from agentgym_environments.tasks.records import HUB, is_here, read_records
 from agentgym_environments.tasks.swebench import WORKDIR, swebench_tasks
 
@@ -30,6 +31,7 @@ SPLIT = "test"
 VERIFIED = "hf:SWE-bench/SWE-bench_Verified/data/test-*.parquet"
 SCRIPT = "/agentgym-eval/eval.sh"
 REPORT = Path(__file__).with_name("report.py")
+PREPARE_S = 300.0
 REPORT_S = 300.0
 """Seconds for an answer of SWE-bench's package; its import alone takes some."""
 LOG_BYTES = 64 << 20
@@ -72,12 +74,18 @@ class SweBench(ContainerEnv):
 
     def open_box(self, engine: DockerEngine) -> ContainerBox:
         image = images.named(engine, self.task.setup["image"])
-        return ContainerBox(engine, image, limits=_limits(), env={}, workdir=WORKDIR)
+        box = ContainerBox(engine, image, limits=_limits(), env={}, workdir=WORKDIR)
+        if prepare := self.task.setup.get("prepare"):
+            ran = box.run(prepare, PREPARE_S)
+            if ran.code or ran.stopped:
+                box.close()
+                raise ContainerLost(f"the container of {self.task.id} cannot be prepared: {ran.output[-2000:]}")
+        return box
 
     def grade(self, engine: DockerEngine, task: Task) -> RewardVerdict:
         """Lay the agent's changes in the repository over a clean image, and run SWE-bench's script there."""
         with tempfile.TemporaryDirectory() as folder:
-            script = self._ask({"operation": "script", "record": task.grader["record"]})
+            script = task.grader.get("script") or self._ask({"operation": "script", "record": task.grader["record"]})
             Path(folder, "eval.sh").write_text(script, encoding="utf-8")
             plan = GradingPlan(
                 task=task.id,
@@ -85,7 +93,7 @@ class SweBench(ContainerEnv):
                 limits=_limits(),
                 env={},
                 workdir=WORKDIR,
-                keep=repository_changes,
+                keep=partial(repository_changes, hidden=tuple(task.grader.get("hidden", ()))),
                 folders=((Path(folder), str(Path(SCRIPT).parent).lstrip("/")),),
                 command=("bash", "-c", f"exec bash {SCRIPT} 2>&1"),
                 user="",
@@ -103,22 +111,39 @@ class SweBench(ContainerEnv):
         if self.turn > 0 or not patch.strip():
             return self.say(Submit())
         self._solving = True
-        return self.say(Run(f"cd {WORKDIR} && git apply -v - <<'END_OF_PATCH'\n{patch.rstrip()}\nEND_OF_PATCH"))
+        reverse = " --reverse" if self.task.grader.get("reverse") else ""
+        return self.say(
+            Run(f"cd {WORKDIR} && git apply{reverse} -v - <<'END_OF_PATCH'\n{patch.rstrip()}\nEND_OF_PATCH")
+        )
 
     def _reward(self, task: Task, container: TaskContainer, output: str) -> float:
+        if task.grader["kind"] == "outcomes":
+            return self._by_outcomes(task, output)
         resolved = self._ask({"operation": "report", "record": task.grader["record"], "log": output})
         if resolved is None:
             raise ContainerLost(f"SWE-bench's report finds no tests in the log of {task.id}: {output[-2000:]}")
         return float(resolved)
 
+    def _by_outcomes(self, task: Task, output: str) -> float:
+        tests = pytest_log.outcomes(output)
+        if not tests:
+            raise ContainerLost(f"there are no outcomes of tests in the log of {task.id}: {output[-2000:]}")
+        if "expected" in task.grader:
+            return float(pytest_log.as_expected(tests, task.grader["expected"]))
+        return float(pytest_log.resolved(tests, task.grader["wanted"]))
+
     def _ask(self, request: dict[str, Any]) -> Any:
         return self._package.ask(request, timeout_s=REPORT_S)
 
 
-def repository_changes(programs: frozenset[str]) -> Keep:
-    """Return what keeps changes of the repository's files, but those that no patch would hold."""
+def repository_changes(programs: frozenset[str], hidden: tuple[str, ...] = ()) -> Keep:
+    """Return what keeps changes of the repository's files, but those that no patch would hold. hidden: files or folders
+    of tests, which stay as the image has them."""
 
     def keep(place: str, change: Change, head: Callable[[], bytes]) -> bool:
+        inside = place.removeprefix(f"{WORKDIR}/")
+        if any(inside == one or inside.startswith(f"{one}/") for one in hidden):
+            return False
         return place.startswith(f"{WORKDIR}/") and LEFT_BEHIND.search(place.removeprefix(WORKDIR)) is None
 
     return keep

@@ -9,8 +9,9 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import Sandbox
 from agentgym_environments.backends.sandbox.actions import Command, Edit, Run, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
-from agentgym_environments.synthetic.research import grader
+from agentgym_environments.synthetic.research import grader, harbor
 from agentgym_environments.synthetic.research.tasks import SIZES, ResearchTask, task
+from agentgym_environments.tasks.harbor_folder import HarborFolder
 
 SOLVED = 0.9
 """Share of the way from the baseline to the reference that counts as success."""
@@ -54,13 +55,21 @@ class Research(ShellEnv[Sandbox]):
         return grader.sandbox(self.task.files(), self.sandbox)
 
     def observe(self) -> str:
-        one = self.task
+        return f"{self._about(self.task)}\nrun.py  score.py  solve.py  terms.json  train.csv"
+
+    def _about(self, one: ResearchTask) -> str:
         spoilt = "; some y of train.csv are wrong, none of those" if one.spoilt else ""
         about = ABOUT[one.kind].format(rows=len(one.held_out), spoilt=spoilt, **one.terms)
         return (
             f"{about} Less is better. solve.py, the baseline, scores {one.baseline:.4g}; "
-            f"{one.needed(SOLVED):.4g} counts as solved.\nrun.py  score.py  solve.py  terms.json  train.csv"
+            f"{one.needed(SOLVED):.4g} counts as solved."
         )
+
+    def harbor_folder(self, split: str, index: int) -> HarborFolder:
+        """Return a task as a Harbor folder."""
+        one = task(self.hard, split, index)
+        name = f"{self.env_spec.id}-{split}-{index:03}"
+        return harbor.harbor_folder(name, one, self._about(one), SOLVED, self.judge_s)
 
     def judged(self) -> Judged:
         files = {path: content for path, content in self.box.changes().items() if content is not None}

@@ -12,11 +12,13 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, actions
 from agentgym_environments.backends.sandbox.actions import Command, Edit, Submit, View
 from agentgym_environments.base.shell_env import Judged, ShellEnv
-from agentgym_environments.synthetic.swe import source
-from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge, plain_name
+from agentgym_environments.synthetic.swe import harbor, source
+from agentgym_environments.synthetic.swe.grader import judge
+from agentgym_environments.synthetic.swe.grading.verdict import PatchVerdict, plain_name
 from agentgym_environments.synthetic.swe.mutate import PLANS
 from agentgym_environments.synthetic.swe.source import PackageSource
 from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, PackageSpec, SweTask, of_split, suites
+from agentgym_environments.tasks.harbor_folder import HarborFolder
 
 LARGEST_FIX = 4_000_000
 """Bytes of all files of a fix."""
@@ -85,6 +87,14 @@ class Swe(ShellEnv[Sandbox]):
             "`run python -c ...`, and submit.",
         ]
         return texts[min(self.hints, len(texts)) - 1]
+
+    def harbor_folder(self, split: str, index: int) -> HarborFolder:
+        """Return a task as a Harbor folder. Raises what `reset` raises."""
+        task = self._tasks[split][index]
+        suite = suites(self.folder)[task.package]
+        package = source.unpack(suite.package, self.cache)
+        name = f"{self.env_spec.id}-{split}-{index:03}"
+        return harbor.harbor_folder(name, task, suite, package, self.cache, self.sandbox)
 
     # What the agent is told.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits
 from agentgym_environments.synthetic.swe import source as sources
+from agentgym_environments.synthetic.swe.grading.paths import is_test_file
 from agentgym_environments.synthetic.swe.source import PackageSource
 
 
@@ -25,7 +26,7 @@ def run_tests(
     package: PackageSource, files: Mapping[str, bytes], cache: Path, *, timeout_s: float = 60.0
 ) -> TestOutcomes:
     """Run every hidden test on `package` with `files` in place of its own. No result counts for nothing passed."""
-    tests = sorted(path for path in package.hidden if sources.is_test_file(path))
+    tests = sorted(path for path in package.hidden if is_test_file(path))
     report = f"/tmp/{secrets.token_hex(8)}.xml"
     options = "-q --tb=short -p no:cacheprovider -c /dev/null --rootdir=/work --import-mode=prepend"
     with Sandbox(

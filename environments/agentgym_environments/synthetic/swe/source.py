@@ -12,9 +12,10 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from agentgym.errors import ConfigError, MissingDependency
+from agentgym_environments.synthetic.swe.grading.paths import is_code, is_test
 
 TOOLS = (
     "pytest==9.2.0",
@@ -61,23 +62,7 @@ class PackageSource:
 
     def is_code(self, path: str) -> bool:
         """Return whether a fix may change the file."""
-        inside = path.startswith(self.module) if self.module.endswith("/") else path == self.module
-        return inside and path.endswith(".py") and not is_test(path)
-
-
-def is_test(path: str) -> bool:
-    parts = PurePosixPath(path).parts
-    name = parts[-1]
-    return (
-        any(re.match(r"tests?(\.py)?$|test_", part) for part in parts[:-1])
-        or name in ("conftest.py", "test.py", "tests.py")
-        or (name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py")))
-    )
-
-
-def is_test_file(path: str) -> bool:
-    """Return whether pytest is to collect the file."""
-    return re.match(r"(test_.*|.*_test|tests?)\.py$", path.rpartition("/")[2]) is not None
+        return is_code(path, self.module)
 
 
 def default_cache() -> Path:

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 
 from agentgym_environments.synthetic.swe import source as sources
-from agentgym_environments.synthetic.swe.grader import PatchVerdict, judge, plain_name
+from agentgym_environments.synthetic.swe.grader import judge
+from agentgym_environments.synthetic.swe.grading.verdict import PatchVerdict, plain_name
 from agentgym_environments.synthetic.swe.source import PackageSource
 from agentgym_environments.synthetic.swe.tasks import HERE, SPLITS, PackageSpec, SweTask, as_row, suites, tasks
 
