@@ -46,9 +46,8 @@ def test_records_of_each_set_become_tasks(tasks):
     assert gym.prompt == "x is wrong."
     assert "+++ b/tests/test_x.py" in gym.grader["script"]
     assert "pytest -rA --tb=no -p no:cacheprovider tests/test_x.py tests/test_y.py" in gym.grader["script"]
-    assert not gym.setup["prepare"]
     assert "+x = 2" in smith.setup["prepare"]
-    assert "rm -rf .git" in smith.setup["prepare"]
+    assert all("rm -rf .git" in task.setup["prepare"] for task in (gym, smith, r2e))
     assert smith.grader["reverse"]
     assert "/r2e_tests" in r2e.setup["prepare"]
     assert r2e.grader["expected"] == {"test_1.py::test_a": "PASSED"}

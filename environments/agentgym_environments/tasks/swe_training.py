@@ -21,7 +21,7 @@ BUILD_S, AGENT_S, TESTS_S = 1800.0, 7200.0, 1800.0
 ACTIVATE = "[ ! -f /opt/miniconda3/bin/activate ] || source /opt/miniconda3/bin/activate testbed"
 PATCHED = re.compile(r"^\+\+\+ b/(\S+)", re.MULTILINE)
 FORGET = "rm -rf .git && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm base"
-"""Makes a repository anew: the history of SWE-smith's images has the code without the bug."""
+"""Makes a repository anew: the history of an image may have the code without the bug."""
 
 
 def training_task(record: Record, place: str) -> Task | None:
@@ -58,7 +58,7 @@ def _swe_smith(record: Record) -> Task:
     if "/" not in image:
         image = f"jyangballin/{image.replace('__', '_1776_')}:latest"
     patch = record["patch"].rstrip("\n")
-    prepare = f"cd {WORKDIR} && git apply - <<'END_OF_PATCH' && {FORGET}\n{patch}\nEND_OF_PATCH"
+    prepare = f"git apply - <<'END_OF_PATCH' && {FORGET}\n{patch}\nEND_OF_PATCH"
     return _task(record, record["instance_id"], image, prepare=prepare, patch=patch, reverse=True)
 
 
@@ -72,7 +72,7 @@ def _r2e_gym(record: Record) -> Task:
     return Task(
         id=f"{record['repo_name']}-{record['commit_hash'][:12]}",
         prompt=str(record["problem_statement"]).strip(),
-        setup=_setup(record["docker_image"], f"rm -rf /r2e_tests {WORKDIR}/r2e_tests {WORKDIR}/run_tests.sh"),
+        setup=_setup(record["docker_image"], f"rm -rf /r2e_tests r2e_tests run_tests.sh && {FORGET}"),
         grader={
             "kind": "outcomes",
             "timeout_s": TESTS_S,
@@ -91,7 +91,7 @@ def _task(
     image: str,
     *,
     patch: str,
-    prepare: str = "",
+    prepare: str = FORGET,
     apply: str = "",
     hidden: list[str] | None = None,
     reverse: bool = False,
@@ -118,4 +118,5 @@ def _task(
 
 
 def _setup(image: str, prepare: str) -> dict[str, Any]:
+    prepare = f"cd {WORKDIR} && {prepare}"
     return {"image": image, "workdir": WORKDIR, "build_s": BUILD_S, "agent_s": AGENT_S, "prepare": prepare}
