@@ -89,8 +89,9 @@ gpu:
 # of EPISODES=2000 and RUNS=20.
 EPISODES ?= 256
 RUNS ?= 1
+CHAOS ?= tests/chaos
 chaos: .venv/ready
-	$(BIN)/python -m pytest tests/chaos -m 'kills or not kills' $(TWO) --episodes $(EPISODES) --runs $(RUNS)
+	$(BIN)/python -m pytest $(CHAOS) -m 'kills or not kills' $(TWO) --episodes $(EPISODES) --runs $(RUNS)
 
 # The images, for docker-compose.yml; docs/containers.md. PYTHON_IMAGE=... builds them on another base than the Dockerfile's.
 images:
