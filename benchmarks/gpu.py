@@ -1,7 +1,7 @@
 """What only a GPU can show, in parts: on a machine with CUDA at full size, elsewhere in miniature on the CPU.
 
     python benchmarks/gpu.py --out DIR                     # every part that DIR has no result of, then the table
-    python benchmarks/gpu.py --out DIR --part quickstart   # one part; each takes less than 8 minutes on a GPU
+    python benchmarks/gpu.py --out DIR --part quickstart   # some parts; each takes less than 8 minutes on a GPU
 
     quickstart   a tiny model is trained on the GPU: success before and after
     logprobs     engine against learner, and against vLLM where it is installed, in float32 and bfloat16
@@ -308,14 +308,15 @@ def table(out: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=list(PARTS), help="this one alone, in this process")
+    parser.add_argument("--part", choices=list(PARTS), nargs="+", help="these alone, in this process")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.part is not None:
-        if not finished(args.out / f"{args.part}.json"):
-            carry_out(args.part, args.out)
-        print((args.out / f"{args.part}.json").read_text())
+        for name in args.part:
+            if not finished(args.out / f"{name}.json"):
+                carry_out(name, args.out)
+            print((args.out / f"{name}.json").read_text())
         return 0
     for name in (name for name in PARTS if not finished(args.out / f"{name}.json")):
         command = [sys.executable, __file__, "--part", name, "--out", str(args.out)]

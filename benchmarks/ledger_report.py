@@ -97,11 +97,17 @@ def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Est
 
 def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
     """The baseline's interquartile mean over the method's; each is resampled by itself."""
-    rng = np.random.default_rng(0)
-    draws = [(rng.choice(baseline, len(baseline)), rng.choice(own, len(own))) for _ in range(DRAWS)]
-    of_baseline, of_own = (iqm_rows(np.stack(column)) for column in zip(*draws, strict=True))
+    of_baseline, of_own = (iqm_rows(drawn) for drawn in resampled([baseline, own], np.random.default_rng(0)))
     low, high = np.percentile(of_baseline / of_own, (2.5, 97.5))
     return float(iqm_rows(baseline) / iqm_rows(own)), float(low), float(high)
+
+
+def resampled(samples: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    """`DRAWS` resamples of each sample, each by itself: arrays [draws, its size]."""
+    sizes = [len(sample) for sample in samples]
+    places = rng.integers(0, np.repeat(sizes, sizes), (DRAWS, sum(sizes)))
+    columns = np.split(places, np.cumsum(sizes)[:-1], axis=1)
+    return [sample[column] for sample, column in zip(samples, columns, strict=True)]
 
 
 def growth(raced: dict[int, dict[str, list[Result]]], regimes: dict[int, str]) -> dict[str, Estimate]:
@@ -119,12 +125,11 @@ def growth(raced: dict[int, dict[str, list[Result]]], regimes: dict[int, str]) -
         place = {h: REGIMES[regimes[h]] for h in horizons}
         episodes = [np.array([until(place[h].target, r, place[h].budget)[0] for r in raced[h][m]]) for h in horizons]
 
-        def slope(of_horizons: list[np.ndarray], horizons: list[int] = horizons) -> float:
-            return float(np.polyfit(np.log(horizons), np.log([iqm_rows(x) for x in of_horizons]), 1)[0])
+        def slope(of_horizons: list[np.ndarray], horizons: list[int] = horizons) -> Any:
+            return np.polyfit(np.log(horizons), np.log([iqm_rows(x) for x in of_horizons]), 1)[0]
 
-        draws = [slope([rng.choice(x, len(x)) for x in episodes]) for _ in range(DRAWS)]
-        low, high = np.percentile(draws, (2.5, 97.5))
-        found[m] = (slope(episodes), float(low), float(high))
+        low, high = np.percentile(slope(resampled(episodes, rng)), (2.5, 97.5))
+        found[m] = (float(slope(episodes)), float(low), float(high))
     return found
 
 

@@ -28,8 +28,6 @@ from agentgym_environments.synthetic.swe.outcomes import run_tests
 from agentgym_environments.synthetic.swe.tasks import SPLITS, of_split, suites, tasks
 from agentgym_environments.synthetic.swe.verify import grade, shows
 
-SAMPLE = 3
-"""Tasks that are verified both ways by default."""
 LENGTHS = pytest.mark.parametrize(
     "stride", [pytest.param(15, marks=pytest.mark.envs), pytest.param(1, marks=pytest.mark.every)], ids=["some", "all"]
 )
@@ -73,12 +71,9 @@ def passes(name):
     assert grade(suite, package, {}, cache).solved
 
 
-QUICK = [task for task in tasks() if suites()[task.package].seconds < 2]
-SOME = QUICK[:: len(QUICK) // SAMPLE + 1]
-
-
-@pytest.mark.parametrize("task", SOME, ids=lambda task: f"{task.package}-{task.edits[0].line}")
-def test_a_sample_of_tasks_is_verified_both_ways(task):
+def test_a_task_is_verified_both_ways():
+    """Of the quickest package; `make envs` verifies a fifteenth of each."""
+    task = next(task for task in tasks() if task.package == "markupsafe")
     both_ways(task)
     passes(task.package)
 
@@ -258,7 +253,7 @@ def test_hints_say_more_each_time_and_see_what_is_mended(env):
 
 
 def test_a_solver_mends_what_others_have_spoilt(env):
-    env.reset(options={"split": "train", "task": 3})
+    env.reset(options={"split": "test", "task": 0})
     path = env.task.edits[0].path
     env.step(f"edit {path} 1-20")
     env.step("run echo 'x = 1' > " + next(p for p in sorted(env.source.visible) if env.source.is_code(p) and p != path))

@@ -32,8 +32,8 @@ LIVENESS_S = 5.0
 """For /health beside the attacks, on a machine that is busy with other things."""
 CLIENT_S = 60.0
 GROWTH_MB = 96
-AT_ONCE = 8
-"""Well below the connections of one address: one that is closed counts until the server has noticed."""
+AT_ONCE = 20
+"""Well below the 64 connections of one address: one that is closed counts until the server has noticed."""
 SILENCE_S = 0.25
 """Without a further byte for so long, an answer is over."""
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")

@@ -311,7 +311,7 @@ def test_options_are_bounded_and_long_actions_not_kept(resident_mb):
 
         def play(session: int) -> None:
             opened = httpx.post(server.url + server.post, json={"episode_id": f"long-{session}", "index": 0}).json()
-            for step in range(8):
+            for step in range(5):
                 body = {"session_id": opened["session_id"], "action": {"text": text}, "step": step}
                 reply = httpx.post(f"{server.url}/envs/echo/step", json=body, timeout=WAIT_S)
                 assert reply.status_code == 200, reply.text[:300]

@@ -71,6 +71,13 @@ def test_every_assigner_is_measured_or_has_a_reason(oracle):
     assert ranked == sorted(ranked, key=lambda r: -np.nan_to_num(r, nan=-2.0))
 
 
+def test_bench_without_a_judge_says_so(oracle):
+    for name in ("judge-direct", "judge-ranking"):
+        assert oracle.refused[name] == (
+            "it asks a language model, and none is configured: give --judge URL and --judge-model NAME"
+        )
+
+
 def test_learned_values_come_from_other_episodes(oracle):
     assert np.isfinite(oracle.signals["value"]["explained_variance"])
     assert oracle.signals["value"]["loss"] > 0

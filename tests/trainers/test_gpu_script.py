@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py where there is no GPU: every part in miniature, each once."""
+"""benchmarks/gpu.py where there is no GPU: every part in miniature, all in one process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
+PARTS = ("quickstart", "logprobs", "attention", "tree", "learner")
 
 
-@pytest.mark.parametrize("part", ["quickstart", "logprobs", "attention", "tree", "learner"])
-def test_gpu_script_runs_a_part_in_miniature(part, tmp_path) -> None:
-    command = [sys.executable, str(SCRIPT), "--part", part, "--out", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
-    result = tmp_path / f"{part}.json"
-    rows = json.loads(result.read_text())["rows"]
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """The folder of the results."""
+    folder = tmp_path_factory.mktemp("gpu")
+    command = [sys.executable, str(SCRIPT), "--part", *PARTS, "--out", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_gpu_script_runs_a_part_in_miniature(part, out) -> None:
+    rows = json.loads((out / f"{part}.json").read_text())["rows"]
     assert rows
     assert all(row.get("holds", True) for row in rows)
 

@@ -448,10 +448,5 @@ def test_the_bench_command_counts_the_answers(warm_oracle, tmp_path, capsys):
     assert "name the model that judges" in capsys.readouterr().err
 
 
-def test_bench_without_a_judge_says_so(warm_oracle, tmp_path):
-    assert not {"judge-direct", "judge-ranking"} & set(bench_with(warm_oracle, tmp_path / "a", SMALL).refused)
-    result = bench_with(warm_oracle, tmp_path / "b", replace(SMALL, only=()))
-    for name in ("judge-direct", "judge-ranking"):
-        assert result.refused[name] == (
-            "it asks a language model, and none is configured: give --judge URL and --judge-model NAME"
-        )
+def test_bench_of_one_assigner_names_no_judge(warm_oracle, tmp_path):
+    assert not {"judge-direct", "judge-ranking"} & set(bench_with(warm_oracle, tmp_path / "run", SMALL).refused)

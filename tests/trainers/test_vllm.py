@@ -26,7 +26,7 @@ from agentgym_trainers.engines.build import build_engine
 from agentgym_trainers.engines.options import CPU_HEAD_SIZES, Vllm, cache_bytes, check_engine, head_size_of
 from agentgym_trainers.engines.vllm.client import VllmClient
 from agentgym_trainers.engines.vllm.engine import VllmEngine
-from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
+from agentgym_trainers.engines.vllm.server import GUARD, ServerFlags, VllmServer
 from agentgym_trainers.recipe import resolve, to_toml
 
 # What is asked for
@@ -127,7 +127,7 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", ["the pipe ends", "it is told to"])
 def test_the_guard_ends_all_descendants(how) -> None:
-    command = [sys.executable, "-m", "agentgym_trainers.engines.vllm.server", sys.executable, "-c", FAMILY]
+    command = [sys.executable, "-P", str(GUARD), sys.executable, "-c", FAMILY]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert guard.stdin is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -14,13 +15,20 @@ M = TypeVar("M", bound=BaseModel)
 
 def checked_options(name: str, function: Any, given: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
     """`given` as the keyword-only parameters of a part's function. Raises ValueError."""
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    fields: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
-    model = create_model(f"options of {name}", __config__=ConfigDict(extra="forbid"), **fields)
+    model = _options_model(name, function)
     try:
         return model.model_validate(given).model_dump()
     except ValidationError as error:
-        raise ValueError("; ".join(sentence(detail, [*known, *fields]) for detail in error.errors())) from error
+        options = [*known, *model.model_fields]
+        raise ValueError("; ".join(sentence(detail, options) for detail in error.errors())) from error
+
+
+@lru_cache(maxsize=256)
+def _options_model(name: str, function: Any) -> type[BaseModel]:
+    """A model of the keyword-only parameters of a function: made once, as making one takes a millisecond or more."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    fields: dict[str, Any] = {p.name: (p.annotation, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return create_model(f"options of {name}", __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def checked_model(model: type[M], given: Any) -> M:

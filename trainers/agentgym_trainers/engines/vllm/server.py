@@ -1,23 +1,13 @@
-"""A vLLM server of our own, for as long as a run needs it.
-
-    python -m agentgym_trainers.engines.vllm.server COMMAND ...
-
-is what stands between: it runs the command in a session of its own and ends everything in it when the command ends,
-when told to, or when its standard input does, which happens however the process that started it dies.
-"""
+"""A vLLM server of our own, for as long as a run needs it; `guard.py` stands between and ends it with this process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -27,19 +17,17 @@ import httpx
 
 from agentgym.clients.server_process import end_of
 from agentgym.errors import UsageError
+from agentgym_trainers.engines.vllm.guard import GRACE_S
 
 STARTUP_S = 900.0
 """Seconds until the server answers: large models take minutes to load."""
-GRACE_S = 10.0
-"""Seconds between asking processes to end and killing them."""
 DYING_S = 8.0
 """A server looks every five seconds whether its model's process lives."""
 TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
 """Tokens of one forward on a CPU, unless one sequence may be longer."""
-PR_SET_PDEATHSIG = 1
-"""Constant of Linux's prctl(2)."""
+GUARD = Path(__file__).with_name("guard.py")
 READER = "agentgym_trainers.engines.vllm.worker.WeightReader"
 
 
@@ -103,7 +91,7 @@ class VllmServer:
         """Its URL, once it answers. Raises UsageError with the end of its log when it does not."""
         port, started = free_port(), monotonic()
         url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
-        command = [sys.executable, "-m", "agentgym_trainers.engines.vllm.server", *self.flags.command(port, name)]
+        command = [sys.executable, "-P", str(GUARD), *self.flags.command(port, name)]
         path = os.pathsep.join(folder for folder in sys.path if folder)
         variables = {**os.environ, **environment(self.flags), "PYTHONPATH": path, "VLLM_SERVER_DEV_MODE": "1"}
         with self.log.open("wb") as log:
@@ -172,42 +160,3 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def guard(command: Sequence[str]) -> int:
-    """Run a command as the head of this file says; its status."""
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent)
-
-    def end(*_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
-
-    def end_with_input() -> None:
-        # Unbuffered: the lock of a buffer, held in this thread, would abort the interpreter's exit.
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-        end()
-        try:
-            child.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    threading.Thread(target=end_with_input, daemon=True).start()
-    status = child.wait()
-    with contextlib.suppress(ProcessLookupError):  # what it started and left behind
-        os.killpg(child.pid, signal.SIGKILL)
-    return status if status >= 0 else 128 - status  # of a signal, as a shell tells it
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to end this process with its parent, before it becomes the command: what stands between may be
-    killed itself, as Ray kills children of an actor that ends. Linux alone has this."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    sys.exit(guard(sys.argv[1:]))
