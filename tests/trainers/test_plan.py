@@ -147,13 +147,13 @@ def trained(learner: Any) -> list[nn.Parameter]:
     return [p for group in learner.optimizer.param_groups for p in group["params"]]
 
 
-def an_update(count: int = 4, length: int = 64, said: int = 16) -> tuple[Batch, list[Row], Credit]:
-    rng, a = np.random.default_rng(0), count * said
-    at, index = np.arange(length - said, length), np.arange(a).reshape(count, said)
+def an_update(count: int = 4, length: int = 64, printed: int = 16) -> tuple[Batch, list[Row], Credit]:
+    rng, a = np.random.default_rng(0), count * printed
+    at, index = np.arange(length - printed, length), np.arange(a).reshape(count, printed)
     rows = [Row(rng.integers(1, 500, length), at, index[m], m, False) for m in range(count)]
     batch = Batch(
         group_M=np.zeros(count, int), traj_N=np.arange(count), reward_N=np.zeros(count),
-        turn_A=np.repeat(np.arange(count), said), truncated_M=np.zeros(count, bool), anchor_N=np.full(count, -1),
+        turn_A=np.repeat(np.arange(count), printed), truncated_M=np.zeros(count, bool), anchor_N=np.full(count, -1),
         logprob_A=np.full(a, -6.0, np.float32),
     )  # fmt: skip
     target = {"value_N": np.ones(count)}
