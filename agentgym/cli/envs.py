@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from agentgym import registry
+from agentgym.cli.new_env import TEMPLATES, new_env
 from agentgym.cli.terminal import console, shorten
 from agentgym.errors import AgentGymError, UsageError
 from agentgym.spec import EnvSpec
@@ -213,7 +214,7 @@ def _why_not_harbor(spec: EnvSpec) -> str:
 )
 @click.option(
     "--template",
-    type=click.Choice(("text", "qa", "tools", "shell")),
+    type=click.Choice(TEMPLATES),
     default="text",
     show_default=True,
     help="text: turns of text; qa: questions of files; tools: tool calls; shell: a shell in a sandbox.",
@@ -224,8 +225,6 @@ def envs_new(name: str, out: Path | None, template: str) -> None:
 
     It has an EnvSpec, tasks in splits, a solver, tests, a Dockerfile, and what OpenEnv's tools look for.
     """
-    from agentgym.cli.new_env import new_env
-
     out = out or Path(name)
     for path in new_env(name, out, template):
         click.echo(str(path))
