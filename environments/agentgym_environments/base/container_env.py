@@ -103,7 +103,8 @@ class ContainerEnv(ShellEnv[ContainerBox]):
         return f"{self.task.prompt}\n\nYou are in a container, in the folder {self.box.workdir}."
 
     def offers(self) -> list[str]:
-        return ["submit", "run ls -la", f"run find {self.box.workdir} -type f | head -50"]
+        # Neither shows the clock: a container that goes on from a snapshot was started later than the first.
+        return ["submit", "run ls -A", f"run find {self.box.workdir} -type f | sort | head -50"]
 
     def subject(self) -> str:
         return f"{self.where[0]}/{self.task.id}"
