@@ -27,7 +27,7 @@ SMITH = {
     "image_name": "jyangballin/swesmith",
 }
 R2E = {"problem_statement": "y is wrong.", "repo_name": "sympy", "docker_image": "namanjain12/sympy_final:abc",
-       "commit_hash": "abcdef" * 6, "expected_output_json": json.dumps({"test_1.py::test_a": "PASSED"})}  # fmt: skip
+       "commit_hash": "abcdef" * 6, "expected_output_json": json.dumps({"test_a": "PASSED"})}  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_records_of_each_set_become_tasks(tasks):
     assert all("rm -rf .git" in task.setup["prepare"] for task in (gym, smith, r2e))
     assert smith.grader["reverse"]
     assert "/r2e_tests" in r2e.setup["prepare"]
-    assert r2e.grader["expected"] == {"test_1.py::test_a": "PASSED"}
+    assert r2e.grader["expected"] == {"test_a": "PASSED"}
 
 
 @pytest.mark.parametrize(("record", "field"), [(GYM, "patch"), (SMITH, "problem_statement"), (R2E, "docker_image")])
@@ -83,11 +83,13 @@ def test_outcomes_are_read_from_the_summary():
 
 
 def test_expected_outcomes_hold_failures_too():
+    """Names as R2E-Gym's records have them: without the file, with dots."""
     log = "short test summary info\nPASSED r2e_tests/test_1.py::TestA::test_a\nFAILED r2e_tests/test_1.py::test_b - no"
-    expected = {"test_1.py::test_a": "PASSED", "\x1b[1mtest_1.py::test_b\x1b[0m - no": "FAILED"}
+    expected = {"TestA.test_a": "PASSED", "\x1b[1mtest_b\x1b[0m - no": "FAILED"}
     assert as_expected(outcomes(log), expected)
-    assert not as_expected(outcomes(log), {**expected, "test_1.py::test_c": "PASSED"})
+    assert not as_expected(outcomes(log), {**expected, "test_c": "PASSED"})
     assert not as_expected(outcomes(log.replace("FAILED", "PASSED")), expected)
+    assert not as_expected(outcomes(f"{log}\nERROR r2e_tests/test_2.py - ImportError"), expected)
 
 
 def test_hidden_tests_stay_as_the_image_has_them():

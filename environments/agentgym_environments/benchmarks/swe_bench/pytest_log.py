@@ -26,12 +26,13 @@ def resolved(tests: Mapping[str, str], wanted: Iterable[str]) -> bool:
 
 
 def as_expected(tests: Mapping[str, str], expected: Mapping[str, str]) -> bool:
-    """Return whether the outcomes are those expected, failures too: R2E-Gym's rule. Tests are compared by the name of
-    their file and their own; outcomes other than passed, failed and error do not count."""
-    found = {_short(test): one for test, one in tests.items() if one in ("PASSED", "FAILED", "ERROR")}
-    return found == {COLOR.sub("", name).partition(" - ")[0]: one for name, one in expected.items() if name}
+    """Return whether the outcomes are those expected, failures too: R2E-Gym's rule. Its names are those after the file,
+    with dots ("TestA.test_b"); a file that cannot be collected has an empty one. Outcomes other than passed, failed and
+    error do not count."""
+    found = {_dotted(test): one for test, one in tests.items() if one in ("PASSED", "FAILED", "ERROR")}
+    wanted = {COLOR.sub("", name).partition(" - ")[0]: one for name, one in expected.items()}
+    return found.keys() == wanted.keys() and all(found[name] == one for name, one in wanted.items() if name)
 
 
-def _short(test: str) -> str:
-    parts = test.split("::")
-    return f"{parts[0].rpartition('/')[2]}::{parts[-1]}"
+def _dotted(test: str) -> str:
+    return ".".join(test.split("::")[1:]).partition(" - ")[0]
