@@ -22,6 +22,7 @@ WITHOUT = {
     "agentgym_environments.synthetic.shop.browse:ShopBrowser",  # the same purchase as in `shop`
     "agentgym_environments.games.chess.env:Chess",  # an endgame is printed
     "agentgym_environments.benchmarks.alfworld.env:AlfWorld",  # games that are a download
+    "agentgym_environments.benchmarks.appworld.env:AppWorld",  # databases that are a download
     "agentgym_environments.benchmarks.webshop.env:WebShop",  # products that are a download
     "agentgym_environments.benchmarks.swe_bench.env:SweBench",  # records and images that are a download
     "agentgym_environments.benchmarks.browsergym.env:BrowserGym",  # another's pages

@@ -1,0 +1,1 @@
+"""AppWorld, through its own package."""
