@@ -19,7 +19,7 @@ class Site(gymnasium.Env):
         self.number, self.picture, self.action_mapping = number, picture, action_mapping
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.asked = self.number or seed or 0
+        self.value = self.number or seed or 0
         self.chat = [("assistant", "Hello."), ("user", self.goal[0]["text"])]
         if self.picture:
             self.chat.append(("user_image", self.goal[1]["image_url"]["url"]))
@@ -27,7 +27,7 @@ class Site(gymnasium.Env):
 
     @property
     def goal(self) -> list[dict[str, Any]]:
-        text = {"type": "text", "text": f"Double {self.asked}."}
+        text = {"type": "text", "text": f"Double {self.value}."}
         file = io.BytesIO()
         Image.new("RGB", (8, 2), (9, 9, 9)).save(file, "png")
         url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -39,12 +39,12 @@ class Site(gymnasium.Env):
         if not answer:
             return self.observation("" if code == "wait()" else f"no action: {code}"), 0.0, False, False, {}
         self.chat.append(("assistant", answer[1]))
-        right = answer[1] == str(2 * self.asked)
+        right = answer[1] == str(2 * self.value)
         return self.observation(""), float(right), right, False, {}
 
     def observation(self, error: str) -> dict[str, Any]:
         return {
-            "axtree_object": {"name": f"page {self.asked}"},
+            "axtree_object": {"name": f"page {self.value}"},
             "extra_element_properties": {},
             "goal_object": tuple(self.goal),
             "chat_messages": tuple({"role": role, "timestamp": 0.0, "message": text} for role, text in self.chat),
@@ -52,7 +52,7 @@ class Site(gymnasium.Env):
             "open_pages_urls": ("http://site/", "http://site/double"),
             "active_page_index": np.asarray([1]),
             "url": "http://site/double",
-            "screenshot": np.full((4, 6, 3), self.asked, np.uint8),
+            "screenshot": np.full((4, 6, 3), self.value, np.uint8),
             "last_action_error": error,
         }
 
