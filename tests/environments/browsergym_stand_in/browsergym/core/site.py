@@ -58,4 +58,4 @@ class Site(gymnasium.Env):
 
 
 def register(name: str, **arguments: Any) -> None:
-    gymnasium.register(f"browsergym/{name}", Site, kwargs=arguments, disable_env_checker=True)
+    gymnasium.register(f"browsergym/{name}", "browsergym.core.site:Site", kwargs=arguments, disable_env_checker=True)
