@@ -179,7 +179,7 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 # BrowserGym, whose Playwright is an older one; for `browsergym` and benchmarks/web.py.
 .venv-browsergym/ready: | .venv/ready
 	$(VENV)
-	$(INSTALL) 'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*'
+	$(INSTALL) 'browsergym-core==0.14.*' 'browsergym-miniwob==0.14.*' 'browsergym-experiments==0.14.*' pandas tqdm
 	touch $@
 
 # The NetHack Learning Environment, which pins another Gymnasium.

@@ -62,6 +62,7 @@ READS_ENVIRONMENT = {
     "agentgym/cli/policy.py",  # the key of a remote model
     "agentgym/cli/train.py",  # a tokenizer's switch
     "environments/agentgym_environments/backends/desktop/desktop.py",  # tells the X library of a session's key
+    "environments/agentgym_environments/benchmarks/browsergym/child.py",  # which of BrowserGym's are not set
     "trainers/agentgym_trainers/engines/vllm/server.py",  # hands its own on to the server, likewise
     "agentgym/clients/server_process.py",  # hands its own environment on to the server it starts; reads nothing from it
     "trainers/agentgym_trainers/rollout/sources/external_agent.py",  # as launch.py does, to the agents' programs

@@ -217,7 +217,7 @@ def _why_not_harbor(spec: EnvSpec) -> str:
     type=click.Choice(TEMPLATES),
     default="text",
     show_default=True,
-    help="text: turns of text; qa: questions of files; tools: tool calls; shell: a shell in a sandbox.",
+    help="text: turns of text; qa: questions of files; tools: tool calls; shell: a sandbox; browser: a web page.",
 )
 def envs_new(name: str, out: Path | None, template: str) -> None:
     """Write a complete package of an environment called NAME: a small environment that passes its tests, to put yours

@@ -25,7 +25,11 @@ RENAMED = {
 """Files of the template that are called otherwise in the package; a folder `package` takes the package's name."""
 ABOUT, SPEC = "about.md", "package/spec.toml"
 """Files of a template of which parts stand in files of `common`: the first is the beginning of the README."""
-TEMPLATES = ("text", "qa", "tools", "shell")
+TEMPLATES = ("text", "qa", "tools", "shell", "browser")
+EXTRAS = {"browser": "serve,web"}
+"""Extras of AgentGym that a template's environment needs, where the server's are not enough."""
+SYSTEM = {"browser": "chromium-headless-shell fonts-liberation libatomic1"}
+"""Debian packages that a template's image needs."""
 
 
 def new_env(name: str, out: Path, template: str = "text") -> list[Path]:
@@ -46,6 +50,9 @@ def new_env(name: str, out: Path, template: str = "text") -> list[Path]:
     }
     texts = _rendered(template, words)
     splits = tomllib.loads(texts[SPEC])["splits"]
+    packages = SYSTEM.get(template, "")
+    install = f"RUN apt-get update && apt-get install --yes --no-install-recommends {packages}\n" if packages else ""
+    words |= {"extras": EXTRAS.get(template, "serve"), "install": install}
     words |= {"about": texts.pop(ABOUT).rstrip("\n"), "counts": _indented(splits)}
     texts |= _rendered("common", words)
     written = []

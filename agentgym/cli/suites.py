@@ -85,8 +85,8 @@ TESTED = {
 def _data(suite: Suite) -> str:
     from agentgym_environments.tasks.records import is_here
 
-    if suite.folders:
-        return "here" if all(folder.is_dir() for folder in suite.folders) else "download"
+    if suite.paths:
+        return "here" if all(path.exists() for path in suite.paths) else "download"
     if not suite.files:
         return "ours" if not suite.source else "package" if suite.status == "run" else "download"
     return "here" if all(map(is_here, suite.files)) else "to fetch"
@@ -126,5 +126,5 @@ def require_data(suite: Suite) -> None:
     missing = [source for source in suite.files if not is_here(source)]
     if missing:
         raise ConfigError(f"{suite.name} needs {', '.join(missing)}: agentgym data fetch {suite.name}")
-    if any(not folder.is_dir() for folder in suite.folders):
-        raise ConfigError(f"{suite.name} needs {', '.join(map(str, suite.folders))}: {suite.download}")
+    if any(not path.exists() for path in suite.paths):
+        raise ConfigError(f"{suite.name} needs {', '.join(map(str, suite.paths))}: {suite.download}")

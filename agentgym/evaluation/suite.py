@@ -170,8 +170,8 @@ class Suite(BaseModel):
         return self._arguments(HUB)
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """Folders of the user's that its environments read: `download` makes them."""
+    def paths(self) -> tuple[Path, ...]:
+        """Folders and programs of the user's that its environments use: `download` makes them."""
         return tuple(Path(text).expanduser() for text in self._arguments("~/"))
 
     def _arguments(self, prefix: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from agentgym.clients.server_process import server_process
 from agentgym.conformance.run import check_server
 from agentgym.errors import UsageError
 from agentgym.spec import EnvSpec
+from agentgym_environments.backends.browser.browser import browsers
 from agentgym_environments.backends.sandbox import backends
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,10 +76,16 @@ def test_it_passes_its_own_tests_and_the_projects_style(project, tmp_path):
         run([sys.executable, "-m", "ruff", *verb, "--no-cache", "--config", str(ROOT / "pyproject.toml"), "."], project)
 
 
-@pytest.mark.parametrize("template", [name for name in TEMPLATES if name != "text"])
+@pytest.mark.parametrize(
+    "template",
+    [pytest.param(n, marks=pytest.mark.browser if n == "browser" else ()) for n in TEMPLATES if n != "text"],
+)
 def test_every_template_passes_its_own_tests_and_the_style(template, tmp_path):
     if template == "shell":
         backends.choose("auto")
+    if template == "browser":
+        with closing(browsers().open([], (10, 10))):
+            pass
     name, folder = f"my-{template}-env", tmp_path / "there"
     result = CliRunner().invoke(verbs, ["envs", "new", name, "--template", template, "--out", str(folder)])
     assert result.exit_code == 0, result.output

@@ -64,7 +64,7 @@ def test_every_shipped_suite_fits_its_envs(name):
     suite = load_suite(name)
     assert suite.name == name
     assert suite.description
-    for env in () if suite.files or suite.folders else suite.envs:  # what is fetched: tests/environments/test_suites.py
+    for env in () if suite.files or suite.paths else suite.envs:  # what is fetched: tests/environments/test_suites.py
         env.check(registry.get_spec(env.name.partition(":")[0]))  # without arguments nothing is imported
 
 

@@ -25,7 +25,9 @@ QUICK = [name for name in SHIPPED if registry.get_spec(name).inline]
 ENVS = ["blackjack", "frozenlake", "keydoor-delayed", "kuhn-poker-self", "oracle", "shop", "tools", "wordle"]
 """Of the quick ones: without a solver, of Gymnasium, of two roles, with a graph, with hints, with tools."""
 NETHACK = ["nle", "nle-descend", "nle-gold"]
-DOWNLOADS = ["alfworld", "appworld", "swe-bench", "tau2", "webshop"]
+SITES = ["assistantbench", "visualwebarena", "webarena", "workarena-l1"]
+"""BrowserGym's benchmarks: test_browsergym.py has a stand-in."""
+DOWNLOADS = ["alfworld", "appworld", "swe-bench", "tau2", "webshop", *SITES]
 """Their data is not here: the tests of their own have some of ours in its format."""
 HEAVY = [name for name in SHIPPED if name not in (*QUICK, *NETHACK, *DOWNLOADS)]
 """Browsers, desktops, sandboxes, engines: each behind a server of its own."""

@@ -27,6 +27,7 @@ WITHOUT = {
     "agentgym_environments.benchmarks.webshop.env:WebShop",  # products that are a download
     "agentgym_environments.benchmarks.swe_bench.env:SweBench",  # records and images that are a download
     "agentgym_environments.benchmarks.browsergym.env:BrowserGym",  # another's pages
+    "agentgym_environments.benchmarks.browsergym.env:BrowserGymBenchmark",  # sites that are to be set up
 }
 """Classes of environments of which no README prints an episode."""
 

@@ -159,7 +159,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch):
         fetch("hf:a/b/c.jsonl")
 
 
-@pytest.mark.parametrize("name", ["alfworld-seen", "webshop", "terminal-bench-2"])
+@pytest.mark.parametrize("name", ["alfworld-seen", "webshop", "terminal-bench-2", "webarena"])
 def test_data_beside_the_hub_has_a_command_of_its_own(name):
     command = [sys.executable, "-m", "agentgym", "data", "fetch", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

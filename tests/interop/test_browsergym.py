@@ -15,6 +15,7 @@ from agentgym import registry
 from agentgym.conformance.run import check_env
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym_environments.backends.browser.browser import find_program
+from agentgym_environments.benchmarks.browsergym.tasks import VARIABLES, benchmark_of
 
 VARIABLE = "AGENTGYM_BROWSERGYM_PYTHON"
 pytestmark = pytest.mark.skipif(not find_program(), reason="no Chromium: apt-get install chromium-headless-shell")
@@ -104,3 +105,28 @@ def test_closing_ends_its_processes(python):
             break
         time.sleep(0.1)
     assert not left
+
+
+@pytest.mark.parametrize("name", ["webarena", "visualwebarena", "assistantbench"])
+def test_the_official_list_has_the_published_tasks(python, monkeypatch, name):
+    for variable in (variable for names in VARIABLES.get(name, ()) for variable in names):
+        monkeypatch.setenv(variable, "http://site/")
+    benchmark, spec = benchmark_of(python, name), registry.get_spec(name)
+    assert (benchmark.tasks.splits, benchmark.max_turns) == (spec.splits, spec.max_turns)
+    assert "send_msg_to_user(text: str)" in benchmark.actions
+
+
+def test_a_benchmark_is_played_with_its_own_actions(python):
+    """WebArena's environment with a list of tasks that runs here."""
+    env = registry.make("webarena", benchmark="miniwob_tiny_test", python=python, screenshot=True)
+    assert (env.env_spec.splits, env.env_spec.max_turns) == ({"train": 4}, 5)
+    first, _ = env.reset(seed=0, options={"split": "train", "task": 0})
+    assert 'Close the dialog box by clicking the "x".' in first["text"]
+    assert env.observation_space.contains(first)
+    assert first["image"].std() > 0
+    refused, *_, info = env.step('send_msg_to_user("done")')  # no action of MiniWoB's
+    assert not info["valid_action"]
+    bid = re.findall(r"\[(\d+)\] button 'Close'", refused["text"])[0]
+    _, reward, terminated, _, info = env.step(f"click('{bid}')")
+    env.close()
+    assert (reward, terminated, info["success"]) == (1.0, True, True)

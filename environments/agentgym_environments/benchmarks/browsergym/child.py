@@ -1,16 +1,19 @@
-"""BrowserGym's side of the adapter: runs in an interpreter that has BrowserGym, one task, one session.
+"""BrowserGym's side of the adapter: runs in an interpreter that has BrowserGym, one session at a time.
 
-Reads a JSON object a line and answers with one: {"reset": seed} and {"step": action}. Ends with its standard input. It
-is run as a file, since that interpreter need not have AgentGym.
+Reads a JSON object a line and answers with one: {"list": benchmark}, {"reset": seed, "task": name} and
+{"step": action}. Ends with its standard input. It is run as a file, since that interpreter need not have AgentGym.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib
+import io
 import json
 import os
 import sys
+import zlib
 from typing import Any
 
 
@@ -27,52 +30,133 @@ def use_browser(program: str) -> None:
     BrowserType.launch = launched
 
 
-def make(task: str, options: dict[str, Any]) -> Any:
-    """The Gymnasium environment of a task such as "miniwob.click-test"."""
-    import gymnasium
+def listed(name: str, variables: list[str]) -> dict[str, Any]:
+    """Return a benchmark's tasks with BrowserGym's metadata, its actions, and which of the variables are not set."""
+    from browsergym.experiments.benchmark import DEFAULT_BENCHMARKS  # pyright: ignore[reportMissingImports]
 
-    benchmark = task.split(".")[0]
-    importlib.import_module("browsergym.core" if benchmark == "openended" else f"browsergym.{benchmark}")
-    return gymnasium.make(f"browsergym/{task}", **options)
+    if name not in DEFAULT_BENCHMARKS:
+        return {"benchmarks": sorted(DEFAULT_BENCHMARKS)}
+    benchmark = DEFAULT_BENCHMARKS[name]()
+    metadata = {row["task_name"]: row for row in benchmark.task_metadata.to_dict(orient="records")}
+    tasks = [
+        {"task": run.task_name, "seed": run.task_seed, "max_turns": run.max_steps, "metadata": metadata[run.task_name]}
+        for run in benchmark.env_args_list
+    ]
+    actions = action_set(name).describe(with_long_description=False, with_examples=False)
+    return {"tasks": tasks, "actions": actions.strip(), "unset": [key for key in variables if not os.environ.get(key)]}
 
 
-def shown(observation: dict[str, Any]) -> dict[str, Any]:
+def action_set(benchmark: str) -> Any:
+    """The actions by which BrowserGym compares agents on a benchmark."""
+    from browsergym.experiments.benchmark import DEFAULT_BENCHMARKS  # pyright: ignore[reportMissingImports]
+
+    return DEFAULT_BENCHMARKS[benchmark]().high_level_action_set_args.make_action_set()
+
+
+class Player:
+    """The environment of one task at a time.
+
+    program: a browser; "" for Playwright's own. options: for `gymnasium.make`. benchmark: whose actions there are; ""
+    for BrowserGym's default. screenshot: whether observations have a picture.
+    """
+
+    def __init__(self, program: str, options: dict[str, Any], benchmark: str, screenshot: bool) -> None:
+        self.options, self.benchmark, self.screenshot = options, benchmark, screenshot
+        self.task, self.env = "", None
+        if program:
+            use_browser(program)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "list" in request:
+            return listed(request["list"], request["variables"])
+        if "step" in request:
+            assert self.env is not None, "step before reset"
+            observation, reward, terminated, truncated, _ = self.env.step(request["step"])
+        else:
+            self.open(request["task"])
+            assert self.env is not None
+            observation, _ = self.env.reset(seed=request["reset"])
+            reward, terminated, truncated = 0.0, False, False
+        ending = {"reward": float(reward), "terminated": bool(terminated), "truncated": bool(truncated)}
+        return {**shown(observation, self.screenshot), **ending}
+
+    def open(self, task: str) -> None:
+        """Make the Gymnasium environment of a task such as "miniwob.click-test", unless it is open."""
+        import gymnasium
+
+        if task == self.task and self.env is not None:
+            return
+        self.close()
+        family = task.split(".")[0]
+        importlib.import_module("browsergym.core" if family == "openended" else f"browsergym.{family}")
+        actions = {"action_mapping": action_set(self.benchmark).to_python_code} if self.benchmark else {}
+        self.task, self.env = task, gymnasium.make(f"browsergym/{task}", **{**actions, **self.options})
+
+    def close(self) -> None:
+        if self.env is not None:
+            self.env.close()
+        self.env = None
+
+
+def shown(observation: dict[str, Any], screenshot: bool) -> dict[str, Any]:
     """Return what is handed on of an observation."""
     from browsergym.utils.obs import flatten_axtree_to_str  # pyright: ignore[reportMissingImports]
 
     tree = flatten_axtree_to_str(observation["axtree_object"], observation["extra_element_properties"])
+    goal, pictures = parts_of(observation["goal_object"])
+    chat = [m for m in observation["chat_messages"] if m["role"] != "user_image"]
     return {
-        "goal": observation["goal"],
+        "goal": goal,
         "tree": tree,
         "url": observation["url"],
+        "tabs": [list(tab) for tab in zip(observation["open_pages_titles"], observation["open_pages_urls"])],
+        "active": int(observation["active_page_index"][0]),
+        "chat": [[message["role"], message["message"]] for message in chat],
         "error": observation["last_action_error"],
-        "focus": observation["focused_element_bid"],
+        "image": packed(observation["screenshot"], pictures) if screenshot else None,
     }
 
 
-def serve(task: str, program: str, options: dict[str, Any]) -> None:
+def parts_of(goal: Any) -> tuple[str, list[str]]:
+    """Text of a goal, and its pictures as data URLs; a picture elsewhere is text, its address."""
+    texts, pictures = [], []
+    for part in goal:
+        if part["type"] == "text":
+            texts.append(part["text"])
+            continue
+        url = part["image_url"] if isinstance(part["image_url"], str) else part["image_url"]["url"]
+        (pictures if url.startswith("data:") else texts).append(url)
+    return "\n".join(texts), pictures
+
+
+def packed(page: Any, pictures: list[str]) -> dict[str, Any]:
+    """Shape and compressed bytes of the page's picture (uint8[H, W, 3]), the goal's pictures below it."""
+    import numpy as np
+    from PIL import Image
+
+    below = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")) for url in pictures
+    ]
+    width = max(picture.shape[1] for picture in (page, *below))
+    rows = [
+        np.pad(picture, ((0, 0), (0, width - picture.shape[1]), (0, 0)), constant_values=255)
+        for picture in (page, *below)
+    ]
+    image = np.concatenate(rows).astype(np.uint8)
+    return {"shape": image.shape, "bytes": base64.b64encode(zlib.compress(image.tobytes(), 1)).decode()}
+
+
+def serve(player: Player) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else is printed is no answer
-    if program:
-        use_browser(program)
-    env: Any = None
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            env = env or make(task, options)
-            if "step" in request:
-                observation, reward, terminated, truncated, _ = env.step(request["step"])
-            else:
-                observation, _ = env.reset(seed=request["reset"])
-                reward, terminated, truncated = 0.0, False, False
-            ending = {"reward": reward, "terminated": terminated, "truncated": truncated}
-            answer = {"result": {**shown(observation), **ending}}
+            answer = {"result": player.answer(json.loads(line))}
         except Exception as error:  # noqa: BLE001  (the other side says what has failed)
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
-    if env is not None:
-        env.close()
+    player.close()
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    serve(Player(**json.loads(sys.argv[1])))

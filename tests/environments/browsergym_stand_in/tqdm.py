@@ -1,0 +1,1 @@
+"""Found, and not used."""
