@@ -9,14 +9,14 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Callable
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from regimes import BASELINE, CPU_1, METHODS, RECIPES, REGIMES, method_of
 
-from agentgym.evaluation.stats import iqm_rows, probability_of_improvement, stratified_bootstrap
+from agentgym.evaluation.stats import first_reaching, iqm_rows, probability_of_improvement, stratified_bootstrap
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "ledger"
@@ -37,13 +37,7 @@ COLORS = (
 
 def until(target: float, result: Result, budget: int) -> tuple[float, bool]:
     """(episodes until the curve, linear between evaluations, first meets the target, whether it does)."""
-    curve = result["curve"]
-    if curve[0][1] >= target:
-        return 1.0, True
-    for (before, low), (after, high) in pairwise(curve):
-        if high >= target:
-            return min(before + (after - before) * (target - low) / (high - low), budget), True
-    return float(budget), False
+    return first_reaching(result["curve"], target, budget)
 
 
 def area(result: Result) -> float:

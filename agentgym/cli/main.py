@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import click
 
 from agentgym import __version__
-from agentgym.cli import credit, envs, evaluate, gateway, models, play, recipes, serve, suites, train
+from agentgym.cli import credit, envs, evaluate, gateway, models, play, recipes, runs, serve, suites, train
 from agentgym.clients.client import use_key
 from agentgym.errors import AgentGymError, MissingDependency, UsageError
 
@@ -78,6 +78,7 @@ for verb in (
     train.train,
     train.sft,
     train.report,
+    runs.runs,
     recipes.recipes,
     credit.credit,
     envs.envs,

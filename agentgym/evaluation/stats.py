@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -226,6 +227,20 @@ def performance_profile(scores: Array, thresholds: Array) -> np.ndarray:
     """
     ranked = np.sort(_finite(scores), axis=None)
     return 1 - np.searchsorted(ranked, np.asarray(thresholds, float), side="right") / ranked.size
+
+
+def first_reaching(curve: Array, target: float, budget: float) -> tuple[float, bool]:
+    """(episodes until the target is first met, whether it is) of a learning curve [points, 2]: episodes, score.
+
+    Linear between points; 1 where the first point meets it, and the budget where none does, or only past it.
+    """
+    points = _finite(curve)
+    if points[0, 1] >= target:
+        return 1.0, True
+    for (before, low), (after, high) in pairwise(points.tolist()):
+        if high >= target:
+            return min(before + (after - before) * (target - low) / (high - low), budget), True
+    return float(budget), False
 
 
 def stratified_bootstrap(

@@ -61,7 +61,7 @@ def test_the_wiring_names_every_option_once(name):
     names = [option for _, option, _ in wiring(config)]
     options = set(leaves(config)) - {"name", "description", "paper"}
     assert sorted(names) == sorted(option for option in options if "." in option)
-    absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "scale", "schedules"}
+    absent = {"value", "sft", "select", "replay", "signals", "shaping", "correct", "scale", "schedules", "tracking"}
     assert {option for option in options if "." not in option} <= absent
 
 

@@ -25,6 +25,7 @@ from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.load import checkpoint_engine
 from agentgym_trainers.monitoring.metrics import MetricsLog, success_rate
+from agentgym_trainers.monitoring.tracking.trackers import Trackers
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.rollout.environment import open_env
 from agentgym_trainers.rollout.sources.offline import with_tokens
@@ -245,3 +246,31 @@ def test_a_warmup_step_moves_the_critic_alone(kit, chatty, tokenizer, tmp_path, 
     asyncio.run(trainer.train_step(groups))
     assert not all(torch.equal(p, old) for p, old in zip(trainer.learner.model.parameters(), before, strict=True))
     trainer.engine.shutdown()
+
+
+class EpisodeCounter:
+    """Tracker that keeps metrics and tables."""
+
+    id = "kept"
+
+    def __init__(self) -> None:
+        self.metrics, self.tables = [], []
+
+    def log(self, phase, step, metrics) -> None:
+        self.metrics.append(metrics)
+
+    def log_episodes(self, step, columns, rows) -> None:
+        self.tables.append((step, len(rows)))
+
+    def close(self, finished) -> None:
+        pass
+
+
+def test_a_training_sends_metrics_and_episodes(kit, chatty, tokenizer, tmp_path) -> None:
+    tracker = EpisodeCounter()
+    trainer = trainer_of(config(), chatty(), tokenizer, tmp_path)
+    log = MetricsLog(tmp_path, trackers=Trackers({"counter": tracker}, episodes=2))
+    asyncio.run(trainer.run(log))
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [line["rollout/score"] for line in lines] == [metrics["rollout/score"] for metrics in tracker.metrics]
+    assert tracker.tables == [(1, 2), (2, 2)]

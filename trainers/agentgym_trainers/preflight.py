@@ -10,6 +10,7 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import require_ray
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.options import head_size_of
+from agentgym_trainers.monitoring.tracking.trackers import require_trackers
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.rollout.environment import check_spec
@@ -21,9 +22,10 @@ CHECKED_TASKS = 4
 
 
 def check_start(config: Config) -> None:
-    """Raise ConfigError or MissingDependency for what would fail later: Ray, the model, the environment, a file."""
+    """Raise ConfigError or MissingDependency for what would fail later: a package, model, environment or file."""
     if config.scale is not None:
         require_ray()
+    require_trackers(config.tracking)
     check_model(config)
     SOURCES[config.source.kind].check(config.source)
     if "://" not in config.env.name:

@@ -115,6 +115,7 @@ def wiring(config: Config) -> list[tuple[str, str, str]]:
         "sft": "learner/sft.py",
         "eval": "agentgym/evaluation/evaluate.py",
         "guards": "monitoring/guards.py",
+        "tracking": "monitoring/tracking/",
         "scale": "distributed/",
     }
     table = []

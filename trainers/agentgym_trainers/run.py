@@ -3,7 +3,8 @@
 The folder is the run: a run that was killed goes on from its newest checkpoint and gives the same metrics.
 
     config.toml        the resolved configuration
-    metrics.jsonl      one line a step: {"phase": "sft" | "rl" | "eval", "step", ...}; tensorboard/ has the same
+    metrics.jsonl      one line a step: {"phase": "sft" | "rl" | "eval", "step", ...}
+    trackers.json      the ids that trackers have for the run; tensorboard/, wandb/ what they keep here
     checkpoints/       step-000000 is where RL began; transformers loads each
     trajectories/      episodes with their credit, every few steps
     eval/before, after every attempt, and summary.json with both and their paired difference
@@ -47,6 +48,7 @@ from agentgym_trainers.monitoring.guards import check_context
 from agentgym_trainers.monitoring.metrics import MetricsLog, check_metrics, success_rate
 from agentgym_trainers.monitoring.progress import Phases
 from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.monitoring.tracking.trackers import STATE, Trackers, open_trackers
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.preflight import check_room, check_start
 from agentgym_trainers.recipe import to_toml
@@ -86,17 +88,17 @@ async def run(config: Config, folder: Path, *, resume: bool = False, progress: P
         check_folder(config, folder, resume)  # nobody else can write there from here on
         async with open_env(config, progress) as (env, server):
             write_config(config, folder)
-            held_out = HeldOutEvaluation(config, folder, server, progress)
-            start = await warm_start(config, folder, env, progress)
-            trainer, log = await start_training(config, folder, env, start)
-            try:
-                before = await held_out.evaluate(trainer, start, "before")
-                await reinforce(trainer, log, progress)
-                after = await held_out.evaluate(trainer, checkpoint.latest(folder) or start, "after")
-                comparison = held_out.conclude(log, before, after)
-            finally:
-                log.close()
-                await trainer.engine.aclose()
+            with open_trackers(config.tracking, folder, config.model_dump(mode="json")) as trackers:
+                held_out = HeldOutEvaluation(config, folder, server, progress)
+                start = await warm_start(config, folder, env, progress, trackers)
+                trainer, log = await start_training(config, folder, env, start, trackers)
+                try:
+                    before = await held_out.evaluate(trainer, start, "before")
+                    await reinforce(trainer, log, progress)
+                    after = await held_out.evaluate(trainer, checkpoint.latest(folder) or start, "after")
+                    comparison = held_out.conclude(log, before, after)
+                finally:
+                    await trainer.engine.aclose()
         if log.position:  # a run of no step at all, as for `sft=`, has nothing to show
             write_report(folder)
     return RunResult(folder, before, after, comparison, perf_counter() - started)
@@ -138,9 +140,10 @@ def withdrawn_if_refused(folder: Path) -> Iterator[None]:
         yield
     except UsageError:
         if new and checkpoint.latest(folder) is None:
-            for name in ("config.toml", "metrics.jsonl", LOCK):
+            for name in ("config.toml", "metrics.jsonl", STATE, LOCK):
                 (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+            for name in ("tensorboard", "wandb"):
+                shutil.rmtree(folder / name, ignore_errors=True)
             if not any(folder.iterdir()):
                 folder.rmdir()
         raise
@@ -162,13 +165,15 @@ def check_folder(config: Config, folder: Path, resume: bool) -> None:
             raise ConfigError(f"{folder} holds a run with another configuration; choose another --out, or delete it")
 
 
-async def warm_start(config: Config, folder: Path, env: Connection, progress: Progress) -> Path:
+async def warm_start(
+    config: Config, folder: Path, env: Connection, progress: Progress, trackers: Trackers | None = None
+) -> Path:
     """checkpoints/step-000000: the given model, or a tiny one, after the supervised warm-up if there is one."""
     first = folder / "checkpoints" / f"step-{0:06d}"
     if first.is_dir():
         return first
     seed, options = config.run.seed, config.sft
-    log = MetricsLog(folder)
+    log = MetricsLog(folder, trackers=trackers)
     demonstrations = []
     if options is not None:
         bar = progress.add_task("demonstrations", total=None)
@@ -188,11 +193,8 @@ async def warm_start(config: Config, folder: Path, env: Connection, progress: Pr
     for fork in check_template(template):
         progress.console.print(f"note: the chat template rewrites earlier turns, which costs extra rows: {fork}")
     weights = None
-    try:
-        if options is not None:
-            weights = await imitate(config, env, model, tokenizer, demonstrations, log, progress)
-    finally:
-        log.close()
+    if options is not None:
+        weights = await imitate(config, env, model, tokenizer, demonstrations, log, progress)
     return checkpoint.save(first, model, tokenizer, {"step": 0, **log.state_dict()}, weights)
 
 
@@ -244,7 +246,9 @@ async def sampled_success(config: Config, env: Connection, model: Any, template:
         engine.shutdown()
 
 
-async def start_training(config: Config, folder: Path, env: Connection, start: Path) -> tuple[Trainer, MetricsLog]:
+async def start_training(
+    config: Config, folder: Path, env: Connection, start: Path, trackers: Trackers | None = None
+) -> tuple[Trainer, MetricsLog]:
     """The trainer, at the run's newest checkpoint; at `start`, which another run may have saved, where it has none."""
     newest, state = checkpoint.load_newest(folder, start)
     if newest.is_relative_to(folder):  # the start may be another run's, whose metrics stay there
@@ -261,7 +265,7 @@ async def start_training(config: Config, folder: Path, env: Connection, start: P
     except BaseException:
         await trainer.engine.aclose()
         raise
-    return trainer, MetricsLog(folder, state["metrics_bytes"])
+    return trainer, MetricsLog(folder, state["metrics_bytes"], trackers)
 
 
 async def reinforce(trainer: Trainer, log: MetricsLog, progress: Progress) -> None:

@@ -86,10 +86,12 @@ class Trainer:
                 result = await self.train_step(groups) if groups else None
                 self.step += 1
                 await self.publish()
-                metrics |= rollout_metrics([t for group in played for t in group.trajectories])
+                episodes = [t for group in played for t in group.trajectories]
+                metrics |= rollout_metrics(episodes)
                 metrics |= more | (result.metrics if result is not None else {})
                 metrics |= {"time/rollout_s": collected - started, "time/learn_s": perf_counter() - collected}
                 self.record(log, metrics, result)
+                log.trackers.log_episodes(self.step, episodes)
                 on_step(self.step, metrics)
         finally:
             await self.source.close()

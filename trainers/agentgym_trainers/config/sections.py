@@ -23,6 +23,7 @@ from agentgym_trainers.losses.entropy_band import EntropyBandOptions
 from agentgym_trainers.losses.importance import CorrectOptions
 from agentgym_trainers.losses.reduce import Reducer
 from agentgym_trainers.monitoring.guards import GuardOptions
+from agentgym_trainers.monitoring.tracking.options import TrackingOptions
 from agentgym_trainers.nn.device import DeviceName
 from agentgym_trainers.nn.lora import LoraOptions
 from agentgym_trainers.nn.precision import Dtype
@@ -295,6 +296,8 @@ class Config(Section):
     sft: SFTOptions | None = None
     eval: EvalOptions = EvalOptions()
     guards: GuardOptions = GuardOptions()
+    tracking: TrackingOptions | None = None
+    """Experiment trackers; None is TensorBoard alone."""
     scale: RayOptions | None = None
     """Several processes, on one machine or many; None is this one."""
     schedules: dict[str, ScheduleOptions] = {}

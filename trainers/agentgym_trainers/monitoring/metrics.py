@@ -1,4 +1,4 @@
-"""Metrics of a run: `metrics.jsonl`, always, and TensorBoard beside it."""
+"""Metrics of a run: `metrics.jsonl`, always, and the trackers beside it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.tensorboard import SummaryWriter
 
 from agentgym.errors import CheckpointError
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers.data.sequences import is_demonstration
+from agentgym_trainers.monitoring.tracking.trackers import Trackers
 from agentgym_trainers.monitoring.turn_bins import NAMES, bin_of_turns
 
 
@@ -23,13 +23,14 @@ class MetricsLog:
     """Appends one line a step: {"phase", "step", "group/name": number, ...}. Names under "time/" are seconds, and the
     only ones that differ between two runs of the same seed."""
 
-    def __init__(self, run: Path, position: int = 0) -> None:
-        """`position`: bytes of the file that count; a resumed run drops what came after its checkpoint."""
+    def __init__(self, run: Path, position: int = 0, trackers: Trackers | None = None) -> None:
+        """`position`: bytes of the file that count; a resumed run drops what came after its checkpoint. `trackers` get
+        the same numbers, and stay open."""
         self.path = run / "metrics.jsonl"
         self.path.touch()
         with self.path.open("r+b") as file:
             file.truncate(min(position, self.position))
-        self._tensorboard = SummaryWriter(str(run / "tensorboard"))
+        self.trackers = trackers or Trackers()
 
     @property
     def position(self) -> int:
@@ -43,12 +44,10 @@ class MetricsLog:
         clean = {name: (float(value) if math.isfinite(value) else None) for name, value in metrics.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"phase": phase, "step": step, **clean}) + "\n")
-        for name, value in clean.items():
-            if value is not None:
-                self._tensorboard.add_scalar(f"{phase}/{name}", value, step)
+        self.trackers.log(phase, step, {name: value for name, value in clean.items() if value is not None})
 
     def close(self) -> None:
-        self._tensorboard.close()
+        self.trackers.close()
 
 
 def check_metrics(run: Path, state: Mapping[str, Any]) -> None:

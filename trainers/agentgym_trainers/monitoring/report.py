@@ -13,13 +13,19 @@ from __future__ import annotations
 import html
 import itertools
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentgym.errors import CheckpointError
 from agentgym.rollouts.trajectory import Branch, Trajectory, Turn
+from agentgym_trainers.monitoring.metrics_file import (
+    finite_number,
+    json_object,
+    place_in,
+    read_metrics,
+    skipped_line,
+)
 
 TRAJECTORIES = 200
 """Trajectories in a page at most, spread evenly over the steps."""
@@ -34,7 +40,6 @@ TOKEN_BYTES = 2_000_000
 CONFIG_CHARACTERS = 200_000
 NOTES = 20
 """Notes in a page at most."""
-LINE_END = b"\n"
 
 TEMPLATE = Path(__file__).with_name("report.html")
 
@@ -101,16 +106,7 @@ def _curves(path: Path, notes: list[str]) -> dict[str, Any]:
     """Phases with their series, steps ascending; of a step written twice (a resumed run) the later line counts."""
     if not path.is_file():
         raise CheckpointError(f"{path.parent} has no {path.name}: it is not a run folder, or the run never began.")
-    rows: dict[str, dict[int, dict[str, float | None]]] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            record = _record(line)
-            step, phase = record.get("step"), record.get("phase")
-            if isinstance(step, int) and isinstance(phase, str):
-                numbers = {name: _number(value) for name, value in record.items() if "/" in name}
-                rows.setdefault(phase, {}).setdefault(step, {}).update(numbers)
-            elif line.strip():
-                notes.append(_skipped(path, number, line, "a line of metrics"))
+    rows = read_metrics(path, notes)
     if not rows:
         raise CheckpointError(f"{path} holds no line of metrics yet.")
     if any(len(steps) > POINTS for steps in rows.values()):
@@ -194,7 +190,7 @@ def _evaluation(path: Path, notes: list[str]) -> dict[str, Any] | None:
     """The parts of the summary that are there and complete; None when there are none."""
     if not path.is_file():
         return None
-    summary = _record(path.read_bytes())
+    summary = json_object(path.read_bytes())
     wanted = {
         "before": ("success", "low", "high"),
         "after": ("success", "low", "high"),
@@ -205,7 +201,7 @@ def _evaluation(path: Path, notes: list[str]) -> dict[str, Any] | None:
         record = summary.get(part)
         if not isinstance(record, dict):
             continue
-        numbers = {name: _number(record.get(name)) for name in names}
+        numbers = {name: finite_number(record.get(name)) for name in names}
         if numbers[names[0]] is not None:
             words = {"tasks": "tasks", "attempts": "attempts each", "failed": "failed and not counted"}
             found[part] = numbers | {"counts": ", ".join(f"{record[n]} {words[n]}" for n in words if record.get(n))}
@@ -265,11 +261,11 @@ def _lines(path: Path, step: int, notes: list[str]) -> Iterator[_Line]:
     offset = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.endswith(b"\n") or _record(line):
+            if line.endswith(b"\n") or json_object(line):
                 if line.strip():
                     yield _Line(path, number, offset, step)
             else:
-                notes.append(_skipped(path, number, line, "a trajectory"))
+                notes.append(skipped_line(path, number, line, "a trajectory"))
             offset += len(line)
 
 
@@ -294,21 +290,21 @@ def _read(line: _Line, skipped: list[str]) -> dict[str, Any] | None:
         file.seek(line.offset)
         raw = file.readline()
     try:
-        record = _record(raw)
+        record = json_object(raw)
         trajectory = Trajectory.from_json(record)
         shown = _show(trajectory, record.get("annotations") or {}, line, skipped)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        skipped.append(_skipped(line.path, line.number, raw, "a trajectory"))
+        skipped.append(skipped_line(line.path, line.number, raw, "a trajectory"))
         return None
     size = _size(shown)
     if size > TOKEN_BYTES:
-        skipped.append(f"{_at(line.path, line.number)} is too large to be shown with its tokens.")
+        skipped.append(f"{place_in(line.path, line.number)} is too large to be shown with its tokens.")
         shown["branches"], shown["loose"] = [], []
         for turn in shown["turns"]:
             turn["tokens"] = None
         size = _size(shown)
     if size > TOKEN_BYTES:
-        skipped.append(f"{_at(line.path, line.number)} is too large to be shown at all.")
+        skipped.append(f"{place_in(line.path, line.number)} is too large to be shown at all.")
         return None
     return {**shown, "bytes": size}
 
@@ -349,7 +345,9 @@ def _show(trajectory: Trajectory, annotations: dict[str, Any], line: _Line, skip
         "error": _cut(trajectory.error),
         "forks": list(trajectory.forks),
         "turns": [
-            _show_turn(turn, _short(_number(value[i])), _short(_number(advantage[i])), segments.get(turn.index))
+            _show_turn(
+                turn, _short(finite_number(value[i])), _short(finite_number(advantage[i])), segments.get(turn.index)
+            )
             for i, turn in enumerate(turns)
         ],
         "branches": [
@@ -359,7 +357,9 @@ def _show(trajectory: Trajectory, annotations: dict[str, Any], line: _Line, skip
         "loose": loose,
     }
     if misfit:
-        skipped.append(f"{_at(line.path, line.number)}: annotations that do not fit its turns or tokens are left out.")
+        skipped.append(
+            f"{place_in(line.path, line.number)}: annotations that do not fit its turns or tokens are left out."
+        )
     return shown
 
 
@@ -379,8 +379,8 @@ def _show_turn(
         "reply": _cut(turn.reply),
         "action": action,
         "problem": problem,
-        "reward": _short(_number(turn.reward)),
-        "penalty": _short(_number(turn.penalty)),
+        "reward": _short(finite_number(turn.reward)),
+        "penalty": _short(finite_number(turn.penalty)),
         "value": value,
         "advantage": advantage,
         "state": turn.state_key,
@@ -393,9 +393,9 @@ def _show_branch(branch: Branch, advantage: list[Any] | None, text: list[Any] | 
     return {
         "id": branch.ids.tolist(),
         "turn": branch.turn.tolist(),
-        "logprob": [_short(_number(value)) for value in branch.logprobs.tolist()],
+        "logprob": [_short(finite_number(value)) for value in branch.logprobs.tolist()],
         "version": branch.versions.tolist(),
-        "advantage": advantage and [_short(_number(value)) for value in advantage],
+        "advantage": advantage and [_short(finite_number(value)) for value in advantage],
         "text": text and [str(piece) for piece in text],
     }
 
@@ -420,22 +420,8 @@ def _segments(branches: Sequence[Branch]) -> tuple[dict[int, tuple[int, int, int
     return segments, loose
 
 
-def _record(line: bytes) -> dict[str, Any]:
-    """A line's JSON object; empty when it is not one."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def _size(shown: dict[str, Any]) -> int:
     return len(json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode(errors="replace"))
-
-
-def _number(value: Any) -> float | None:
-    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if finite else None
 
 
 def _short(value: float | None) -> float | None:
@@ -457,11 +443,3 @@ def _stretches(length: int, count: int) -> list[range]:
     count = min(length, count)
     edges = [length * i // count for i in range(count + 1)] if count else []
     return [range(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def _at(path: Path, number: int) -> str:
-    return f"{path.name}, line {number}"
-
-
-def _skipped(path: Path, number: int, line: bytes, what: str) -> str:
-    return f"{_at(path, number)} is {f'not {what}' if line.endswith(LINE_END) else 'cut off'} and was skipped."

@@ -1,0 +1,1 @@
+"""Several runs side by side: found in folders, compared, drawn."""

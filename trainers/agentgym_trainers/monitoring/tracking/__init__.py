@@ -1,0 +1,1 @@
+"""Experiment trackers of a run: TensorBoard, Weights & Biases, MLflow, Trackio."""
