@@ -33,6 +33,8 @@ GROUP = "agentgym.environments"
 ARGUMENTS = re.compile(r"(?P<base>[^=]*?):(?P<arguments>[A-Za-z_]\w*=.*)")
 """A name with arguments; of a URL what follows a colon is no `key=`."""
 
+URL = re.compile(r"[a-z][a-z+.-]*://", re.IGNORECASE)
+
 GYMNASIUM = "gymnasium:"
 """Prefix of the name of a plain Gymnasium environment."""
 
@@ -108,7 +110,7 @@ def target(name: str) -> str:
 
 def lazy_policies(name: str) -> Mapping[str, LazyPolicy]:
     """The lazy policies that an environment's class brings along. None of a URL: they are code, not served."""
-    return {} if "://" in name else _import(target(name)).lazy_policies
+    return {} if is_url(name) else _import(target(name)).lazy_policies
 
 
 def make(name: str, **kwargs: Any) -> Env:
@@ -131,6 +133,11 @@ def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
     except TypeError as error:
         raise ConfigError(f"{name} cannot be made with {', '.join(kwargs) or 'no arguments'}: {error}") from error
     return partial(cls, **kwargs)
+
+
+def is_url(name: str) -> bool:
+    """Whether an environment is named by its server's address. An argument of one that is installed may be a URL."""
+    return URL.match(name) is not None
 
 
 def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
@@ -203,7 +210,7 @@ def _folders(package: str) -> list[Path]:
 
 
 def _target(name: str) -> str:
-    if ":" in name and "://" not in name:
+    if ":" in name and not is_url(name):
         module, _, cls = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), *cls.split(".")]):
             raise UnknownEnvironment(f'an environment of your own is named "package.module:Class", not {name!r}')

@@ -103,7 +103,8 @@ def envs_check(name: str, tasks: int) -> None:
     """Run the conformance suite on an environment: NAME is an id, "package.module:Class" or a URL."""
     from agentgym.conformance.run import check_environment, check_server
 
-    findings = asyncio.run(check_server(name, tasks=tasks) if "://" in name else check_environment(name, tasks=tasks))
+    checked = check_server if registry.is_url(name) else check_environment
+    findings = asyncio.run(checked(name, tasks=tasks))
     for finding in findings:
         click.echo(str(finding))
     broken = sum(not finding.ok for finding in findings)
@@ -183,7 +184,7 @@ def envs_export(form: str, name: str, out: Path, split: str, tasks: int | None) 
     """
     from agentgym_environments.tasks.harbor_folder import write_folder
 
-    if "://" in name:
+    if registry.is_url(name):
         raise UsageError("tasks are exported where an environment is installed, not from its URL")
     env = registry.make(name)
     try:

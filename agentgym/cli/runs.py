@@ -15,7 +15,6 @@ from agentgym.cli.terminal import console
 from agentgym.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from agentgym.evaluation.stats import Interval
     from agentgym_trainers.monitoring.comparison.groups import RunGroup
 
 folders_argument = click.argument(
@@ -129,10 +128,6 @@ def _line(folder: Path) -> dict[str, Any]:
     line |= {name: getattr(record, name) for name in ("recipe", "environment", "seed", "step", "steps")}
     line |= {"last": success[-1] if success else None, "best": max(success, default=None)}
     return line | {"held_out": record.held_out(), "state": "finished" if record.finished else "unfinished"}
-
-
-def _interval(found: Interval, digits: int) -> str:
-    return f"{found.estimate:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
 def _percent(share: float | None) -> str:

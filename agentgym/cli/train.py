@@ -199,7 +199,7 @@ def _resolve(choice: Choice) -> Config:
 
 
 async def _spec(name: str) -> EnvSpec:
-    if "://" not in name:
+    if not registry.is_url(name):
         return registry.get_spec(name)
     async with connect(name) as env:
         return env.spec

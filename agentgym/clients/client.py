@@ -28,6 +28,7 @@ from agentgym.clients.transports.http_batching import HttpTransport
 from agentgym.clients.transports.websocket import WebSocketTransport
 from agentgym.errors import ConfigError, Unreachable, UsageError
 from agentgym.protocol import ReplyModel
+from agentgym.registry import is_url
 from agentgym.session import Session
 from agentgym.spec import EnvSpec
 
@@ -211,7 +212,7 @@ async def connect(name_or_url: str, **kwargs: Any) -> AsyncIterator[Connection]:
     `kwargs` are the environment's constructor's, or for a URL `EnvClient`'s. Sessions still open at the end are closed.
     Raises UnknownEnvironment, MissingDependency or Unreachable.
     """
-    if "://" in name_or_url:
+    if is_url(name_or_url):
         async with EnvClient(name_or_url, **kwargs) as client:
             yield client
         return

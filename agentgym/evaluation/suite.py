@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentgym.errors import ConfigError
+from agentgym.registry import is_url
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
@@ -69,7 +70,7 @@ class SuiteEnv(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> SuiteEnv:
-        if self.kwargs and "://" in self.name:
+        if self.kwargs and is_url(self.name):
             raise ValueError("kwargs are for environments that run in this process; a server has built its own")
         if isinstance(self.tasks, tuple) and (not self.tasks or len(set(self.tasks)) < len(self.tasks)):
             raise ValueError(f"tasks must name at least one task and none twice, not {list(self.tasks)}")

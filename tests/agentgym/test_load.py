@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import gymnasium
 import pytest
 
 from agentgym import registry
+from agentgym.clients.client import connect
 from agentgym.errors import ConfigError, MissingDependency, UnknownEnvironment
 from agentgym.spec import EnvSpec
 from agentgym.testing import EchoEnv
@@ -188,6 +190,16 @@ def test_a_name_may_carry_arguments_of_the_class(package):
     )
     assert registry.split_arguments("m.x:W:user=http://h:8/v1,n=2") == ("m.x:W", {"user": "http://h:8/v1", "n": 2})
     assert registry.split_arguments("http://127.0.0.1:8000/envs/w?a=b") == ("http://127.0.0.1:8000/envs/w?a=b", {})
+
+
+def test_an_argument_that_is_a_url_names_no_server():
+    async def opened() -> str:
+        async with connect("tools-dialogue:user=http://127.0.0.1:9/v1,model=customer") as env:
+            return env.spec.id
+
+    assert asyncio.run(opened()) == "tools-dialogue"
+    assert not registry.is_url("m.x:W:user=http://h:8/v1")
+    assert registry.is_url("agentenv+http://h:1?env=babyai")
 
 
 def test_a_wrong_argument_in_a_name_is_refused(package):

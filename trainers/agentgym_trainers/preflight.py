@@ -28,7 +28,7 @@ def check_start(config: Config) -> None:
     require_trackers(config.tracking)
     check_model(config)
     SOURCES[config.source.kind].check(config.source)
-    if "://" not in config.env.name:
+    if not registry.is_url(config.env.name):
         check_spec(config, registry.get_spec(config.env.name))
 
 

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from agentgym.clients.client import Connection, connect
 from agentgym.clients.server_process import server_process
 from agentgym.errors import ConfigError
+from agentgym.registry import is_url
 from agentgym.spec import EnvSpec
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.rollout.sources import SOURCES
@@ -24,7 +25,7 @@ there again."""
 async def open_env(config: Config, progress: Progress) -> AsyncIterator[tuple[Connection, str | None]]:
     """The environment to train on, and the URL of the server that was started for it, if one was."""
     name = config.env.name
-    if "://" in name or not config.env.serve:
+    if is_url(name) or not config.env.serve:
         async with connect(name) as env:
             yield check_environment(config, env), None
         return
