@@ -136,7 +136,7 @@ def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
 
 
 def is_url(name: str) -> bool:
-    """Return whether an environment is named by its server's address. An argument of one that is installed may be a URL."""
+    """Return whether an environment is named by its server's address; an argument of one may be a URL too."""
     return URL.match(name) is not None
 
 
