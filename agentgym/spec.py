@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +40,7 @@ class EnvSpec(BaseModel):
 
     id: str
     version: str = "1.0.0"
+    """With `tasks_from` in its spec.toml, those packages' installed versions follow: "1.0.0+minigrid-3.0.2"."""
     family: str = ""
     """Kind of environment: "text", "web", "gui", "swe", "search", "tools", "games", "research"."""
     description: str
@@ -99,14 +102,33 @@ class EnvSpec(BaseModel):
         fields = variants.get(name) if name else next(iter(variants.values()))
         if fields is None:
             raise ConfigError(f"{path} describes no environment {name!r}, only {', '.join(variants)}")
+        fields = {key: value for key, value in fields.items() if key != "entry_point"}
+        build = build_of(path, fields.pop("tasks_from", []))
         try:
-            return cls.model_validate({key: value for key, value in fields.items() if key != "entry_point"})
+            spec = cls.model_validate(fields)
         except ValidationError as error:
             raise ConfigError(f"{path} is not a valid environment spec: {error}") from error
+        return spec.model_copy(update={"version": f"{spec.version}{build}"})
+
+
+def build_of(path: Path, packages: Any) -> str:
+    """Return installed versions of the packages that tasks are made by or from: "+minigrid-3.0.2", a version's build.
+
+    The same code makes other tasks of another version's data. A package that is not installed is left out. Raises
+    ConfigError where `packages` is no list of names.
+    """
+    if not isinstance(packages, list) or not all(isinstance(name, str) and name for name in packages):
+        raise ConfigError(f"{path}: tasks_from is a list of installed packages' names, not {packages!r}")
+    found = []
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found.append(f"{name}-{version(name)}")
+    return "+" + ".".join(found) if found else ""
 
 
 def read_variants(path: Path) -> dict[str, dict[str, Any]]:
-    """The fields of every environment that a `spec.toml` describes, by id: those of EnvSpec and `entry_point`.
+    """The fields of every environment that a `spec.toml` describes, by id: those of EnvSpec, `entry_point`, and
+    `tasks_from`, packages whose installed versions are a part of the environment's.
 
     A file without `[variants.ID]` describes one environment, whose `id` is at its top. With them it describes one
     environment each: a variant's fields replace those at the top. Raises ConfigError for a file that does neither.

@@ -217,3 +217,12 @@ def test_gymnasium_makes_installed_environments():
     assert env.step("go north")[1] == 0.0
     assert env.spec.id == "agentgym/keydoor-v0"
     assert gymnasium.make("agentgym/keydoor-v0", size=4).reset(seed=0)[0] != env.reset(seed=0)[0]
+
+
+def test_a_version_names_packages_that_tasks_are_from(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text(f'id = "e"\ntasks_from = ["pytest", "no-such-package"]\n{SPEC.partition("[variants")[0]}')
+    assert EnvSpec.load(path).version == f"1.0.0+pytest-{pytest.__version__}"
+    path.write_text(path.read_text().replace('["pytest", "no-such-package"]', '"pytest"'))
+    with pytest.raises(ConfigError, match="tasks_from is a list of installed packages' names, not 'pytest'"):
+        EnvSpec.load(path)
