@@ -74,7 +74,8 @@ def compare_runs(folders: tuple[Path, ...], threshold: float, as_json: bool) -> 
     ):
         table.add_column(column, justify="left" if column == "group" else "right")
     for one in found.groups:
-        episodes = f"{one.episodes.estimate:.0f} [{one.episodes.low:.0f}, {one.episodes.high:.0f}]"
+        least = "" if one.reached == len(one.seeds) else "≥ "
+        episodes = f"{least}{one.episodes.estimate:.0f} [{one.episodes.low:.0f}, {one.episodes.high:.0f}]"
         better = (
             "" if one.better is None else f"{one.better.estimate:.2f} [{one.better.low:.2f}, {one.better.high:.2f}]"
         )

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from agentgym.cli.runs import runs
 from agentgym.errors import AgentGymError, ConfigError
+from agentgym_trainers.monitoring.comparison.groups import name_of
 
 
 def make_run(folder: Path, seed: int, lr: float, success: list[float], env: str = "keydoor", end: str = "") -> Path:
@@ -48,6 +49,13 @@ def test_groups_are_compared_with_the_first(folder) -> None:
     assert slow["episodes"]["estimate"] == 32  # all that were played
     assert 16 < fast["episodes"]["estimate"] < 24
     assert (slow["better"], fast["better"]["estimate"]) == (None, 1.0)
+
+
+def test_a_group_is_named_by_what_sets_it_apart() -> None:
+    slow, fast = ({"name": "grpo", "optim.lr": rate, "run.steps": 4} for rate in (0.1, 0.2))
+    other = {"name": "hgpo", "optim.lr": 0.5, "credit.gamma": 0.9}
+    assert name_of(slow, [slow, fast]) == "grpo optim.lr=0.1"
+    assert name_of(other, [other]) == "hgpo"
 
 
 def test_a_list_has_every_run_even_a_broken_one(folder) -> None:

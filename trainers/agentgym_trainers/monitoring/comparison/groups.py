@@ -26,7 +26,7 @@ class RunGroup:
     """Runs of one configuration."""
 
     name: str
-    """The recipe, and the options in which it differs from the other groups."""
+    """The recipe, and the options in which it differs from other groups of that recipe."""
     runs: tuple[RunRecord, ...]
 
 
@@ -74,12 +74,16 @@ def group_runs(runs: Sequence[RunRecord]) -> list[RunGroup]:
         keyed.setdefault(json.dumps(options_of(run), sort_keys=True, default=str), []).append(run)
     groups = list(keyed.values())
     options = [options_of(group[0]) for group in groups]
-    differing = [name for name in dict.fromkeys(name for of in options for name in of) if name != "name"
-                 and len({json.dumps(of.get(name), default=str) for of in options}) > 1]  # fmt: skip
     return [
-        RunGroup(" ".join([group[0].recipe, *(f"{name}={of[name]}" for name in differing if name in of)]), tuple(group))
+        RunGroup(name_of(of, [other for other in options if other.get("name") == of.get("name")]), tuple(group))
         for group, of in zip(groups, options, strict=True)
     ]
+
+
+def name_of(options: dict[str, Any], alike: Sequence[dict[str, Any]]) -> str:
+    """The recipe, and the options in which it differs from `alike`, other configurations of the same recipe."""
+    differing = [name for name in options if len({json.dumps(of.get(name), default=str) for of in alike}) > 1]
+    return " ".join([str(options.get("name", "")), *(f"{name}={options[name]}" for name in differing)])
 
 
 def options_of(run: RunRecord) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from agentgym_trainers.monitoring.comparison.groups import WINDOW, RunGroup, fin
 
 COLORS = ("#2266bb", "#cc5533", "#117755", "#8844aa", "#b58900", "#c03070", "#445500", "#00a0a0")
 POINTS, REPLICATIONS = 60, 2000
+LABEL = 150
+"""Characters in a line of the legend."""
 
 
 def draw_groups(groups: Sequence[RunGroup], path: Path) -> None:
@@ -28,8 +31,9 @@ def draw_groups(groups: Sequence[RunGroup], path: Path) -> None:
         curves = [smooth(run) for run in group.runs]
         grid = np.linspace(max(curve[0, 0] for curve in curves), min(curve[-1, 0] for curve in curves), POINTS)
         table = np.array([np.interp(grid, *curve.T) for curve in curves])  # runs × grid
+        label = fill(f"{group.name} ({len(curves)} runs)", LABEL)
         found = [stratified_bootstrap(column[:, None], replications=REPLICATIONS) for column in table.T]
-        left.plot(grid, [100 * one.estimate for one in found], color=color, label=f"{group.name} ({len(curves)} runs)")
+        left.plot(grid, [100 * one.estimate for one in found], color=color, label=label)
         low, high = [100 * one.low for one in found], [100 * one.high for one in found]
         left.fill_between(grid, low, high, color=color, alpha=0.15, linewidth=0)
         right.step(100 * scores, 100 * performance_profile(final[:, None], scores), color=color, where="post")
