@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ async def play(out: Path, job: Job) -> Job:
     "played": episodes, fewer than the curve's where the run was stopped}."""
     import torch
 
+    from agentgym.clients.client import connect
     from agentgym.errors import GuardTripped
     from agentgym_trainers import run
     from agentgym_trainers.monitoring.metrics import MetricsLog
@@ -205,7 +207,7 @@ async def play(out: Path, job: Job) -> Job:
     config = resolve(method.recipe, [*overrides_of(method, regime, setting), f"run.seed={job['seed']}"])
     with run.bars() as progress:
         progress.disable = True
-        async with open_env(config, progress) as (connection, _):
+        async with open_env(config, progress) as (connection, _), connect(regime.measured_on or regime.env) as held_out:
             first = out / "warm-up" / f"{job['regime']}-{job['seed']}"
             first.mkdir(parents=True, exist_ok=True)
             start = await run.warm_start(config, first, connection, progress)
@@ -215,7 +217,7 @@ async def play(out: Path, job: Job) -> Job:
             trainer, _ = await run.start_training(config, folder, connection, start)
             log = MetricsLog(folder)
             trainer.save = lambda log: folder  # type: ignore[method-assign]  # checkpoints are only for resuming
-            curve = [(0, await measured(trainer, connection.spec, regime, job["seed"]))]
+            curve = [(0, await measured(trainer, held_out, regime, job["seed"]))]
             every = max(1, round(regime.budget / regime.evaluations / setting.episodes)) * setting.episodes
             count, stopped = 0, "warm-up" if warm else ""
             while count < job["budget"] and not stopped:
@@ -231,7 +233,7 @@ async def play(out: Path, job: Job) -> Job:
                         stopped = str(error)
                     seconds += time.process_time()
                     count += played()
-                curve.append((count, await measured(trainer, connection.spec, regime, job["seed"])))
+                curve.append((count, await measured(trainer, held_out, regime, job["seed"])))
                 if regime.enough is not None and min(share for _, share in curve[-2:]) >= regime.enough:
                     stopped = "enough"
             if stopped and count < job["budget"]:
@@ -266,13 +268,17 @@ def counted(trainer: Any) -> Iterator[Callable[[], int]]:
         trainer.collect, Runner.run = collect, run  # type: ignore[method-assign]
 
 
-async def measured(trainer: Any, spec: Any, regime: Regime, seed: int) -> float:
-    """Mean success or score of one attempt at each held-out task."""
+async def measured(trainer: Any, env: Any, regime: Regime, seed: int) -> float:
+    """Mean success or score of one attempt at each held-out task of `env`."""
     from agentgym.rollouts.policy import EpisodeSpec
 
-    tasks = spec.splits[regime.split]
-    episodes = [EpisodeSpec(spec.id, regime.split, i % tasks, 10**6 + i) for i in range(regime.held_out)]
-    trajectories = await trainer.runner.run(trainer.policy(seed, 10**9), episodes)
+    async def open_session() -> Any:
+        return env.session()
+
+    tasks = env.spec.splits[regime.split]
+    episodes = [EpisodeSpec(env.spec.id, regime.split, i % tasks, 10**6 + i) for i in range(regime.held_out)]
+    runner = replace(trainer.runner, open_session=open_session)
+    trajectories = await runner.run(trainer.policy(seed, 10**9), episodes)
     return float(np.mean([t.success if regime.measure == "success" else t.score for t in trajectories]))
 
 

@@ -41,6 +41,8 @@ class Regime:
     settings: tuple[Setting, ...]
     measure: Literal["success", "score"] = "success"
     split: str = "test"
+    measured_on: str = ""
+    """Environment of evaluations, if not that of the episodes that are learned from."""
     held_out: int = 128
     """Episodes of an evaluation."""
     evaluations: int = 12
@@ -138,17 +140,17 @@ METHODS = {
     "HGPO": Method("hgpo"),
     "MT-GRPO": Method("grpo", 8, ("credit.assigner=mt_grpo",)),
     "reward-to-go LOO": Method("grpo", 8, ("credit.assigner=rtg_loo",)),
-    "turn PPO": Method("ppo-turn", 1, (), (("value.warmup", 64),)),
-    "bi-level GAE": Method("bilevel-gae", 1, (), (("value.warmup", 64),)),
-    "SPA-RL": Method("spa-rl", 1, (), (("value.warmup", 128),), control="SPA-RL's control"),
-    "SPA-RL's control": Method("ppo-turn", 1, ("credit.gamma=1.0",), (("value.warmup", 128),), tuned_as="SPA-RL"),
+    "turn PPO": Method("ppo-turn", 1),
+    "bi-level GAE": Method("bilevel-gae", 1),
+    "SPA-RL": Method("spa-rl", 1, control="SPA-RL's control"),
+    "SPA-RL's control": Method("ppo-turn", 1, ("credit.gamma=1.0",), tuned_as="SPA-RL"),
     "PRIME": Method("prime", control="PRIME's control"),
     "PRIME's control": Method("prime", 8, ("credit.terms.process.weight=0",), tuned_as="PRIME"),
     "iStar": Method("istar", control="iStar's control"),
     "iStar's control": Method("istar", 8, ("credit.terms.process.weight=0",), tuned_as="iStar"),
     "GAGPO": Method("gagpo"),
     "RewardFlow": Method("rewardflow"),
-    "direct advantage": Method("direct-advantage", 1, (), (("value.warmup", 64),)),
+    "direct advantage": Method("direct-advantage", 1),
     "PACS": Method("pacs"),
     "CARL": Method("carl"),
     "HCAPO": Method("hcapo"),
@@ -173,7 +175,7 @@ RECIPES = {
     "EPO": Method("epo"),
     "SPEAR": Method("spear"),
     "LOOP": Method("loop"),
-    "token PPO": Method("ppo-token", 1, (), (("value.warmup", 64),)),
+    "token PPO": Method("ppo-token", 1),
     "DigiRL": Method("digirl", 8, (), (("value.warmup", 64),), IMITATION),
     "filtered BC": Method("filtered-bc", 8, (), (), IMITATION),
     "REFUEL": Method("refuel", 2),
@@ -183,24 +185,24 @@ RECIPES = {
     "ETO": Method("eto", 4, (), (), IMITATION),
     "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
     "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 128),), TWIN),
+    "SPIRAL": Method("spiral", 1, control="SPIRAL's control"),
+    "SPIRAL's control": Method("spiral", 1, ("signals.role=", "credit.assigner=reinforce"), tuned_as="SPIRAL"),
+    "ScalingInter": Method("scaling-inter", envs=("keydoor",)),
 }
 """Rows of one regime, for what `agentgym recipes list` says of recipes whose question is not credit's."""
 NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
 """benchmarks/noise.py for PRIME's reward model: what a signal costs that knows nothing."""
 VARIANTS = {
-    "turn PPO, gamma .5": Method("ppo-turn", 1, ("credit.gamma=0.5", "credit.lam=0.8"), (("value.warmup", 64),)),
+    "turn PPO, gamma .5": Method("ppo-turn", 1, ("credit.gamma=0.5", "credit.lam=0.8")),
     "reward-to-go LOO, standardized": Method("grpo", 8, ("credit.assigner=rtg_loo", "credit.normalize=turn")),
     "REINFORCE, to go": Method("reinforce", 1, ("credit.reward_to_go=true", "credit.normalize=turn", *CLIPPED)),
     "HGPO, gamma 0": Method("hgpo", 8, ("credit.gamma=0", "credit.normalize=turn")),
     "GRPO, Muon": Method("grpo", 8, ("optim.kind=muon",)),
-    "turn PPO, HL-Gauss": Method(
-        "ppo-turn", 1, ("value.head=hl_gauss",), (("value.warmup", 64),), control="turn PPO", tuned_as="turn PPO"
-    ),
+    "turn PPO, HL-Gauss": Method("ppo-turn", 1, ("value.head=hl_gauss",), control="turn PPO", tuned_as="turn PPO"),
     "true progress": Method(
         "ppo-turn",
         1,
         ("credit.gamma=1.0", "shaping.potential.weight=1.0"),
-        (("value.warmup", 128),),
         control="SPA-RL's control",
         tuned_as="SPA-RL",
     ),
@@ -224,11 +226,14 @@ bonus outweighs it, and at T = 24 both such rows fell to 0."""
 
 
 def choices(length: int) -> Regime:
-    """Regime (a) of one length. The solver knows one place in five, and is right at a third of the others."""
+    """Regime (a) of one length. The solver knows one place in five, and is right at a third of the others.
+
+    A step of the warm-up has as many turns at every length.
+    """
     return Regime(
         f"choices:length={length}",
         "many decisive turns that the environment tells apart",
-        CHOICES,
+        (*CHOICES, f"sft.batch={192 // length}"),
         480,
         0.7,
         TINY,
@@ -341,6 +346,18 @@ REGIMES = {
     ),
     **{f"choices-one-{length}": one_choice(length) for length in (6, 24)},
     "keydoor-meadow-6": meadow(4, "one decisive turn among six"),
+    "tic-tac-toe-self": Regime(
+        "tic-tac-toe-self",
+        "both sides of a game, learned from playing oneself",
+        ("sft.noise=0.6", "sft.max_steps=150", "sft.check_every=1000", "rollout.max_length=512"),
+        4096,
+        0.7,
+        LARGE,
+        measured_on="tic-tac-toe",
+        held_out=136,
+        methods=("SPIRAL's control", "SPIRAL"),
+        baseline="SPIRAL's control",
+    ),
     "sokoban-4x4": Regime(
         "sokoban-4x4",
         "moves that cannot be undone",
