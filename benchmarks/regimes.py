@@ -158,7 +158,7 @@ METHODS = {
     "IGPO": Method("igpo"),
     "SPAE": Method("spae"),
     "state score": Method("state-score", envs=("keydoor", "choices-feedback")),
-    "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 128),), TWIN),
+    "ArCHer": Method("archer", 8, ("optim.minibatches=6",), (("signals.twin.warmup", 16),), TWIN),
 }
 IMITATION = tuple(
     Setting(*s) for s in ((64, 1, 1e-3), (64, 2, 1e-3), (64, 4, 5e-4), (32, 1, 1e-3), (32, 2, 1e-3), (32, 4, 5e-4))
@@ -176,7 +176,7 @@ RECIPES = {
     "SPEAR": Method("spear"),
     "LOOP": Method("loop"),
     "token PPO": Method("ppo-token", 1),
-    "DigiRL": Method("digirl", 8, (), (("value.warmup", 64),), IMITATION),
+    "DigiRL": Method("digirl", 8, (), (), IMITATION),
     "filtered BC": Method("filtered-bc", 8, (), (), IMITATION),
     "REFUEL": Method("refuel", 2),
     "Step-DPO": Method("step-dpo", 2),
@@ -184,7 +184,7 @@ RECIPES = {
     "OREO": Method("oreo", 8, (), (), IMITATION),
     "ETO": Method("eto", 4, (), (), IMITATION),
     "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
-    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 128),), TWIN),
+    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 16),), TWIN),
     "SPIRAL": Method("spiral", 1, control="SPIRAL's control"),
     "SPIRAL's control": Method("spiral", 1, ("signals.role=", "credit.assigner=reinforce"), tuned_as="SPIRAL"),
     "ScalingInter": Method("scaling-inter", envs=("keydoor",)),
