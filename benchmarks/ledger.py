@@ -44,6 +44,7 @@ from regimes import (
     RECIPES,
     REGIMES,
     VARIANTS,
+    WARMED,
     Regime,
     Setting,
     method_of,
@@ -65,7 +66,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/ledger"))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--regimes", nargs="+", choices=REGIMES, default=list(REGIMES))
-    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *VARIANTS, *RECIPES], help="(default: the regime's)")
+    parser.add_argument(
+        "--methods", nargs="+", choices=[*METHODS, *VARIANTS, *WARMED, *RECIPES], help="(default: the regime's)"
+    )
     parser.add_argument("--seeds", type=int, help="race on so many of the regime's seeds (default: all)")
     parser.add_argument("--hours", type=float, default=24.0, help="begin no job after this many hours")
     parser.add_argument("--save", action="store_true", help="keep the results in benchmarks/results/ledger/")

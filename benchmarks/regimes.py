@@ -7,7 +7,7 @@ epochs, learning rate), tuned on seeds outside the race; nothing else is tuned.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 BASELINE = "GRPO"
@@ -49,7 +49,7 @@ class Regime:
     """After the one before the first step, evenly over the budget."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     methods: tuple[str, ...] = ()
-    """Rows, of `METHODS` and `VARIANTS`; all of `METHODS` if empty."""
+    """Rows; all of `METHODS` if empty."""
     baseline: str = BASELINE
     """The row whose episodes are compared with those of the others."""
     enough: float | None = None
@@ -80,7 +80,9 @@ class Method:
     @property
     def as_shipped(self) -> bool:
         """Whether it is the recipe as it ships, but for sizes and rates."""
-        return not any(text.startswith(("credit", "signals", "loss", "value", "optim.kind")) for text in self.overrides)
+        return "value.warmup" not in dict(self.episodes) and not any(
+            text.startswith(("credit", "signals", "loss", "value", "optim.kind")) for text in self.overrides
+        )
 
 
 COMMON = (
@@ -211,6 +213,23 @@ VARIANTS = {
         "prime", 8, (*NOISE, "credit.terms.process.gate=false"), control="PRIME's control", tuned_as="PRIME"
     ),
 }
+WARMED = {
+    f"{name}, warmed up": replace(
+        (METHODS | VARIANTS)[name],
+        episodes=(("value.warmup", episodes),),
+        control=control,
+        tuned_as=f"{tuned_as}, warmed up" if tuned_as else "",
+    )
+    for name, episodes, control, tuned_as in (
+        ("turn PPO", 64, "turn PPO", ""),
+        ("turn PPO, gamma .5", 64, "turn PPO, gamma .5", ""),
+        ("bi-level GAE", 64, "bi-level GAE", ""),
+        ("SPA-RL", 128, "SPA-RL's control, warmed up", ""),
+        ("SPA-RL's control", 128, "", "SPA-RL"),
+        ("true progress", 128, "SPA-RL's control, warmed up", "SPA-RL"),
+    )
+}
+"""As recipes with a critic were until 2026-11-27: the critic learns alone at first, from episodes that count."""
 DECISIONS = (
     "GRPO",
     "RLOO",
@@ -258,6 +277,7 @@ def meadow(corridor: int, question: str) -> Regime:
         SMALL,
         held_out=96,
         evaluations=8,
+        methods=(*METHODS, "turn PPO, warmed up", "SPA-RL, warmed up"),
     )
 
 
@@ -288,7 +308,15 @@ REGIMES = {
         LARGE,
         split="train",
         seeds=tuple(range(10)),
-        methods=(*METHODS, "turn PPO, HL-Gauss", "GRPO, Muon", "noise, gated", "noise, no gate", *RECIPES),
+        methods=(
+            *METHODS,
+            "turn PPO, warmed up",
+            "turn PPO, HL-Gauss",
+            "GRPO, Muon",
+            "noise, gated",
+            "noise, no gate",
+            *RECIPES,
+        ),
     ),
     "keydoor-meadow": meadow(10, "one decisive turn among twelve"),
     **{f"choices-{length}": choices(length) for length in (12, 24, 6, 48)},
@@ -303,7 +331,15 @@ REGIMES = {
         held_out=48,
         evaluations=16,
         seeds=tuple(range(8)),
-        methods=("REINFORCE", "REINFORCE, to go", "turn PPO", "turn PPO, gamma .5", "bi-level GAE"),
+        methods=(
+            "REINFORCE",
+            "REINFORCE, to go",
+            *(
+                f"{name}{how}"
+                for how in ("", ", warmed up")
+                for name in ("turn PPO", "turn PPO, gamma .5", "bi-level GAE")
+            ),
+        ),
         baseline="REINFORCE",
         enough=0.9,
     ),
@@ -329,7 +365,15 @@ REGIMES = {
         measure="score",
         held_out=48,
         evaluations=16,
-        methods=("GRPO", "turn PPO", "SPA-RL", "SPA-RL's control", "true progress", "state score"),
+        methods=(
+            "GRPO",
+            *(
+                f"{name}{how}"
+                for how in ("", ", warmed up")
+                for name in ("turn PPO", "SPA-RL", "SPA-RL's control", "true progress")
+            ),
+            "state score",
+        ),
         enough=0.9,
     ),
     "choices-together": Regime(
@@ -373,7 +417,7 @@ CPU_1 = ("oracle", "keydoor-meadow", "keydoor-meadow-6", "sokoban-4x4")
 
 
 def method_of(name: str) -> Method:
-    return (METHODS | VARIANTS | RECIPES)[name]
+    return (METHODS | VARIANTS | WARMED | RECIPES)[name]
 
 
 def methods_of(regime: Regime) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ class ValueOptions(ReadoutOptions):
 
     lr: float = Field(default=1e-3, gt=0)
     warmup: int = Field(default=0, ge=0)
-    """RL steps at the start in which the critic learns and no token has an advantage: until then V says nothing."""
+    """RL steps at the start in which the critic learns and no token has an advantage. V is a constant at first, with
+    which advantages are those of rewards to come, so that few need this."""
     extra_epochs: int = Field(default=0, ge=0)
     """Further passes of the critic alone over each step's episodes, after the policy's."""
 
