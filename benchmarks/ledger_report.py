@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from regimes import BASELINE, CPU_1, METHODS, RECIPES, REGIMES, method_of
+from regimes import BASELINE, CPU_1, METHODS, RECIPES, REGIMES, WARMED, method_of
 
 from agentgym.evaluation.stats import first_reaching, iqm_rows, probability_of_improvement, stratified_bootstrap
 
@@ -318,7 +318,7 @@ def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any
     for name, saved in results.items():
         for m, of_method in figures(name, saved["raced"]).items():
             method = method_of(m)
-            if method.as_shipped:
+            if method.as_shipped and m not in WARMED:
                 row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in ("gain", "ratio")}
                 about = {
                     "regime": name,

@@ -80,9 +80,7 @@ class Method:
     @property
     def as_shipped(self) -> bool:
         """Whether it is the recipe as it ships, but for sizes and rates."""
-        return "value.warmup" not in dict(self.episodes) and not any(
-            text.startswith(("credit", "signals", "loss", "value", "optim.kind")) for text in self.overrides
-        )
+        return not any(text.startswith(("credit", "signals", "loss", "value", "optim.kind")) for text in self.overrides)
 
 
 COMMON = (
@@ -216,17 +214,18 @@ VARIANTS = {
 WARMED = {
     f"{name}, warmed up": replace(
         (METHODS | VARIANTS)[name],
-        episodes=(("value.warmup", episodes),),
+        episodes=((option, episodes),),
         control=control,
         tuned_as=f"{tuned_as}, warmed up" if tuned_as else "",
     )
-    for name, episodes, control, tuned_as in (
-        ("turn PPO", 64, "turn PPO", ""),
-        ("turn PPO, gamma .5", 64, "turn PPO, gamma .5", ""),
-        ("bi-level GAE", 64, "bi-level GAE", ""),
-        ("SPA-RL", 128, "SPA-RL's control, warmed up", ""),
-        ("SPA-RL's control", 128, "", "SPA-RL"),
-        ("true progress", 128, "SPA-RL's control, warmed up", "SPA-RL"),
+    for name, option, episodes, control, tuned_as in (
+        ("turn PPO", "value.warmup", 64, "turn PPO", ""),
+        ("turn PPO, gamma .5", "value.warmup", 64, "turn PPO, gamma .5", ""),
+        ("bi-level GAE", "value.warmup", 64, "bi-level GAE", ""),
+        ("SPA-RL", "value.warmup", 128, "SPA-RL's control, warmed up", ""),
+        ("SPA-RL's control", "value.warmup", 128, "", "SPA-RL"),
+        ("true progress", "value.warmup", 128, "SPA-RL's control, warmed up", "SPA-RL"),
+        ("ArCHer", "signals.twin.warmup", 128, "ArCHer", ""),
     )
 }
 """As recipes with a critic were until 2026-11-27: the critic learns alone at first, from episodes that count."""

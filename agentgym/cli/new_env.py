@@ -28,7 +28,7 @@ ABOUT, SPEC = "about.md", "package/spec.toml"
 TEMPLATES = ("text", "qa", "tools", "shell", "browser")
 EXTRAS = {"browser": "serve,web"}
 """Extras of AgentGym that a template's environment needs, where the server's are not enough."""
-SYSTEM = {"browser": "chromium-headless-shell fonts-liberation libatomic1"}
+SYSTEM = {"browser": "chromium-headless-shell fonts-liberation libatomic1", "shell": "bubblewrap"}
 """Debian packages that a template's image needs."""
 
 

@@ -69,6 +69,12 @@ def test_its_files(project):
     assert "FROM ${BASE}" in (project / "Dockerfile").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("template", "package"), [("shell", "bubblewrap"), ("browser", "chromium-headless-shell")])
+def test_an_image_has_what_its_environment_runs(template, package, tmp_path):
+    new_env("one", tmp_path / "one", template)
+    assert f" {package}" in (tmp_path / "one" / "Dockerfile").read_text(encoding="utf-8")
+
+
 def test_it_passes_its_own_tests_and_the_projects_style(project, tmp_path):
     output = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], project)
     assert "5 passed" in output
