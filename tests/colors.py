@@ -10,6 +10,7 @@ import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from agentgym.env import Action, Env, Observation
+from agentgym.protocol import encode_image
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
@@ -61,8 +62,17 @@ class Colors(Env):
         return self.answer
 
 
-def build(name: str = "qwen2_5_vl", seed: int = 0, **changes: Any) -> tuple[Any, Any]:
-    """(model, tokenizer). Weights are drawn wide, so that predictions depend strongly on every token and pixel before."""
+def png(width: int, seed: int) -> bytes:
+    """Noise, 28 pixels high."""
+    return encode_image(np.random.default_rng(seed).integers(0, 256, (28, width, 3), dtype=np.uint8))
+
+
+PNGS = [png(28, 0), png(28, 1), png(56, 2)]
+"""Two of one size, and a wider one."""
+
+
+def build(name: str = "qwen2_5_vl", seed: int = 0) -> tuple[Any, Any]:
+    """(model, tokenizer). Weights are drawn wide, so that predictions depend strongly on every token and pixel."""
     shape = tiny.TinyModel(
         hidden_size=32, layers=2, heads=2, head_dim=16, intermediate_size=48, max_length=512, vocab_size=300,
         vision=tiny.TinyVision(hidden_size=32, intermediate_size=48),
@@ -100,12 +110,14 @@ async def open_session() -> LocalSession:
     return LocalSession(Colors())
 
 
-def play(model: Any, tokenizer: Any, *, episodes: int = 6, window: int | None = None, **more: Any) -> list[Trajectory]:
+def play(
+    model: Any, tokenizer: Any, *, episodes: int = 6, window: int | None = None, keep_images: bool = False
+) -> list[Trajectory]:
     """Episodes, two attempts at each task."""
     template = ChatTemplate(tokenizer)
-    engine = InProcessEngine(model, max_sequences=episodes, max_length=more.pop("max_length", 256), **more)
+    engine = InProcessEngine(model, max_sequences=episodes, max_length=256)
     policy = TokenPolicy(engine, template, Sampling(1.0, 5, template.stop_ids()))
-    runner = Runner(open_session, PromptFormat(window=window), Limits(), episodes)
+    runner = Runner(open_session, PromptFormat(window=window), Limits(), episodes, keep_images=keep_images)
     tasks = [EpisodeSpec("colors", "train", i // 2, 0, i % 2) for i in range(episodes)]
     return asyncio.run(runner.run(policy, tasks))
 
