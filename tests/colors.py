@@ -38,7 +38,7 @@ SPEC = EnvSpec(
 
 
 class Colors(Env):
-    """Two pictures, each of a color with some noise; each is worth half."""
+    """Two pictures, each of a color with some noise; each is worth half, and no color at all costs a quarter."""
 
     env_spec = SPEC
 
@@ -55,8 +55,9 @@ class Colors(Env):
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         right = action == self.answer
+        reward = right / 2 if action in ANSWERS else -0.25
         self.turn, self.right = self.turn + 1, self.right + right
-        return self._picture(), right / 2, self.turn == 2, False, {"success": self.right == 2}
+        return self._picture(), reward, self.turn == 2, False, {"success": self.right == 2}
 
     def solver(self) -> Action:
         return self.answer

@@ -295,7 +295,7 @@ class InProcessConversation:
         log-probability as it is sampled; where it returns True, the reply ends with that token."""
         engine = self._engine
         rope_3P = rope_positions(engine.model, len(prompt), images) if engine.reader is not None else None
-        prompt = content_keys(prompt, images).tolist() if images else list(prompt)
+        prompt = [int(key) for key in content_keys(prompt, images)] if images else list(prompt)
         if engine.reader is not None and engine.reader.token_id in prompt:
             raise PolicyFailure(f"the prompt has placeholder tokens ({engine.reader.token}) without their image")
         if not prompt:

@@ -90,8 +90,8 @@ def pack(rows: Sequence[Row], model: Any) -> Packed:
         for row, place in pairs:
             position_3T[:, place] = rope_positions(model, len(row.ids), row.images)
         inputs["position_ids"] = torch.from_numpy(position_3T).to(device)[:, None]
-    inputs |= {"use_cache": False, "layout": layout_of(tree, device)}
     ids = inputs["input_ids"][0]
+    inputs = {**inputs, "use_cache": False, "layout": layout_of(tree, device)}
     index = np.concatenate([row.action_index for row in rows])
     return Packed(inputs, ids, tree.places, torch.from_numpy(at).to(device), torch.from_numpy(own).to(device), index)
 

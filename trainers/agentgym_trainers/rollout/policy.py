@@ -42,7 +42,7 @@ class TokenActor:
 
     async def act(self, ask: TurnContext) -> ModelResponse:
         prompt, images = self._prompt(ask)
-        return self._record(ask, await self._conversation.generate(prompt, self._sampling, images))
+        return self._record(ask, await self._conversation.generate(prompt, self._sampling, images=images))
 
     def repeat(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         """The turn as it was sampled before, in another episode of the same beginning: recorded, not sampled again."""

@@ -279,8 +279,10 @@ class Transcript:
         if self._ids:
             columns = (self._ids, self._turn, self._logprobs, self._versions)
             dtypes = (np.int32, np.int32, np.float32, np.int32)
-            arrays = (np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))
-            self._done.append(Branch(*arrays, images=self.images))
+            ids, turn, logprobs, versions = (
+                np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)
+            )
+            self._done.append(Branch(ids, turn, logprobs, versions, self.images))
         self._images, self._ids, self._turn, self._logprobs, self._versions = [], [], [], [], []
 
 

@@ -181,7 +181,7 @@ class _Shared:
     users: int = field(default=2)
 
     async def generate(self, prompt: Sequence[int], sampling: Sampling, images: Sequence[ImageSpan] = ()) -> Completion:
-        return await self.conversation.generate(prompt, sampling, images)
+        return await self.conversation.generate(prompt, sampling, images=images)
 
     def close(self) -> None:
         self.users -= 1
