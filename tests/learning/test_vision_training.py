@@ -48,8 +48,8 @@ def test_critic_reference_and_adapters_read_images(tmp_path) -> None:
     torch.set_num_threads(1)
     options = [
         "run.steps=2", "run.checkpoint_every=1", "run.trajectories_every=1", "sft.max_steps=2", "env.max_turns=2",
-        "rollout.groups=2", "rollout.group_size=4", "rollout.lockstep=true", "value.warmup=0", "loss.kl=0.1", "model.lora.rank=2",
-        "model.gradient_checkpointing=true",
+        "rollout.groups=2", "rollout.group_size=4", "rollout.lockstep=true", "value.warmup=0", "loss.kl=0.1",
+        "model.lora.rank=2", "model.gradient_checkpointing=true", "optim.minibatches=1", "optim.epochs=1",
     ]  # fmt: skip
     steps = trained("ppo-turn", tmp_path, *options)
     assert max(step["policy/engine_gap"] for step in steps) < 1e-5

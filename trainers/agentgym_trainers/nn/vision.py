@@ -1,8 +1,8 @@
 """Images as a vision-language model reads them: Qwen2.5-VL's and Qwen3-VL's architectures.
 
 The token record keeps an image's PNG and the positions of its placeholder tokens. Pixel values are made from the PNG
-where a forward needs them, by the model's own image processor. It is always the one of Pillow: transformers' other one,
-of torchvision, rounds differently, and engine and learner must see the same.
+where a forward needs them, by the model's own image processor: always the one of Pillow, so that engine and learner see
+the same on every machine, whether or not torchvision is installed.
 
 Shapes: T tokens, P patches of the images.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,8 @@ class ImageReader:
     processor: Any
     token: str
     token_id: int
+    grids: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    """Patches by an image's width and height."""
 
     def count(self, png: bytes) -> int:
         """Number of placeholder tokens of an image."""
@@ -47,24 +48,20 @@ class ImageReader:
 
     def grid(self, png: bytes) -> tuple[int, int, int]:
         """Patches of an image along time, height and width. Raises CheckpointError where it cannot be read."""
-        size = _open(png).size
-        if size not in self._grids:
+        size = _opened(png).size
+        if size not in self.grids:
             try:
                 inputs = self.processor([Image.new("RGB", size)], return_tensors="np")
             except ValueError as error:
                 what = f"an image of {size[0]} by {size[1]} pixels"
                 raise CheckpointError(f"the model's image processor refuses {what}: {error}") from error
-            self._grids[size] = tuple(inputs["image_grid_thw"][0].tolist())
-        return self._grids[size]
+            self.grids[size] = tuple(inputs["image_grid_thw"][0].tolist())
+        return self.grids[size]
 
     def pixels(self, pngs: Sequence[bytes], device: Any) -> dict[str, Tensor]:
         """pixel_values float32[P, values of a patch] and image_grid_thw int64[images, 3]."""
-        inputs = self.processor([_open(png).convert("RGB") for png in pngs], return_tensors="pt")
+        inputs = self.processor([_opened(png, decode=True) for png in pngs], return_tensors="pt")
         return {name: inputs[name].to(device) for name in ("pixel_values", "image_grid_thw")}
-
-    @cached_property
-    def _grids(self) -> dict[tuple[int, int], tuple[int, int, int]]:
-        return {}
 
 
 def is_vision(config: Any) -> bool:
@@ -123,8 +120,9 @@ def without_placeholder(logits: Tensor, model: Any) -> Tensor:
     return logits
 
 
-def _open(png: bytes) -> Image.Image:
+def _opened(png: bytes, decode: bool = False) -> Image.Image:
     try:
-        return Image.open(io.BytesIO(png))
+        image = Image.open(io.BytesIO(png))
+        return image.convert("RGB") if decode else image
     except OSError as error:
         raise CheckpointError(f"an image of {len(png)} bytes cannot be read; images are PNGs") from error
