@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentgym.errors import MissingDependency
 from agentgym.rollouts.trajectory import read_jsonl
+from agentgym_environments.backends.browser import browser
+from agentgym_environments.backends.desktop import desktop
+from agentgym_environments.backends.desktop.setup import COMMANDS
+from agentgym_environments.benchmarks.miniwob import site
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 
@@ -62,3 +67,40 @@ def test_critic_reference_and_adapters_read_images(tmp_path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     same = {name: value for name, value in steps[1].items() if not name.startswith("time/")}
     assert {name: lines[-1][name] for name in same} == same
+
+
+def browser_is_there() -> None:
+    """Raises MissingDependency, as `desktop_is_there`: the test is then skipped."""
+    browser.require()
+    site.folder()
+    if not browser.find_program():
+        raise MissingDependency("no Chromium is installed: apt-get install chromium-headless-shell")
+
+
+def desktop_is_there() -> None:
+    desktop.require(tuple(COMMANDS.values()))
+    desktop.package("Xlib", "python-xlib")
+    desktop.package("mss", "mss")
+
+
+@pytest.mark.parametrize(
+    ("env", "check"),
+    [
+        pytest.param("miniwob:page=click-test,observation=screenshot", browser_is_there, marks=pytest.mark.browser),
+        ("gui-editor:observation=image", desktop_is_there),
+    ],
+    ids=["miniwob", "gui"],
+)
+def test_screenshots_are_trained_on(env, check, tmp_path) -> None:
+    check()
+    torch.set_num_threads(1)
+    options = [
+        "run.steps=1", "run.trajectories_every=1", f'env.name="{env}"', "env.max_turns=2", "sft=",
+        "prompt_format.system=Act.", "rollout.groups=1", "rollout.group_size=2", "rollout.concurrency=2",
+        "rollout.max_length=512", "model.tiny.max_length=512", "model.tiny.vision.max_tokens=16",
+        "optim.minibatches=1",
+    ]  # fmt: skip
+    (step,) = trained("grpo", tmp_path, *options)
+    assert step["policy/engine_gap"] < 1e-5
+    for episode in read_jsonl(tmp_path / "trajectories" / "step-000001.jsonl"):
+        assert len(episode.branches[0].images) >= 2

@@ -60,7 +60,7 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.options = options or {}
         self.reader = reader_of(tokenizer)
-        """Of a vision-language model; None of a text model."""
+        """A vision-language model's; None for a text model."""
         self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
