@@ -31,7 +31,7 @@ def template() -> ChatTemplate:
     return ChatTemplate(model_and_tokenizer()[1])
 
 
-def seen_as(index: int, text: str = "?") -> Observation:
+def observed(index: int, text: str = "?") -> Observation:
     return decode_observation({"text": text, "image": base64.b64encode(PNGS[index]).decode()})
 
 
@@ -47,11 +47,11 @@ def reply(transcript: Transcript, turn: int, text: str) -> str:
 
 def test_only_images_of_the_suffix_are_added() -> None:
     transcript, token = Transcript(template(), template().stop_ids()), template().reader.token_id
-    first = transcript.prompt(messages(seen_as(0)))
+    first = transcript.prompt(messages(observed(0)))
     assert first.count(token) == 1
     text = reply(transcript, 0, "red  blue ")  # two spaces: other tokens than the template would write
     before = [*first, *template().encode("red  blue <|im_end|>")]
-    second = transcript.prompt(messages(seen_as(0), seen_as(2), replies=(text,)))
+    second = transcript.prompt(messages(observed(0), observed(2), replies=(text,)))
     assert second[: len(before)] == before
     assert second.count(token) == 3  # the second image is two tokens wide
     (branch,) = (tokens := transcript.finish(None)).branches
@@ -65,8 +65,8 @@ def test_only_images_of_the_suffix_are_added() -> None:
 
 def test_the_same_text_with_another_image_forks() -> None:
     transcript = Transcript(template(), template().stop_ids())
-    transcript.prompt(messages(seen_as(0)))
-    transcript.prompt(messages(seen_as(1)))
+    transcript.prompt(messages(observed(0)))
+    transcript.prompt(messages(observed(1)))
     tokens = transcript.finish(None)
     assert tokens.forks == ("the next prompt has another image",)
     assert [[image.png for image in branch.images] for branch in tokens.branches] == [[PNGS[0]], [PNGS[1]]]
@@ -75,13 +75,13 @@ def test_the_same_text_with_another_image_forks() -> None:
 
 def test_a_text_that_holds_the_placeholder_is_no_image() -> None:
     transcript = Transcript(template(), template().stop_ids())
-    ids = transcript.prompt(messages(seen_as(0, "say <|image_pad|>"), "<|image_pad|>", replies=("<|image_pad|>",)))
+    ids = transcript.prompt(messages(observed(0, "say <|image_pad|>"), "<|image_pad|>", replies=("<|image_pad|>",)))
     assert ids.count(template().reader.token_id) == 1
     assert template().decode(ids).count("<|image_pad| >") == 3
 
 
 def test_a_cut_never_leaves_a_part_of_an_image() -> None:
-    prompt = messages(seen_as(2))
+    prompt = messages(observed(2))
     place = Transcript(template(), template().stop_ids()).prompt(prompt).index(template().reader.token_id)
     for length, images in ((place + 1, 0), (place + 2, 1)):
         transcript = Transcript(template(), template().stop_ids())
@@ -111,19 +111,19 @@ def test_demonstrations_show_their_images() -> None:
     (played, _) = play(*model_and_tokenizer(), episodes=2, keep_images=True)
     branch = tokenize(played, SPEC, PromptFormat(), template()).branches[0]
     assert [image.png for image in branch.images] == [image.png for image in played.branches[0].images]
-    unseen = replace(played, turns=tuple(replace(turn, image="") for turn in played.turns))
+    bare = replace(played, turns=tuple(replace(turn, image="") for turn in played.turns))
     with pytest.raises(CheckpointError, match="recorded without their images"):
-        tokenize(unseen, SPEC, PromptFormat(), template())
+        tokenize(bare, SPEC, PromptFormat(), template())
 
 
 def test_a_text_model_refuses_images() -> None:
     blind = ChatTemplate(make_tokenizer(["Color?"], 280, 256))
     with pytest.raises(CheckpointError, match="the model reads text alone"):
-        Transcript(blind, blind.stop_ids()).prompt(messages(seen_as(0)))
+        Transcript(blind, blind.stop_ids()).prompt(messages(observed(0)))
 
 
 def test_a_served_model_refuses_images() -> None:
     engine: Any = type("Engine", (), {"max_length": 64})()
     served = ServedModel(engine, template(), name="tiny", max_sequences=1)
     with pytest.raises(CheckpointError, match="a served model reads text alone"):
-        served.render(messages(seen_as(0)), (), {})
+        served.render(messages(observed(0)), (), {})
