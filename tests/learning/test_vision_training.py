@@ -97,7 +97,7 @@ def test_screenshots_are_trained_on(env, check, tmp_path) -> None:
     options = [
         "run.steps=1", "run.trajectories_every=1", f'env.name="{env}"', "env.max_turns=2", "sft=",
         "prompt_format.system=Act.", "rollout.groups=1", "rollout.group_size=2", "rollout.concurrency=2",
-        "rollout.max_length=512", "model.tiny.max_length=512", "model.tiny.vision.max_tokens=16",
+        "rollout.max_length=2048", "model.tiny.max_length=2048", "model.tiny.vision.max_tokens=16",
         "optim.minibatches=1",
     ]  # fmt: skip
     (step,) = trained("grpo", tmp_path, *options)
