@@ -167,7 +167,7 @@ def learned(model: Any, dtype: Any, prompts: list[list[int]], replies: list[Any]
         done += len(at)
     use_packed_attention(model)
     with torch.no_grad(), autocast(model, dtype):
-        packed = pack(rows, model.device)
+        packed = pack(rows, model)
         found = np.zeros(done)
         found[packed.index] = token_logprobs(model, packed).logprob.cpu().numpy()
     return found.tolist()
@@ -208,7 +208,7 @@ def attention(small: bool) -> list[dict[str, Any]]:
     rng, where = np.random.default_rng(0), device()
     trunk = rng.integers(0, 99, 20 if small else 700)
     tree = tree_of([np.concatenate([trunk, rng.integers(0, 99, len(trunk) // 2 + i)]) for i in range(4)])
-    until, size, found = torch.from_numpy(tree.until_T).to(where), len(tree.ids_T), []
+    until, size, found = torch.from_numpy(tree.until_T).to(where), len(tree.keys_T), []
     place = torch.arange(size, device=where)
     mask = (place[None] <= place[:, None]) & (place[:, None] < until[None])
     learns = where == "cuda"  # on a CPU FlexAttention has no gradients

@@ -77,7 +77,8 @@ def operations(model: Any, tree: PrefixTree) -> float:
     matrices = sum(p.numel() for name, p in model.model.layers.named_parameters() if p.ndim == 2)
     pairs = float((tree.position_T + 1).sum())
     return (
-        matrices * len(tree.ids_T) + 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
+        matrices * len(tree.keys_T)
+        + 2 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * pairs
     )
 
 

@@ -75,6 +75,17 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSpan:
+    """An image among the tokens of a sequence."""
+
+    png: bytes
+    start: int
+    stop: int
+    """Its placeholder tokens are at positions start to stop - 1. They are prompt tokens, as many as the model's image
+    processor makes of the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """One sequence the model saw. All arrays have the length of `ids`."""
 
@@ -86,6 +97,8 @@ class Branch:
     """float32[T]: of sampled tokens, under the very distribution they were drawn from; 0 elsewhere."""
     versions: np.ndarray
     """int32[T]: the policy's weight version at sampled tokens; -1 elsewhere."""
+    images: tuple[ImageSpan, ...] = ()
+    """Images, in the order of their positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +188,16 @@ class Trajectory:
             "turns": [_turn_to_json(turn) for turn in self.turns],
         }
         if tokens:
-            record["branches"] = [
-                {name: _pack(getattr(branch, name)) for name in _BRANCH_DTYPES} for branch in self.branches
-            ]
+            pngs = list(dict.fromkeys(image.png for branch in self.branches for image in branch.images))
+            record["branches"] = [_branch_to_json(branch, pngs) for branch in self.branches]
+            record |= {"images": [base64.b64encode(png).decode() for png in pngs]} if pngs else {}
         return record
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Trajectory:
         """Return the trajectory of a record that `to_json` made."""
-        branches = tuple(
-            Branch(**{name: _unpack(packed[name], dtype) for name, dtype in _BRANCH_DTYPES.items()})
-            for packed in record.get("branches", [])
-        )
+        pngs = [base64.b64decode(image) for image in record.get("images", [])]
+        branches = tuple(_branch_from_json(packed, pngs) for packed in record.get("branches", []))
         kept = ("env", "split", "task", "seed", "attempt", "final_observation", "error")
         return cls(
             **{name: record[name] for name in kept},
@@ -250,6 +261,19 @@ def _pack(array: np.ndarray) -> str:
 
 def _unpack(packed: str, dtype: Any) -> np.ndarray:
     return np.frombuffer(base64.b64decode(packed), dtype=dtype)
+
+
+def _branch_to_json(branch: Branch, pngs: list[bytes]) -> dict[str, Any]:
+    """An image is its place among the trajectory's, each of which is written once."""
+    packed: dict[str, Any] = {name: _pack(getattr(branch, name)) for name in _BRANCH_DTYPES}
+    images = [[pngs.index(image.png), image.start, image.stop] for image in branch.images]
+    return packed | ({"images": images} if images else {})
+
+
+def _branch_from_json(packed: dict[str, Any], pngs: list[bytes]) -> Branch:
+    columns = {name: _unpack(packed[name], dtype) for name, dtype in _BRANCH_DTYPES.items()}
+    images = tuple(ImageSpan(pngs[index], start, stop) for index, start, stop in packed.get("images", ()))
+    return Branch(**columns, images=images)
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_packed_equals_one_by_one(kit, name, sequences, layout) -> None:
         model.requires_grad_(False)
     rng, parts = np.random.default_rng(0), sequences()
     tree = tree_of(parts)
-    ids, positions = (torch.from_numpy(column)[None] for column in (tree.ids_T, tree.position_T))
+    ids, positions = (torch.from_numpy(column)[None] for column in (tree.keys_T, tree.position_T))
     logits = model(input_ids=ids, position_ids=positions, use_cache=False, layout=layout(tree)).logits[0]
     packed = torch.cat([logits[torch.from_numpy(place)] for place in tree.places])
     alone = torch.cat([plain(input_ids=torch.from_numpy(part)[None], use_cache=False).logits[0] for part in parts])

@@ -208,8 +208,8 @@ def test_a_sketch_keeps_inner_products_of_gradients(kit, tokenizer):
     batch, rows, _ = collate(kit.in_pairs(kit.play(model, tokenizer, episodes=2, max_turns=2)))
     tokens = len(batch.turn_A)
     sketch_AK = token_scores(model, rows, tokens, width=4096)
-    logprob = token_logprobs(model, pack(rows, model.device)).logprob
-    index = pack(rows, model.device).index
+    logprob = token_logprobs(model, pack(rows, model)).logprob
+    index = pack(rows, model).index
     full = np.zeros((tokens, sum(p.numel() for p in model.parameters())))
     for k, place in enumerate(index.tolist()):
         parts = torch.autograd.grad(logprob[k], list(model.parameters()), retain_graph=True)

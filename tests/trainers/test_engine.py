@@ -101,8 +101,8 @@ class Recorder:
         recorder = self
 
         class Conversation:
-            async def generate(self, prompt: Any, sampling: Sampling) -> Completion:
-                completion = await inner.generate(prompt, sampling)
+            async def generate(self, prompt: Any, sampling: Sampling, images: Any = ()) -> Completion:
+                completion = await inner.generate(prompt, sampling, images)
                 recorder.crossed[key].append(list(completion.ids))
                 return completion
 

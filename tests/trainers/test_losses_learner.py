@@ -66,7 +66,7 @@ def one_pass(model: Any, rows: list[Row], batch: Batch, advantage_A: np.ndarray,
     """Autograd through all rows at once, the objective's own function on it."""
     model = copy.deepcopy(model)
     use_packed_attention(model)
-    packed = pack(rows, model.device)
+    packed = pack(rows, model)
     found = token_logprobs(model, packed).logprob
     logprob = torch.zeros_like(found).index_copy(0, torch.from_numpy(packed.index), found)
     old, advantage, weights = (
@@ -172,7 +172,7 @@ def test_the_entropy_band_in_the_learner(kit) -> None:
             learner.end_step(LossOptions(band=band), {"policy/entropy_trajectory": history})
         metrics = learner.update(batch, rows, nothing, LossOptions(band=band))
         gradients[history, budget] = learner.gradient["lm_head.weight"]
-    packed = pack(rows, model.device)
+    packed = pack(rows, model)
     spread = token_logprobs(model, packed).entropy.detach()
     ordered = torch.zeros_like(spread).index_copy(0, torch.from_numpy(packed.index), spread)
     weights = torch.from_numpy(token_weights(batch, "token_mean"))

@@ -124,7 +124,7 @@ def test_two_passes_are_one(kit) -> None:
     advantage = torch.from_numpy(credit.advantage_A)
 
     def forward(part: list[Row]) -> tuple[np.ndarray, Tensor]:
-        packed = pack(part, model.device)
+        packed = pack(part, model)
         return packed.index, token_logprobs(model, packed).logprob
 
     def loss_of(logprob_A: Tensor) -> tuple[Tensor, Any]:

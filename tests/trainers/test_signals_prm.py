@@ -192,7 +192,7 @@ def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, loss,
 
     plain = copy.deepcopy(model)
     use_packed_attention(plain)
-    packed = pack(context.rows, "cpu")
+    packed = pack(context.rows, plain)
     with torch.no_grad():
         reference = token_logprobs(plain, packed, TEMPERATURE).logprob
     if loss == "pair":

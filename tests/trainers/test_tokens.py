@@ -599,7 +599,7 @@ class RereadsPrompts(Transcript):
 class NeverForks(Transcript):
     """Takes whatever lies behind the old length for what was added."""
 
-    def _extend(self, rendered):
+    def _extend(self, rendered, messages):
         self._append(self._template.encode(rendered[len(self._covered) :]))
         self._covered = rendered
         return list(self._ids)

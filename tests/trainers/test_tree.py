@@ -24,7 +24,7 @@ def beginnings(sequences: list[list[int]]) -> set[tuple[int, ...]]:
 
 def test_the_example_of_the_docstring() -> None:
     tree = tree_of(arrays([[0, 1, 2, 3, 4], [0, 1, 2, 5, 6], [0, 1, 2, 5, 7]]))
-    assert tree.ids_T.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert tree.keys_T.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert tree.chunks == [Chunk(0, 5, ()), Chunk(5, 7, ((0, 3),)), Chunk(7, 8, ((0, 3), (5, 6)))]
     assert tree.position_T.tolist() == [0, 1, 2, 3, 4, 3, 4, 4]
     assert tree.until_T.tolist() == [8, 8, 8, 5, 5, 8, 7, 8]
@@ -42,16 +42,16 @@ def test_a_row_a_turn_costs_no_more_than_the_episode() -> None:
 def test_every_sequence_is_there_and_nothing_twice(sequences: list[list[int]]) -> None:
     tree = tree_of(arrays(sequences))
     for ids, place in zip(sequences, tree.places, strict=True):
-        assert tree.ids_T[place].tolist() == ids
+        assert tree.keys_T[place].tolist() == ids
         assert tree.position_T[place].tolist() == list(range(len(ids)))
-    assert len(tree.ids_T) == len(beginnings(sequences))
+    assert len(tree.keys_T) == len(beginnings(sequences))
 
 
 @given(SEQUENCES)
 def test_a_token_sees_its_own_past_and_nothing_else(sequences: list[list[int]]) -> None:
     """By both of the ways in which attention is told so."""
     tree = tree_of(arrays(sequences))
-    size = len(tree.ids_T)
+    size = len(tree.keys_T)
     truth = np.zeros((size, size), bool)
     for place in tree.places:
         for i, q in enumerate(place.tolist()):
@@ -75,7 +75,7 @@ def test_micro_batches_hold_every_row_once_within_budget(sequences: list[list[in
     parts = list(micro_batches(rows, budget))
     assert sorted(row.trajectory for part in parts for row in part) == list(range(len(rows)))
     for part in parts:
-        assert len(part) == 1 or len(tree_of([row.ids for row in part]).ids_T) <= budget
+        assert len(part) == 1 or len(tree_of([row.ids for row in part]).keys_T) <= budget
 
 
 def test_common() -> None:

@@ -86,7 +86,7 @@ def checkpoint_engine(
     config = _config_of(path.resolve())
     if config is not None and config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    longest = model.config.max_position_embeddings
+    longest = model.config.get_text_config().max_position_embeddings
     if max_length is not None and max_length > longest:
         raise ConfigError(f"{path} takes at most {longest} tokens, not {max_length}")
     usual = config.rollout.max_length if config is not None else min(longest, 8192)

@@ -13,9 +13,11 @@ from agentgym_trainers.engines.options import head_size_of
 from agentgym_trainers.monitoring.tracking.trackers import require_trackers
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.device import device_of
+from agentgym_trainers.nn.vision import is_vision
 from agentgym_trainers.rollout.environment import check_spec
 from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
+from agentgym_trainers.signals import SIGNALS
 
 CHECKED_TASKS = 4
 """Tasks of each split whose first prompt is measured."""
@@ -38,8 +40,25 @@ def check_model(config: Config) -> None:
     if config.scale is None:
         device_of(config.model.device)
     loaded = None if path is None else checkpoint.load_config(path)
+    if config.model.shape.vision is not None if loaded is None else is_vision(loaded):
+        check_images(config)
     head_size = config.model.shape.head_dim if loaded is None else head_size_of(loaded)
     ENGINES[config.engine.kind].check(config.engine, head_size)
+
+
+def check_images(config: Config) -> None:
+    """Raise ConfigError where a part of the run cannot be used with a vision-language model."""
+    blind = sorted(name for name in config.signals if not SIGNALS[name].images)
+    for wrong, why in (
+        (not ENGINES[config.engine.kind].images, "engine.kind must be 'inprocess': no other engine is sent images"),
+        (config.scale is not None, "[scale] cannot be used: images are not sent to its processes"),
+        (
+            bool(blind),
+            f"[signals.{''.join(blind[:1])}] cannot be used: it makes sequences of its own, without their images",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(f"with a vision-language model, {why}")
 
 
 async def check_room(config: Config, env: Connection, template: ChatTemplate) -> None:

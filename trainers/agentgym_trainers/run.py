@@ -177,16 +177,15 @@ async def warm_start(
     demonstrations = []
     if options is not None:
         bar = progress.add_task("demonstrations", total=None)
-        runner = Runner(_opener(env), config.prompt_format, Limits(config.env.max_turns), config.rollout.concurrency)
+        limits, images = Limits(config.env.max_turns), "image" in env.spec.observations
+        runner = Runner(_opener(env), config.prompt_format, limits, config.rollout.concurrency, keep_images=images)
         demonstrations = await sft.demonstrate(runner, env.spec, config.env.split, options, seed)
         progress.update(bar, total=len(demonstrations), completed=len(demonstrations))
     if config.model.path is not None:
         model, tokenizer = checkpoint.load_model(config.model.path)
     else:
-        shape = config.model.shape
         texts = corpus(env.spec, config.prompt_format, demonstrations)
-        tokenizer = tiny.make_tokenizer(texts, shape.vocab_size, shape.max_length)
-        model = tiny.make_model(shape, tokenizer, seed).eval()
+        model, tokenizer = tiny.make(config.model.shape, texts, seed)
     template = ChatTemplate(tokenizer, config.model.template)
     await check_room(config, env, template)
     model = placed(config, model)

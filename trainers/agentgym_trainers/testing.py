@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from agentgym.rollouts.policy import ContextFull
+from agentgym.rollouts.trajectory import ImageSpan
 from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers.engines.base import Completion, Sampling
 
@@ -294,7 +295,7 @@ class ScriptedConversation:
     def __init__(self, engine: ScriptedEngine, index: int) -> None:
         self._engine, self._index, self._calls = engine, index, 0
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, images: Sequence[ImageSpan] = ()) -> Completion:
         engine, call = self._engine, self._calls
         if len(prompt) >= engine.max_length:
             raise ContextFull(f"the prompt has {len(prompt)} tokens; the engine takes {engine.max_length}")

@@ -118,7 +118,7 @@ class Columns:
         """One step on some trajectories; the mean loss of a token."""
         total = 0.0
         for part in micro_batches(rows, self.parts.tokens_per_micro_batch):
-            packed = pack(part, self.parts.model.device)
+            packed = pack(part, self.parts.model)
             target = torch.from_numpy(target_A[packed.index]).to(packed.at.device, torch.float32)
             loss = value.loss(value(packed.inputs, packed.at), target).sum() / max(len(target_A), 1)
             loss.backward()

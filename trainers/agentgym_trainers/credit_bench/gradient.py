@@ -36,7 +36,7 @@ def token_scores(
     for row in rows:
         if not len(row.action_at):
             continue
-        logprob = token_logprobs(model, pack([row], model.device), temperature).logprob
+        logprob = token_logprobs(model, pack([row], model), temperature).logprob
         for k, place in enumerate(row.action_index.tolist()):
             parts = torch.autograd.grad(logprob[k], weights, retain_graph=k + 1 < len(logprob), allow_unused=True)
             flat = torch.cat(

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from agentgym.errors import PolicyFailure
-from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym.rollouts.trajectory import Group, ImageSpan, Trajectory
 from agentgym_credit.batch import Batch, Credit
+from agentgym_trainers.data.images import content_keys
 from agentgym_trainers.data.reward_shaping import shaped_rewards
 
 
@@ -32,6 +33,12 @@ class Row:
     trajectory: int
     bootstrap: bool
     """The last position is a cut trajectory's final observation: its value stands for the future."""
+    images: tuple[ImageSpan, ...] = ()
+
+    @property
+    def keys(self) -> np.ndarray:
+        """int64[T]: see `content_keys`. Rows share a forward as far as these are equal."""
+        return content_keys(self.ids, self.images) if self.images else self.ids
 
 
 def collate(groups: Sequence[Group]) -> tuple[Batch, list[Row], list[Trajectory]]:
@@ -128,7 +135,7 @@ def rows_of(trajectory: Trajectory, index: int, first_token: int) -> list[Row]:
         shift = np.array([starts[turn] for turn in branch.turn[at].tolist()], np.int64)
         last = b == len(trajectory.branches) - 1 and trajectory.stop.is_truncated
         if len(at) or last:
-            rows.append(Row(branch.ids.astype(np.int64), at, at + shift, index, last))
+            rows.append(Row(branch.ids.astype(np.int64), at, at + shift, index, last, branch.images))
     return rows
 
 

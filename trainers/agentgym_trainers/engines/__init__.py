@@ -12,7 +12,7 @@ ENGINES = Registry(
     "engine",
     EngineKind,
     {
-        "inprocess": EngineKind(InProcess, inprocess.build, repeatable=True),
+        "inprocess": EngineKind(InProcess, inprocess.build, repeatable=True, images=True),
         "vllm": EngineKind(Vllm, vllm.build, max_temperature=MAX_TEMPERATURE, servers=True, check=check_engine),
     },
 )

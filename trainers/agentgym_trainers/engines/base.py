@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
+from agentgym.rollouts.trajectory import ImageSpan
 from agentgym_trainers.config.registry import ClassPart
 
 
@@ -44,8 +45,9 @@ class Completion:
 class Conversation(Protocol):
     """A sequence whose key-value cache the engine keeps between calls."""
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue `prompt`, the whole sequence so far; the part already in the cache is not computed again.
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, images: Sequence[ImageSpan] = ()) -> Completion:
+        """Continue `prompt`, the whole sequence so far; the part already in the cache is not computed again. `images`
+        are those among its tokens; an engine whose `EngineKind` does not read images is never given any.
 
         Raises ContextFull when the prompt leaves no room to reply.
         """
@@ -94,6 +96,8 @@ class EngineKind(ClassPart):
 
     repeatable: bool = False
     """True where it can keep `rollout.lockstep`."""
+    images: bool = False
+    """True where it samples from vision-language models."""
     max_temperature: float = math.inf
     servers: bool = False
     """True where it samples from servers that several processes share: it then has `attach`, `hold` and `release`, as

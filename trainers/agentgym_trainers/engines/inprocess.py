@@ -25,16 +25,20 @@ from torch import Tensor
 
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
+from agentgym.rollouts.trajectory import ImageSpan
+from agentgym_trainers.data.images import content_keys
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.kv_cache import BatchedCache, CachedLayout, key_heads
 from agentgym_trainers.engines.options import InProcess
 from agentgym_trainers.nn.attention import use_packed_attention
+from agentgym_trainers.nn.vision import image_inputs, reader_of, rope_positions, without_placeholder
 
 
 @dataclass(eq=False)
 class _Request:
     slot: int
     prompt: list[int]
+    """Its `content_keys`: token ids, and at images what they show."""
     start: int
     """Position of the first token to compute before the next one is sampled."""
     version: int
@@ -46,6 +50,9 @@ class _Request:
     """The conversation's first: nothing of it is cached."""
     on_token: Callable[[int, float], bool] | None = None
     """Told every token and its log-probability; whether the reply ends with it."""
+    images: Sequence[ImageSpan] = ()
+    rope_3P: np.ndarray | None = None
+    """int64[3, its length] of the prompt: `rope_positions`, of a vision-language model."""
     leads: bool = False
     """Its prompt is kept for others to copy from."""
     ids: list[int] = field(default_factory=list)
@@ -61,6 +68,18 @@ class _Request:
         """Compute everything again, with other weights."""
         self.fresh, self.start, self.version = [*self.prompt, *self.ids], 0, version
 
+    @property
+    def fresh_images(self) -> list[bytes]:
+        """The images among the tokens to compute."""
+        return [image.png for image in self.images if image.start >= self.start]
+
+    @property
+    def fresh_rope(self) -> np.ndarray:
+        """int64[3, T] of the tokens to compute; those after the prompt count on from its greatest."""
+        assert self.rope_3P is not None
+        at, known = self.start + np.arange(len(self.fresh)), len(self.prompt)
+        return np.where(at < known, self.rope_3P[:, np.minimum(at, known - 1)], self.rope_3P.max() + 1 + at - known)
+
 
 class InProcessEngine:
     """Samples from a transformers model in this process. Use it within one event loop."""
@@ -75,7 +94,9 @@ class InProcessEngine:
         self._free = list(range(max_sequences))[::-1]
         self._cache = BatchedCache(model, max_sequences + 1, max_length)
         self._prefix_slot, self._prefix, self._prefix_version = max_sequences, [], version
-        self._groups = model.config.num_attention_heads // key_heads(model.config)
+        config = model.config.get_text_config()
+        self._groups = config.num_attention_heads // key_heads(config)
+        self.reader = reader_of(model)
         self._open = 0
         self._waiting: list[_Request] = []
         self._entering: list[_Request] = []
@@ -228,17 +249,22 @@ class InProcessEngine:
             self._prefix_slot,
             self._groups,
         )
-        ids = torch.tensor([[token for request in requests for token in request.fresh]])
-        self.computed_tokens += ids.shape[1]
+        inputs = self._inputs(requests, layout)
+        self.computed_tokens += inputs["input_ids"].shape[1]
         self.forwards += 1
-        logits = self.model(
-            input_ids=ids.to(self.model.device),
-            position_ids=layout.position_T[None],
-            use_cache=False,
-            logits_to_keep=layout.last_B,
-            layout=layout,
-        ).logits[0]
-        return _sample(logits, requests), self.version
+        logits = self.model(**inputs, use_cache=False, logits_to_keep=layout.last_B, layout=layout).logits[0]
+        return _sample(without_placeholder(logits, self.model), requests), self.version
+
+    def _inputs(self, requests: list[_Request], layout: CachedLayout) -> dict[str, Tensor]:
+        """Arguments of the model's forward: tokens, positions, and the images among them."""
+        keys_T = np.array([token for request in requests for token in request.fresh])
+        if self.reader is None:
+            ids = torch.from_numpy(keys_T).to(self.model.device)
+            return {"input_ids": ids[None], "position_ids": layout.position_T[None]}
+        pngs = [png for request in requests for png in request.fresh_images]
+        rope_3T = np.concatenate([request.fresh_rope for request in requests], axis=1)
+        inputs = image_inputs(self.reader, keys_T, pngs, self.model.device)
+        return {**inputs, "position_ids": torch.from_numpy(rope_3T).to(self.model.device)[:, None]}
 
 
 class InProcessConversation:
@@ -253,13 +279,14 @@ class InProcessConversation:
 
     @property
     def cached(self) -> list[int]:
-        """Tokens whose keys and values are kept: a prompt that begins with them is continued from there."""
+        """`content_keys` whose keys and values are kept: a prompt that begins with them is continued from there."""
         return self._cached
 
     async def generate(
         self,
         prompt: Sequence[int],
         sampling: Sampling,
+        images: Sequence[ImageSpan] = (),
         *,
         rng: np.random.Generator | None = None,
         on_token: Callable[[int, float], bool] | None = None,
@@ -267,7 +294,10 @@ class InProcessConversation:
         """`rng` stands in for the conversation's own in this call. `on_token` is told every token and its
         log-probability as it is sampled; where it returns True, the reply ends with that token."""
         engine = self._engine
-        prompt = list(prompt)
+        rope_3P = rope_positions(engine.model, len(prompt), images) if engine.reader is not None else None
+        prompt = [int(key) for key in content_keys(prompt, images)] if images else list(prompt)
+        if engine.reader is not None and engine.reader.token_id in prompt:
+            raise PolicyFailure(f"the prompt has placeholder tokens ({engine.reader.token}) without their image")
         if not prompt:
             raise ValueError("an empty prompt")
         if len(prompt) >= engine.max_length:
@@ -279,7 +309,9 @@ class InProcessConversation:
         self._cached = self._cached[:shared]  # however this call ends, the rest is overwritten
         self._future = asyncio.get_running_loop().create_future()
         rng = self._rng if rng is None else rng
-        engine._submit(_Request(self._slot, prompt, shared, version, sampling, rng, self._future, first, on_token))
+        request = _Request(self._slot, prompt, shared, version, sampling, rng, self._future, first, on_token)
+        request.images, request.rope_3P = images, rope_3P
+        engine._submit(request)
         completion = await self._future
         self._cached = [*prompt, *completion.ids[:-1]]  # the last token is sampled, not yet computed
         self._version = completion.versions[-1]

@@ -24,7 +24,7 @@ class BatchedCache:
     """Keys and values: one [S, L, Hk, D] tensor a layer each, so that a token's entry is one run of memory."""
 
     def __init__(self, model: Any, slots: int, length: int) -> None:
-        config = model.config
+        config = model.config.get_text_config()
         heads = key_heads(config)
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape, kind = (slots, length, heads, size), {"dtype": model.dtype, "device": model.device}

@@ -111,7 +111,7 @@ class Critic(nn.Module):
         super().__init__()
         self.options = options
         self.trunk = copy.deepcopy(model.base_model)
-        self.head = Readout(model.config.hidden_size, options).to(model.device, torch.float32)
+        self.head = Readout(model.config.get_text_config().hidden_size, options).to(model.device, torch.float32)
 
     def forward(self, inputs: dict[str, Any], at: Tensor) -> Tensor:
         """float32[len(at), outputs] at packed positions `at` of `inputs`, for `read` and `loss`."""

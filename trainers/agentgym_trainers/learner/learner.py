@@ -368,7 +368,7 @@ class Learner(TrainStep):
             return self._forwarded(rows, model, critic, logits)
 
     def _forwarded(self, rows: list[Row], model: Any, critic: bool, logits: bool) -> ForwardOutput:
-        packed = pack(rows, model.device)
+        packed = pack(rows, model)
         value = self.value if critic else None
         logprob = entropy = torch.zeros(len(packed.at), device=model.device)
         if logits:

@@ -98,7 +98,7 @@ def use_packed_attention(model: Any) -> None:
     """Switch `model` to packed attention. Raises CheckpointError for architectures that cannot."""
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _no_mask)
-    config = model.config
+    config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if getattr(config, "layer_types", None) is None and getattr(config, "sliding_window", None) is not None:
         kinds = {"sliding_attention"}
@@ -109,7 +109,8 @@ def use_packed_attention(model: Any) -> None:
             f"{type(model).__name__} does not take a custom attention function (layers: {', '.join(sorted(kinds))}); "
             "use a model of full attention such as Qwen2, Qwen3 or Llama, or Mistral without its sliding window"
         )
-    model.set_attn_implementation(NAME)
+    vision = {name: "sdpa" for name in model.config.sub_configs if name != "text_config"}
+    model.set_attn_implementation({"": NAME, "text_config": NAME, **vision})
 
 
 def _attention(

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
+from agentgym_trainers.nn import vision
 
 REQUIRED = ("config.json", "model.safetensors", "trainer.pt")
 """Files of every checkpoint."""
@@ -43,9 +44,7 @@ def save(
     refused = f"could not write {folder} ({{}}); earlier checkpoints are untouched: free some space and resume"
     with _disk_errors(refused, partial):
         partial.mkdir(parents=True)
-        with _quiet():
-            model.save_pretrained(partial, state_dict=None if weights is None else dict(weights))
-            tokenizer.save_pretrained(partial)
+        _write_model(partial, model, tokenizer, weights)
         with (partial / "trainer.pt").open("wb") as file:  # a file of Python's keeps the system's error
             torch.save(state, file)
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
@@ -69,10 +68,17 @@ def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, T
         for left in (partial, folder):
             shutil.rmtree(left, ignore_errors=True)
         partial.mkdir(parents=True)
-        with _quiet():
-            model.save_pretrained(partial, state_dict=dict(weights))
-            tokenizer.save_pretrained(partial)
+        _write_model(partial, model, tokenizer, weights)
         os.replace(partial, folder)
+
+
+def _write_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor] | None) -> None:
+    """The files that transformers loads: weights, tokenizer, and the image processor of a vision-language model."""
+    with _quiet():
+        model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        tokenizer.save_pretrained(folder)
+        if (reader := vision.reader_of(tokenizer)) is not None:
+            reader.processor.save_pretrained(folder)
 
 
 @contextmanager
@@ -113,7 +119,11 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+            seeing = vision.is_vision(AutoConfig.from_pretrained(path))
+            kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
+            model = kind.from_pretrained(path, dtype=torch.float32)
+            if seeing:
+                vision.attach(vision.load_processor(path), model, tokenizer)
     except Exception as error:  # transformers, safetensors and tokenizers each have their own
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(f"{path} is not a model that transformers can load: {reason}") from error

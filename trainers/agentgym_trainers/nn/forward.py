@@ -16,7 +16,8 @@ from torch import Tensor
 
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.nn.attention import at_least_float32, layout_of
-from agentgym_trainers.nn.prefix_tree import common, in_order, tree_of
+from agentgym_trainers.nn.prefix_tree import PrefixTree, common, in_order, tree_of
+from agentgym_trainers.nn.vision import image_inputs, reader_of, rope_positions, without_placeholder
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +59,56 @@ def micro_batches(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
     """Rows that begin alike together, cut where the next one's own tokens would exceed the budget."""
     part: list[Row] = []
     tokens = 0
-    for i in in_order([row.ids for row in rows]):
-        row = rows[i]
-        own = len(row.ids) - (common(part[-1].ids, row.ids) if part else 0)
+    keys = [row.keys for row in rows]
+    last = keys[0] if keys else np.zeros(0, np.int64)
+    for i in in_order(keys):
+        own = len(keys[i]) - (common(last, keys[i]) if part else 0)
         if part and tokens + own > budget:
             yield part
-            part, tokens, own = [], 0, len(row.ids)
-        part.append(row)
-        tokens += own
+            part, tokens, own = [], 0, len(keys[i])
+        part.append(rows[i])
+        tokens, last = tokens + own, keys[i]
     if part:
         yield part
 
 
-def pack(rows: Sequence[Row], device: Any) -> Packed:
-    """Lay rows over each other as far as they begin alike."""
-    tree = tree_of([row.ids for row in rows])
-    ids = torch.from_numpy(tree.ids_T).to(device)
+def pack(rows: Sequence[Row], model: Any) -> Packed:
+    """Lay rows over each other as far as they begin alike, for a forward of `model`, or of a trunk."""
+    device, reader = model.device, reader_of(model)
+    tree = tree_of([row.keys for row in rows])
     pairs = list(zip(rows, tree.places, strict=True))
     at = np.concatenate([place[row.action_at - 1] for row, place in pairs])
     own = np.concatenate([place[np.minimum(row.action_at, len(place) - 1)] for row, place in pairs])
-    inputs = {
-        "input_ids": ids[None],
-        "position_ids": torch.from_numpy(tree.position_T).to(device)[None],
-        "use_cache": False,
-        "layout": layout_of(tree, device),
-    }
+    if reader is None:
+        inputs = {
+            "input_ids": torch.from_numpy(tree.keys_T).to(device)[None],
+            "position_ids": torch.from_numpy(tree.position_T).to(device)[None],
+        }
+    else:
+        inputs = image_inputs(reader, tree.keys_T, _images_in_order(rows, tree), device)
+        position_3T = np.empty((3, len(tree.keys_T)), np.int64)
+        for row, place in pairs:
+            position_3T[:, place] = rope_positions(model, len(row.ids), row.images)
+        inputs["position_ids"] = torch.from_numpy(position_3T).to(device)[:, None]
+    ids = inputs["input_ids"][0]
+    inputs = {**inputs, "use_cache": False, "layout": layout_of(tree, device)}
     index = np.concatenate([row.action_index for row in rows])
     return Packed(inputs, ids, tree.places, torch.from_numpy(at).to(device), torch.from_numpy(own).to(device), index)
+
+
+def _images_in_order(rows: Sequence[Row], tree: PrefixTree) -> list[bytes]:
+    """The PNGs of the tree's images, by place: those that rows share once."""
+    found = {
+        int(place[image.start]): image.png for row, place in zip(rows, tree.places, strict=True) for image in row.images
+    }
+    return [found[place] for place in sorted(found)]
 
 
 def token_logprobs(model: Any, packed: Packed, temperature: float = 1.0) -> Scores:
     """Log-probabilities of the action tokens at the temperature that they were sampled with."""
     at, which = torch.unique(packed.at, return_inverse=True)
     out = model(**packed.inputs, logits_to_keep=at)
-    distribution = torch.log_softmax(at_least_float32(out.logits[0]) / temperature, dim=-1)
+    logits = without_placeholder(at_least_float32(out.logits[0]), model)
+    distribution = torch.log_softmax(logits / temperature, dim=-1)
     logprob = distribution[which, packed.ids[packed.own]]
     return Scores(logprob, distribution, which)

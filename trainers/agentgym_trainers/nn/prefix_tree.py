@@ -31,8 +31,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    ids_T: np.ndarray
-    """int64[T]"""
+    keys_T: np.ndarray
+    """int64[T]: token ids, and at images what they show."""
     position_T: np.ndarray
     """int64[T]: of each token in its sequence."""
     until_T: np.ndarray
@@ -43,7 +43,8 @@ class PrefixTree:
 
 
 def tree_of(sequences: Sequence[np.ndarray]) -> PrefixTree:
-    """The tree of sequences of token ids, int64; none is empty."""
+    """The tree of sequences of token ids, int64; none is empty. Where there are images, the sequences are their
+    `content_keys`: the placeholder tokens of two images are equal, and what a model reads there is not."""
     places: list[np.ndarray] = [np.zeros(0, np.int64)] * len(sequences)
     new: list[np.ndarray] = []
     chunks: list[Chunk] = []

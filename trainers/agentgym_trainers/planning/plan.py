@@ -28,7 +28,7 @@ from agentgym_trainers.planning.memory import (
     trunk_matrices,
     update_bytes,
 )
-from agentgym_trainers.planning.shapes import shape_of
+from agentgym_trainers.planning.shapes import shape_notes, shape_of
 from agentgym_trainers.planning.speed import PEAK, StepWork, learning_s, sampling_s, share_of, step_work
 
 GB = 1e9
@@ -144,7 +144,7 @@ def _plan(config: Config, spec: EnvSpec, size: float, trainer: _Trainer) -> RunP
         PlanPart("tokens a step", work.tokens, longest),
         tuple(_seconds(config, trainer, capacity, work)),
         tuple(problems),
-        tuple(_notes(config)),
+        (*_notes(config), *shape_notes(config.model.path)),
     )
 
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 
 from agentgym.errors import CheckpointError, ConfigError
 from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn.vision import is_vision
 
 
 def _qwen3(
@@ -43,6 +44,25 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Fields of a transformers configuration by hub id."""
 
 
+VISION_NOTE = "images are not counted: neither the vision tower nor its activations"
+
+
+def _language_model(config: Any) -> Any:
+    """A vision-language model without its tower: Qwen2.5-VL's language model is a Qwen2, Qwen3-VL's a Qwen3."""
+    text = config.get_text_config()
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+             "num_key_value_heads", "max_position_embeddings", "head_dim")  # fmt: skip
+    fields = {name: getattr(text, name) for name in names if getattr(text, name, None) is not None}
+    kind = {"qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3"}[config.model_type]
+    return AutoConfig.for_model(kind, tie_word_embeddings=config.tie_word_embeddings, **fields)
+
+
+def shape_notes(path: str | None) -> list[str]:
+    """Limits of what a plan of this model counts. Raises as `shape_of`."""
+    known = path is None or (path in SHAPES and not Path(path).exists())
+    return [VISION_NOTE] if not known and is_vision(checkpoint.load_config(path)) else []
+
+
 def shape_of(path: str | None) -> Any:
     """The transformers configuration of `model.path`. Raises ConfigError without a path, and CheckpointError."""
     if path is None:
@@ -53,6 +73,7 @@ def shape_of(path: str | None) -> Any:
     if path in SHAPES and not Path(path).exists():
         return AutoConfig.for_model(**SHAPES[path])
     try:
-        return checkpoint.load_config(path)
+        config = checkpoint.load_config(path)
+        return _language_model(config) if is_vision(config) else config
     except CheckpointError as error:
         raise CheckpointError(f"{error}; known without the hub: {', '.join(SHAPES)}") from error

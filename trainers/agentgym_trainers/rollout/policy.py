@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message
+from agentgym.rollouts.trajectory import ImageSpan
 from agentgym_trainers.engines.base import Completion, Conversation, Engine, Sampling
 from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
@@ -40,18 +41,19 @@ class TokenActor:
         self._max_length, self._transcript = max_length, transcript
 
     async def act(self, ask: TurnContext) -> ModelResponse:
-        return self._record(ask, await self._conversation.generate(self._prompt(ask), self._sampling))
+        prompt, images = self._prompt(ask)
+        return self._record(ask, await self._conversation.generate(prompt, self._sampling, images=images))
 
     def repeat(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         """The turn as it was sampled before, in another episode of the same beginning: recorded, not sampled again."""
         self._prompt(ask)
         return self._record(ask, completion)
 
-    def _prompt(self, ask: TurnContext) -> list[int]:
+    def _prompt(self, ask: TurnContext) -> tuple[list[int], tuple[ImageSpan, ...]]:
         if self._transcript is None:
             tools = ask.prompt_format.tools(ask.session.spec)
             self._transcript = Transcript(self._template, self._sampling.stop_ids, tools)
-        return self._transcript.prompt(ask.messages, self._max_length)
+        return self._transcript.prompt(ask.messages, self._max_length), self._transcript.images
 
     def _record(self, ask: TurnContext, completion: Completion) -> ModelResponse:
         assert self._transcript is not None

@@ -12,6 +12,7 @@ from agentgym.rollouts.prompt_format import Message
 from agentgym.spec import ToolSpec
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessConversation, InProcessEngine, shared_prefix
+from agentgym_trainers.rollout.images import refuse_images
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
@@ -47,8 +48,10 @@ class ServedModel:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: dict[str, Any]) -> str:
         """The conversation as text, up to where the reply begins; `options` go to the chat template.
 
-        Raises CheckpointError where the template refuses the conversation.
+        Raises CheckpointError where the template refuses the conversation, or it has an image: served models read text
+        alone.
         """
+        refuse_images(messages, "a served model reads text alone")
         merged = self.template.options | options
         template = ChatTemplate(self.template.tokenizer, merged) if options else self.template
         return template.render(messages, tools)

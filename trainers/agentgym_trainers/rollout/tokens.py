@@ -7,10 +7,13 @@ The next prompt is the last prompt, the sampled tokens, and whatever the chat te
     rendered now      ...the above... \\n<|im_start|>user\\nB<|im_end|>\\n<|im_start|>assistant\\n
                                       ^ only this suffix is encoded: boundary and observation, never trained
 
+A vision-language model's template writes one placeholder an image. It becomes as many placeholder tokens as the image
+processor makes of the image, and the record keeps the image beside them. Only images of the suffix are added.
+
 Where the new rendering does not begin with the old one and the reply (a template that strips earlier thinking, or trims
 a reply that has space to trim; a history window; a tool call that is written otherwise; a stop token that is not the
-template's own), the transcript forks: a new branch begins whose prompt is the new rendering, encoded whole. Forks are
-counted and say why.
+template's own; another image), the transcript forks: a new branch begins whose prompt is the new rendering, encoded
+whole. Forks are counted and say why.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from jinja2 import TemplateError
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.rollouts.policy import ContextFull, Tokens
 from agentgym.rollouts.prompt_format import Message, PromptFormat
-from agentgym.rollouts.trajectory import Branch, Span, Trajectory
+from agentgym.rollouts.trajectory import Branch, ImageSpan, Span, Trajectory
 from agentgym.spec import EnvSpec, ToolSpec
+from agentgym_trainers.nn.vision import reader_of
+from agentgym_trainers.rollout.images import for_template, images_of, observation_of, refuse_images
 
 CACHED = 2048
 """Characters of the longest text whose tokens are kept: boundaries and observations repeat, whole prompts do not."""
@@ -54,13 +59,30 @@ class ChatTemplate:
             raise CheckpointError(f"{', '.join(sorted(reserved))}: no variable of a chat template; leave it out")
         self.tokenizer = tokenizer
         self.options = options or {}
+        self.reader = reader_of(tokenizer)
+        """A vision-language model's; None for a text model."""
         self._encode_cached = lru_cache(maxsize=16384)(self._encode_uncached)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), generation: bool = True) -> str:
         """The conversation as text; with `generation`, up to where the reply begins.
 
-        Raises CheckpointError where the template refuses it (a system message, for instance) or cannot read it.
+        Raises CheckpointError where the template refuses it (a system message, for instance) or cannot read it, and
+        where a text model is shown an image.
         """
+        if self.reader is None:
+            refuse_images(
+                messages, "the model reads text alone; take a vision-language model, or the environment without images"
+            )
+            return self._render(messages, tools, generation)
+        token, count = self.reader.token, len(images_of(messages))
+        rendered = self._render(for_template(messages, token), tools, generation)
+        if rendered.count(token) != count:
+            raise CheckpointError(
+                f"the model's chat template writes {rendered.count(token)} placeholders ({token}) for {count} images"
+            )
+        return rendered
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec], generation: bool) -> str:
         offered = [{"type": "function", "function": tool.model_dump()} for tool in tools] or None
         try:
             return self.tokenizer.apply_chat_template(
@@ -147,6 +169,7 @@ class Transcript:
         """The text that `ids` stand for: rendered prompt, then reply text (its stop token included)."""
         self._done: list[Branch] = []
         self._forks: list[str] = []
+        self._images: list[ImageSpan] = []
         self._ids: list[int] = []
         self._turn: list[int] = []
         self._logprobs: list[float] = []
@@ -168,20 +191,40 @@ class Transcript:
         """
         rendered = self._template.render(messages, self._tools)
         longest = len(rendered) if max_length is None else max_length * self._template.longest_token
-        ids = self._extend(rendered[: max(longest, len(self._covered))])
+        ids = self._extend(rendered[: max(longest, len(self._covered))], messages)
         if len(rendered) > longest:
             raise ContextFull(f"the prompt has {len(rendered)} characters; the engine takes {max_length} tokens")
         return ids
 
-    def _extend(self, rendered: str) -> list[int]:
-        if rendered.startswith(self._covered):
-            self._append(self._template.encode(rendered[len(self._covered) :], *self._ids[-1:]))
+    @property
+    def images(self) -> tuple[ImageSpan, ...]:
+        """Images among the tokens of the last prompt."""
+        return tuple(self._images)
+
+    def _extend(self, rendered: str, messages: Sequence[Message]) -> list[int]:
+        pngs = images_of(messages) if self._template.reader is not None else []
+        same = [image.png for image in self._images] == pngs[: len(self._images)]
+        if same and rendered.startswith(self._covered):
+            self._append_text(rendered[len(self._covered) :], pngs[len(self._images) :])
         else:
-            self._forks.append(difference(self._covered, rendered))
+            why = difference(self._covered, rendered) if same else "the next prompt has another image"
+            self._forks.append(why)
             self._close_branch()
-            self._append(self._template.encode(rendered))
+            self._append_text(rendered, pngs)
         self._covered = rendered
         return list(self._ids)
+
+    def _append_text(self, text: str, pngs: Sequence[bytes]) -> None:
+        """Rendered text, unsampled, with an image at each placeholder."""
+        reader = self._template.reader
+        first, *rest = text.split(reader.token) if reader is not None else [text]
+        self._append(self._template.encode(first, *self._ids[-1:]))
+        for png, segment in zip(pngs, rest, strict=False):  # text that was cut to a length shows fewer
+            assert reader is not None
+            count, start = reader.count(png), len(self._ids)
+            self._images.append(ImageSpan(png, start, start + count))
+            self._append([reader.token_id] * count)
+            self._append(self._template.encode(segment, reader.token_id))
 
     def sampled(
         self, turn: int, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
@@ -215,14 +258,18 @@ class Transcript:
         if messages is not None:
             rendered = self._template.render(messages, self._tools)
             longest = len(rendered) if max_length is None else max_length * self._template.longest_token
-            self._extend(rendered[: max(longest, len(self._covered))])
+            self._extend(rendered[: max(longest, len(self._covered))], messages)
         sampled_until = next((i + 1 for i in reversed(range(len(self._turn))) if self._turn[i] >= 0), 1)
+        length = max(max_length or len(self._ids), sampled_until)
+        length = min([length, *(image.start for image in self._images if image.stop > length)])  # no part of an image
+        self._images = [image for image in self._images if image.stop <= length]
         for column in (self._ids, self._turn, self._logprobs, self._versions):
-            del column[max(max_length or len(column), sampled_until) :]
+            del column[length:]
         self._close_branch()
         return Tokens(tuple(self._done), tuple(self._forks))
 
     def _append(self, ids: Sequence[int]) -> None:
+        """Tokens that nobody sampled."""
         self._ids.extend(ids)
         self._turn.extend([-1] * len(ids))
         self._logprobs.extend([0.0] * len(ids))
@@ -232,8 +279,11 @@ class Transcript:
         if self._ids:
             columns = (self._ids, self._turn, self._logprobs, self._versions)
             dtypes = (np.int32, np.int32, np.float32, np.int32)
-            self._done.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))
-        self._ids, self._turn, self._logprobs, self._versions = [], [], [], []
+            ids, turn, logprobs, versions = (
+                np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)
+            )
+            self._done.append(Branch(ids, turn, logprobs, versions, self.images))
+        self._images, self._ids, self._turn, self._logprobs, self._versions = [], [], [], [], []
 
 
 def difference(covered: str, rendered: str) -> str:
@@ -278,18 +328,28 @@ def corpus(spec: EnvSpec, prompt_format: PromptFormat, demonstrations: Iterable[
 
 
 def tokenize(trajectory: Trajectory, spec: EnvSpec, prompt_format: PromptFormat, template: ChatTemplate) -> Trajectory:
-    """The same episode with token branches, as if its replies had been sampled and stopped."""
+    """The same episode with token branches, as if its replies had been sampled and stopped.
+
+    Raises CheckpointError where a vision-language model is to read images that were not kept.
+    """
+    seeing = template.reader is not None and "image" in spec.observations
+    if seeing and not any(turn.image for turn in trajectory.turns):
+        raise CheckpointError(
+            f"the episodes of {spec.id} were recorded without their images: record them with "
+            "Runner(..., keep_images=True)"
+        )
     tools = prompt_format.tools(spec)
     transcript = Transcript(template, template.stop_ids(), tools)
     histories: dict[int, list[tuple[Any, str]]] = {}
     turns = []
     for turn in trajectory.turns:
         history = histories.setdefault(turn.role, [])
-        messages = prompt_format.messages(spec, history, turn.observation)
+        observation = turn.observation if template.reader is None else observation_of(turn)
+        messages = prompt_format.messages(spec, history, observation)
         transcript.prompt(messages)
         ids = template.write(messages, turn.reply, tools)
         span, text = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
         turns.append(replace(turn, reply=text, span=span))
-        history.append((turn.observation, text))
+        history.append((observation, text))
     tokens = transcript.finish(None)
     return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)

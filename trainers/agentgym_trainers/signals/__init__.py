@@ -23,8 +23,8 @@ SIGNALS = Registry(
     "signal",
     SignalKind,
     {
-        "answer": SignalKind(AnswerOptions, Answer, frozenset({"answer_prob_N", "answer_conf_N"})),
-        "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"}), plays=True),
+        "answer": SignalKind(AnswerOptions, Answer, frozenset({"answer_prob_N", "answer_conf_N"}), images=False),
+        "digiq": SignalKind(DigiQOptions, DigiQSignal.build, frozenset({"q_N", "v_N"}), plays=True, images=False),
         "branched_value": SignalKind(
             BranchedValueOptions,
             BranchedValue,
@@ -32,15 +32,15 @@ SIGNALS = Registry(
             frozenset({"snapshots"}),
             plays=True,
         ),
-        "hindsight": SignalKind(HindsightOptions, Hindsight, frozenset({"hindsight_N"})),
+        "hindsight": SignalKind(HindsightOptions, Hindsight, frozenset({"hindsight_N"}), images=False),
         "judge": SignalKind(
             JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"}), plays=True, reads_policy=False
         ),
         "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"})),
         "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A", "prm_logit_M"})),
-        "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"})),
+        "instruction": SignalKind(InstructionOptions, InstructionValue, frozenset({"inst_value_M"}), images=False),
         "role": SignalKind(RoleOptions, RoleBaseline, frozenset({"role_baseline_N"}), reads_policy=False),
         "uncertainty": SignalKind(UncertaintyOptions, Uncertainty, frozenset({"entropy_N"})),
-        "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"}), plays=True),
+        "twin": SignalKind(TwinOptions, TwinSignal.build, frozenset({"q_N", "v_N"}), plays=True, images=False),
     },
 )

@@ -99,3 +99,5 @@ class SignalKind(ClassPart):
     """Uses the engine, environments or a server, so it cannot learn beside episodes that are played meanwhile."""
     reads_policy: bool = True
     """Reads the policy's weights or engine, which are in other processes with [scale]."""
+    images: bool = True
+    """False where it makes sequences of its own from a row's ids, which would lose the images among them."""

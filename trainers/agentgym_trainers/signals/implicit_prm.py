@@ -136,7 +136,7 @@ class ImplicitPRM(Signal):
         return score_tokens(model, context.rows, size, budget=self.budget, temperature=self.temperature)[0]
 
     def _forward(self, part: list[Row]) -> tuple[np.ndarray, Tensor]:
-        packed = pack(part, self.model.device)
+        packed = pack(part, self.model)
         return packed.index, token_logprobs(self.model, packed, self.temperature).logprob
 
     def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:

@@ -56,7 +56,7 @@ class ProgressHead(Signal):
         self.budget = parts.tokens_per_micro_batch
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(options.trunk == "own")
         use_packed_attention(self.trunk)
-        self.head = nn.Linear(self.trunk.config.hidden_size, 1).to(self.trunk.device, torch.float32)
+        self.head = nn.Linear(self.trunk.config.get_text_config().hidden_size, 1).to(self.trunk.device, torch.float32)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
@@ -102,7 +102,7 @@ class ProgressHead(Signal):
 
     def contributions(self, rows: list[Row], batch: Batch) -> tuple[np.ndarray, Tensor]:
         """(turns that end in these rows, their c): read at the position of a turn's last token."""
-        packed = pack(rows, self.trunk.device)
+        packed = pack(rows, self.trunk)
         ends = np.flatnonzero(batch.last_A[packed.index])
         turns = batch.turn_A[packed.index[ends]]
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.options.trunk == "own"):

@@ -22,7 +22,7 @@ def score_tokens(
     logprob_A, entropy_A = np.zeros(size), np.zeros(size)
     with torch.inference_mode():
         for part in micro_batches([row for row in rows if len(row.action_at)], budget):
-            packed = pack(part, model.device)
+            packed = pack(part, model)
             scores = token_logprobs(model, packed, temperature)
             logprob_A[packed.index] = scores.logprob.cpu().numpy()
             entropy_A[packed.index] = scores.entropy.cpu().numpy()

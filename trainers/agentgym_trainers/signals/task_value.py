@@ -42,7 +42,7 @@ class InstructionValue(Signal):
         self.budget = parts.tokens_per_micro_batch
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(False)
         use_packed_attention(self.trunk)
-        self.head = Readout(self.trunk.config.hidden_size, options).to(self.trunk.device)
+        self.head = Readout(self.trunk.config.get_text_config().hidden_size, options).to(self.trunk.device)
         self.optimizer = SignalOptimizer(self.head.parameters(), options)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ class InstructionValue(Signal):
         states, order = [], {}
         with torch.no_grad():
             for part in micro_batches(rows, self.budget):
-                packed = pack(part, self.trunk.device)
+                packed = pack(part, self.trunk)
                 order |= {row.ids.tobytes(): len(order) + i for i, row in enumerate(part)}
                 ends = np.array([place[-1] for place in packed.places])
                 states.append(self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)])

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from agentgym.errors import PolicyFailure
 from agentgym.rollouts.policy import ContextFull
+from agentgym.rollouts.trajectory import ImageSpan
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build, weights_folder
 from agentgym_trainers.engines.vllm.client import PartialCompletion, ServerUnavailable, VllmClient
@@ -302,7 +303,7 @@ class VllmConversation:
         """Number of the engine's server that it is on."""
         return self._server
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, images: Sequence[ImageSpan] = ()) -> Completion:
         engine, sequence, start = self._engine, list(prompt), len(prompt)
         if not sequence:
             raise ValueError("an empty prompt")

@@ -99,5 +99,6 @@ def branches_of(nodes: Sequence[CallNode]) -> tuple[list[Branch], list[Span], li
                 column += blank * unsampled_count
                 column += own if new else blank * len(node.ids)
         dtypes = (np.int32, np.int32, np.float32, np.int32)
-        branches.append(Branch(*(np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))))
+        ids, turn, logprobs, versions = (np.array(column, dtype) for column, dtype in zip(columns, dtypes, strict=True))
+        branches.append(Branch(ids, turn, logprobs, versions))
     return branches, [spans[id(node)] for node in nodes], forks

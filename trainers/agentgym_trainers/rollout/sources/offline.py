@@ -153,8 +153,9 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
         end = after.span.start if after.span.branch == last.branch else last.stop
         last_branch = branches[last.branch]
         shorter = Branch(
-            last_branch.ids[:end], last_branch.turn[:end], last_branch.logprobs[:end], last_branch.versions[:end]
-        )
+            last_branch.ids[:end], last_branch.turn[:end], last_branch.logprobs[:end], last_branch.versions[:end],
+            tuple(image for image in last_branch.images if image.stop <= end),
+        )  # fmt: skip
         branches = (*branches[: last.branch], shorter)
     return replace(
         trajectory, turns=kept, stop=StopReason.MAX_TURNS, final_observation=after.observation, branches=branches,

@@ -22,7 +22,7 @@ from pydantic import Field
 from agentgym.errors import EnvironmentFailure
 from agentgym.rollouts.policy import Actor, EpisodeSpec, Policy, RandomPolicy, SolverPolicy
 from agentgym.rollouts.runner import Runner
-from agentgym.rollouts.trajectory import Group, StopReason, Trajectory
+from agentgym.rollouts.trajectory import Group, ImageSpan, StopReason, Trajectory
 from agentgym.rollouts.two_player import match
 from agentgym.session import Session
 from agentgym_trainers.config.registry import KindOptions
@@ -180,8 +180,8 @@ class _Shared:
     conversation: Conversation
     users: int = field(default=2)
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
-        return await self.conversation.generate(prompt, sampling)
+    async def generate(self, prompt: Sequence[int], sampling: Sampling, images: Sequence[ImageSpan] = ()) -> Completion:
+        return await self.conversation.generate(prompt, sampling, images=images)
 
     def close(self) -> None:
         self.users -= 1

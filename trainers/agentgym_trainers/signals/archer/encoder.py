@@ -27,11 +27,11 @@ class Encoder(nn.Module):
     def __init__(self, trunk: Any) -> None:
         super().__init__()
         use_packed_attention(trunk)
-        self.trunk, self.width = trunk, trunk.config.hidden_size
+        self.trunk, self.width = trunk, trunk.config.get_text_config().hidden_size
 
     def forward(self, rows: Sequence[Row]) -> Tensor:
         """[k, width]: at the position before each of the rows' `action_at`, row by row."""
-        packed = pack(rows, self.trunk.device)
+        packed = pack(rows, self.trunk)
         return self.trunk(**packed.inputs).last_hidden_state[0][packed.at]
 
 
