@@ -24,6 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
+from agentgym_trainers.nn.lora import Adapter
 
 REQUIRED = ("config.json", "model.safetensors", "trainer.pt")
 """Files of every checkpoint."""
@@ -64,14 +65,27 @@ def save(
 def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
     """Write a model with `weights` in place of its own, as transformers and vLLM load it; what was there is replaced.
     Raises CheckpointError when the disk refuses."""
+    with _replacing(folder) as partial, _quiet():
+        model.save_pretrained(partial, state_dict=dict(weights))
+        tokenizer.save_pretrained(partial)
+
+
+def save_adapter(folder: Path, adapter: Adapter) -> None:
+    """Write an adapter as peft and vLLM load it; what was there is replaced. Raises CheckpointError when the disk
+    refuses."""
+    with _replacing(folder) as partial:
+        adapter.save(partial)
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which then takes the place of `folder`."""
     partial = folder.with_name(f".{folder.name}.partial")
     with _disk_errors(f"could not write {folder} ({{}}): free some space, or take another folder", partial):
         for left in (partial, folder):
             shutil.rmtree(left, ignore_errors=True)
         partial.mkdir(parents=True)
-        with _quiet():
-            model.save_pretrained(partial, state_dict=dict(weights))
-            tokenizer.save_pretrained(partial)
+        yield partial
         os.replace(partial, folder)
 
 
