@@ -58,13 +58,13 @@ class RecordingClient(VllmClient):
 
     def __init__(self, device: WorkerDevice, url: str = "http://127.0.0.1:9") -> None:
         self.url, self.device = url, device
-        self.asked: list[tuple[str, Any]] = []
+        self.orders: list[tuple[str, Any]] = []
 
     async def devices(self) -> list[WorkerDevice]:
         return [self.device]
 
     async def order(self, path: str, body: dict[str, Any]) -> None:
-        self.asked.append((path, body))
+        self.orders.append((path, body))
 
     async def update_from_ipc(self, update: str) -> None:
-        self.asked.append(("ipc", update))
+        self.orders.append(("ipc", update))

@@ -33,7 +33,7 @@ HANDLE = (torch.Tensor, torch.Size([8]), (1,), 0, torch.UntypedStorage, torch.ui
 
 @pytest.fixture
 def device_sync(make, tokenizer, tmp_path, monkeypatch) -> Any:
-    """device_sync(backend) -> a sync of a model that is not on a GPU, for all that CUDA is asked."""
+    """device_sync(backend) -> a sync of a model that is not on a GPU, for all that CUDA is received."""
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
 
     def build(backend: str) -> DeviceSync:
@@ -47,7 +47,7 @@ def device_sync(make, tokenizer, tmp_path, monkeypatch) -> Any:
 def sent(sync: DeviceSync) -> list[tuple[str, Any]]:
     client = RecordingClient(WorkerDevice(gpu="GPU-1", backend=sync.backend))
     asyncio.run(sync.give([client]))
-    return client.asked
+    return client.orders
 
 
 def names_of(sync: DeviceSync) -> list[str]:
@@ -103,15 +103,15 @@ def test_cuda_ipc_sends_through_vllms_own_classes(device_sync, monkeypatch) -> N
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
     monkeypatch.setattr(ipc_engine, "packed_ipc_producer", producer)
     sync = device_sync("ipc")
-    asked = sent(sync)
-    assert [path for path, _ in asked] == [
+    received = sent(sync)
+    assert [path for path, _ in received] == [
         "/init_weight_transfer_engine", "/start_weight_update", "ipc", "ipc", "/finish_weight_update",
     ]  # fmt: skip
-    assert asked[0][1] == {"init_info": {"packed": True}}
+    assert received[0][1] == {"init_info": {"packed": True}}
     taken: list[dict[str, Any]] = []
     worker = WeightReader()
     worker.update_weights = taken.append
-    for _, text in asked[2:4]:
+    for _, text in received[2:4]:
         worker.update_agentgym_weights(text)
         assert ipc_handles.from_json(text) == taken[-1]
     infos = [ipc_engine.IPCWeightTransferUpdateInfo(**update) for update in taken]
@@ -130,13 +130,13 @@ def test_nccl_sends_through_vllms_own_classes(device_sync, monkeypatch) -> None:
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: object())
     monkeypatch.setattr(nccl_engine, "packed_nccl_broadcast_producer", producer)
     sync = device_sync("nccl")
-    asked = dict(sent(sync))
-    assert list(asked) == [
+    received = dict(sent(sync))
+    assert list(received) == [
         "/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update",
     ]  # fmt: skip
-    start = nccl_engine.NCCLWeightTransferInitInfo(**asked["/init_weight_transfer_engine"]["init_info"])
+    start = nccl_engine.NCCLWeightTransferInitInfo(**received["/init_weight_transfer_engine"]["init_info"])
     assert (start.rank_offset, start.world_size, start.master_address, start.packed) == (1, 2, "127.0.0.1", True)
-    info = nccl_engine.NCCLWeightTransferUpdateInfo(**asked["/update_weights"]["update_info"])
+    info = nccl_engine.NCCLWeightTransferUpdateInfo(**received["/update_weights"]["update_info"])
     assert info.names == [name for name, _ in broadcast] == names_of(sync)
     assert set(info.dtype_names) == {"bfloat16"}
     assert info.shapes == [list(tensor.shape) for _, tensor in broadcast]

@@ -17,18 +17,22 @@ from torch import Tensor
 from vllm_models import RecordingClient
 
 from agentgym.errors import PolicyFailure
+from agentgym_trainers.engines.options import Vllm
 from agentgym_trainers.engines.vllm import ipc_handles
 from agentgym_trainers.engines.vllm.client import PartialCompletion, VllmClient, WorkerDevice
 from agentgym_trainers.engines.vllm.device_sync import (
+    DeviceSync,
     ServerOrders,
-    Source,
+    TransferSource,
     address_towards,
     backend_of,
     backend_to_start,
 )
+from agentgym_trainers.engines.vllm.engine import VllmEngine
 from agentgym_trainers.engines.vllm.probe import Probe
 from agentgym_trainers.engines.vllm.server import ServerFlags, environment
-from agentgym_trainers.nn import lora
+from agentgym_trainers.engines.vllm.weight_sync import DiskSync
+from agentgym_trainers.nn import checkpoint, lora
 
 # How a server is started
 
@@ -73,7 +77,7 @@ def test_an_own_server_is_started_for_the_learners_device() -> None:
 
 
 def test_what_is_sent_has_tied_weights_once_in_the_servers_dtype(kit) -> None:
-    model, source = kit.build("qwen3", tie_word_embeddings=True), Source(torch.bfloat16)
+    model, source = kit.build("qwen3", tie_word_embeddings=True), TransferSource(torch.bfloat16)
     source.weights = model.state_dict()
     names = [name for name, _ in source]
     assert names == [name for name in model.state_dict() if name != "lm_head.weight"]
@@ -111,7 +115,7 @@ def test_every_server_has_ranks_of_its_own() -> None:
         await asyncio.to_thread(send)
 
     asyncio.run(main())
-    first, second = (client.asked for client in clients)
+    first, second = (client.orders for client in clients)
     path = "/init_weight_transfer_engine"
     assert (first[0], second[0]) == (
         (path, {"init_info": {"rank_offset": 1, "world_size": 6}}),
@@ -129,7 +133,7 @@ def test_every_server_has_ranks_of_its_own() -> None:
     )
 
 
-def test_servers_of_this_machine_are_told_the_loopback() -> None:
+def test_servers_of_this_machine_get_the_loopback() -> None:
     assert address_towards(["http://127.0.0.1:8000", "http://localhost:8001"]) == "127.0.0.1"
 
 
@@ -256,3 +260,60 @@ def test_an_answer_without_the_prompts_logprobs_is_an_error(kit) -> None:
 
     with pytest.raises(PolicyFailure, match="no log-probabilities of a prompt"):
         asyncio.run(Probe(model, "float32", 64).check([Silent(model)], model.state_dict(), "salt"))
+
+
+# The engine's choice
+
+
+class Serving(Answering):
+    """A server that can be given weights, by files."""
+
+    async def pause(self) -> None: ...
+
+    async def abort(self) -> None: ...
+
+    async def forget(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def read_weights(self, folder: str) -> None:
+        self.model_there = checkpoint.load_model(folder)[0]
+
+
+@pytest.mark.parametrize("works", [True, False, None], ids=["it works", "it fails", "nothing arrives"])
+def test_memory_to_memory_is_tried_and_files_are_next(kit, tokenizer, tmp_path, monkeypatch, caplog, works) -> None:
+    model, there, tries = kit.build("qwen3"), nudged(kit.build("qwen3"), 2.0), []
+    engine = VllmEngine(
+        Vllm(kind="vllm", urls=("http://a",)), model, tokenizer, tmp_path, max_sequences=2, max_length=64
+    )
+
+    async def start(*_: Any) -> None:
+        engine.clients = [Serving(there)]
+
+    async def backend() -> str:
+        return "ipc"
+
+    async def give(self: DeviceSync, clients: Sequence[Any]) -> None:
+        tries.append(self.backend)
+        if works is False:
+            raise PolicyFailure("weights did not reach vLLM by ipc: no such device")
+        if works:
+            clients[0].model_there = copy.deepcopy(model)
+            clients[0].model_there.load_state_dict(self.source.weights)
+
+    monkeypatch.setattr(engine, "_start", start)
+    monkeypatch.setattr(engine, "_backend", backend)
+    monkeypatch.setattr(DeviceSync, "give", give)
+
+    async def main() -> None:
+        for version, weights in enumerate([model.state_dict(), nudged(model, 0.1).state_dict()]):
+            await engine.refresh(weights, version)
+
+    asyncio.run(main())
+    assert isinstance(engine.sync, DeviceSync if works else DiskSync)
+    assert (len(tries), engine.version) == (3 if works else 1, 1)
+    lines = [record.getMessage() for record in caplog.records if "through files" in record.getMessage()]
+    reason = {True: None, False: "no such device", None: "away from those of the weights it was given"}[works]
+    assert len(lines) == (0 if works else 1)
+    assert works or str(reason) in lines[0]
+    assert {path.name for path in tmp_path.iterdir()} == ({"weights-1"} if works else {"weights-0", "weights-1"})

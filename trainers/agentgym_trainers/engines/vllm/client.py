@@ -59,7 +59,7 @@ class PartialCompletion(BaseModel):
     logprobs: Logprobs
     finish_reason: Literal["stop", "length", "abort"]
     prompt_logprobs: list[dict[int, PromptLogprob] | None] | None = None
-    """Of each token of the prompt, but the first, at temperature 1; where they were asked for."""
+    """Log-probabilities of the prompt from its second token on, at temperature 1, where they were requested."""
 
 
 class _Answer(BaseModel):

@@ -27,7 +27,7 @@ from agentgym_trainers.engines.vllm.server import free_port
 from agentgym_trainers.engines.vllm.weight_sync import DiskSync, each
 
 BUFFER_BYTES = 2**28
-"""Of the buffer that is shared, unless one tensor is larger."""
+"""Size of the shared buffer, unless one tensor is larger."""
 
 
 def backend_of(devices: Sequence[WorkerDevice], gpu: str | None) -> str | None:
@@ -53,8 +53,8 @@ def gpu_of(device: torch.device) -> str | None:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
 
 
-class Source:
-    """What vLLM's trainer side calls a WeightSource: names and tensors, in the servers' precision."""
+class TransferSource:
+    """Names and tensors in the servers' precision: a WeightSource of vLLM's trainer side."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -83,7 +83,7 @@ class Source:
 
 
 class ServerOrders:
-    """What vLLM's trainer side calls a VLLMWeightSyncClient, over several servers. It is called in a thread."""
+    """A VLLMWeightSyncClient of vLLM's trainer side, over several servers. It is called in a thread."""
 
     def __init__(self, clients: Sequence[VllmClient], workers: Sequence[int]) -> None:
         """`workers` of each server. Use it where the clients' event loop runs."""
@@ -122,7 +122,7 @@ class DeviceSync:
     def __init__(self, backend: str, disk: DiskSync, dtype: str, deadline_s: float, *, own: bool) -> None:
         """`own`: servers are started again from here."""
         self.backend, self.disk, self.deadline_s, self.own = backend, disk, deadline_s, own
-        self.source = Source(getattr(torch, dtype))
+        self.source = TransferSource(getattr(torch, dtype))
         self._sender: Any = None
         self._kept: dict[str, Tensor] | None = None
 

@@ -198,18 +198,18 @@ class VllmEngine:
             await each(self.clients, lambda client: client.drop_adapters())
             await asyncio.to_thread(disk.prepare, weights, version)
             return disk
-        if (backend := await self._backend()) is None:
-            return disk
-        device = DeviceSync(backend, disk, self.options.dtype, self.options.deadline_s, own=self._own is not None)
-        device.prepare(weights, version)
         try:
+            if (backend := await self._backend()) is None:
+                return disk
+            device = DeviceSync(backend, disk, self.options.dtype, self.options.deadline_s, own=self._own is not None)
+            device.prepare(weights, version)
             await self._exchange(device.give)
             assert self._probe is not None
             await self._probe.check(self.clients, weights, salt_of(version))
+            return device
         except PolicyFailure as failure:
             logging.getLogger(__name__).warning("weights reach vLLM through files: %s", failure)
-            return disk
-        return device
+        return disk
 
     async def _try_adapter(self, sync: AdapterSync, weights: Mapping[str, Tensor]) -> None:
         """Raises PolicyFailure unless an adapter that changes a great deal is served as it should be."""
@@ -296,7 +296,7 @@ def _note_merged(reason: str) -> None:
 
 
 def salt_of(version: int | str) -> str:
-    """What keeps keys and values of a version apart in a server's cache."""
+    """The salt that keeps keys and values of a version apart in a server's cache."""
     return f"version {version}"
 
 

@@ -29,9 +29,9 @@ TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
 
 vLLM's float32 is less than 1e-3 off on a CPU, and was .0018 off on a GPU (docs/engines.md)."""
 MOVED, FOLLOWED = 1e-4, 0.1
-"""Where the weights move the text's log-probabilities by MOVED, a server's move by this share of it at least."""
+"""Log-probabilities that the weights move by MOVED, a server's move by the share FOLLOWED of it at least."""
 FOUND = 0.25
-"""Of the change that a strong adapter makes, at most so much is missing where it is served."""
+"""Share of a strong adapter's change that may be missing in the answers of a server that serves it."""
 
 
 class Probe:
@@ -45,7 +45,7 @@ class Probe:
         self.text: list[int] = np.random.default_rng(0).integers(0, vocabulary, room).tolist()
         self.sampling = Sampling(TEMPERATURE, min(SAMPLED, max_length - room))
         self._last: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        """By server: log-probabilities of the text, as computed here and as answered."""
+        """Log-probabilities of the text by server, as computed here and as answered."""
 
     async def check(self, clients: Sequence[VllmClient], weights: Mapping[str, Tensor], salt: str) -> None:
         """Raises PolicyFailure where a server's log-probabilities are not those of `weights`, or stayed as they were

@@ -1,4 +1,4 @@
-"""How new weights reach the servers: as files of all of them, as an adapter alone, or from memory to memory.
+"""Ways of new weights to the servers: as files of all of them, as an adapter alone, or from memory to memory.
 
 DiskSync      a checkpoint, which every server reads; adapters are merged into it
 AdapterSync   a run with model.lora: the model once, then the adapter of each version under the version's name
