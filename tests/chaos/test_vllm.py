@@ -78,10 +78,8 @@ def test_killed_again_and_again(forked, tmp_path, training_number) -> None:
 
 
 def test_a_killed_engine_is_survived(forked, tmp_path) -> None:
-    """It has the adapter again that it had."""
     folder, path = tmp_path / "run", tmp_path / "recipe.toml"
-    model = {**RECIPE["model"], "lora": {"rank": 4}}
-    path.write_text(to_toml(Config.model_validate({**RECIPE, "model": model})))
+    path.write_text(to_toml(Config.model_validate(RECIPE)))
     ended = forked.go_on(folder, str(path), deeds=[Deed(lambda: len(steps_of(folder)) >= 2, 0.1, "engine")])
     assert ended.status == 0, ended.output
     assert "vLLM has died: starting it again" in ended.output

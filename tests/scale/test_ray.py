@@ -31,7 +31,6 @@ from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.build import BroadcastingEngine
 from agentgym_trainers.distributed.learner_group import LearnerWorker
-from agentgym_trainers.engines.vllm.weight_sync import AdapterSync
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.train import Trainer, TrainStepResult
@@ -347,21 +346,18 @@ def test_workers_play_during_weight_sync_with_versioned_tokens(nodes, modules, t
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`")
 def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, tmp_path) -> None:
-    """After a new adapter what it says of its tokens is what the learner says of them."""
+    """After new weights what it says of its tokens is what the learner says of them."""
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
     short = {"name": ENV, "serve": False, "max_turns": 3}
     placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
-    learns = {"model": {"lora": {"rank": 4}}, "optim": {"lr": 1e-2}}
-    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short, **learns)
+    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short)
 
     async def play() -> None:
         trainer = trainer_of(chosen, tokenizer, tmp_path)
-        assert isinstance(trainer.engine, BroadcastingEngine)
         try:
             for step in range(2):
                 trainer.step = step
                 await trainer.publish()
-                assert isinstance(trainer.engine.engine.sync, AdapterSync)
                 groups = await trainer.collect()
                 versions = {v for g in groups for t in g.trajectories for b in t.branches for v in b.versions.tolist()}
                 assert versions == {-1, step}

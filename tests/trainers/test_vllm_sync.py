@@ -17,9 +17,10 @@ from torch import Tensor
 from vllm_models import RecordingClient
 
 from agentgym.errors import PolicyFailure
+from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.options import Vllm
 from agentgym_trainers.engines.vllm import ipc_handles
-from agentgym_trainers.engines.vllm.client import PartialCompletion, VllmClient, WorkerDevice
+from agentgym_trainers.engines.vllm.client import PartialCompletion, ServerUnavailable, VllmClient, WorkerDevice
 from agentgym_trainers.engines.vllm.device_sync import (
     DeviceSync,
     ServerOrders,
@@ -317,3 +318,64 @@ def test_memory_to_memory_is_tried_and_files_are_next(kit, tokenizer, tmp_path, 
     assert len(lines) == (0 if works else 1)
     assert works or str(reason) in lines[0]
     assert {path.name for path in tmp_path.iterdir()} == ({"weights-1"} if works else {"weights-0", "weights-1"})
+
+
+class AdapterServing(Serving):
+    """A server with adapters, which may die."""
+
+    async def aclose(self) -> None: ...
+
+    def __init__(self, base: Any, dead: bool = False) -> None:
+        super().__init__(base)
+        self.base_there, self.dead, self.loaded = base, dead, []
+
+    async def complete(self, *given: Any, **named: Any) -> PartialCompletion:
+        if self.dead:
+            raise ServerUnavailable("it is gone")
+        return await super().complete(*given, **named)
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        from peft import PeftModel
+
+        self.loaded.append(name)
+        self.model_there = PeftModel.from_pretrained(copy.deepcopy(self.base_there), folder).merge_and_unload()
+
+
+class DeadServer:
+    """An own server's process that has ended."""
+
+    flags = ServerFlags(Path("m"), 64, 2, "float32", 0, 0.5, None, lora_rank=4)
+
+    def died(self) -> bool:
+        return True
+
+    def stop(self) -> None: ...
+
+
+def test_a_server_that_died_gets_the_adapter_it_had(kit, tokenizer, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("peft", reason="peft is not installed: pip install 'turngym[train]'")
+    base = kit.build("qwen3")
+    model = copy.deepcopy(base)
+    lora.add_lora(model, lora.LoraOptions(rank=4), seed=0)
+    weights = lora.merge_lora(model.state_dict(), model)
+    assert isinstance(weights, lora.MergedWeights)
+    engine = VllmEngine(Vllm(kind="vllm"), base, tokenizer, tmp_path, max_sequences=2, max_length=64)
+    servers = [AdapterServing(base), AdapterServing(base)]
+    ranks = []
+
+    async def start(sync: Any, rank: int | None) -> None:
+        ranks.append(rank)
+        engine.clients, engine._own = [servers[len(ranks) - 1]], DeadServer()  # type: ignore[assignment]
+
+    monkeypatch.setattr(engine, "_start", start)
+
+    async def main() -> None:
+        await engine.refresh(lora.strong(weights, 0.2), 7)
+        servers[0].dead = True
+        part, version = await engine.sample(0, Probe(base, "float32", 64).text, Sampling(2.0, 8), 0)
+        expected = Probe(base, "float32", 64).expected(lora.strong(weights, 0.2), part.token_ids)[1]
+        np.testing.assert_allclose(part.logprobs.token_logprobs, expected, atol=1e-4)
+        assert version == 7
+
+    asyncio.run(main())
+    assert (ranks, [server.loaded for server in servers]) == ([4, 4], [["trial", "step-7"], ["step-7"]])
