@@ -8,7 +8,7 @@
     attention    FlexAttention against a dense mask, outputs and gradients
     vllm         the same training with vLLM as its engine
     tree         benchmarks/tree.py: learner tokens a second, tree-packed against a row a turn
-    learner, rollouts    benchmarks/gpu_speed.py: speed at the shapes of Qwen3
+    learner, rollouts, sync    benchmarks/gpu_speed.py: speed at the shapes of Qwen3
 
 A part's result is DIR/PART.json, and a part that has one is not run again. The checkout need not be installed: its
 packages are found beside this file. What a part needs and is missing is skipped, and the table says so.
@@ -256,7 +256,13 @@ def rollouts(small: bool) -> list[dict[str, Any]]:
     return gpu_speed.rollouts(small)
 
 
-PARTS = {f.__name__: f for f in (quickstart, vllm, logprobs, attention, tree, learner, rollouts)}
+def sync(small: bool) -> list[dict[str, Any]]:
+    import gpu_speed
+
+    return gpu_speed.sync(small)
+
+
+PARTS = {f.__name__: f for f in (quickstart, vllm, logprobs, attention, tree, learner, rollouts, sync)}
 
 
 def carry_out(name: str, out: Path) -> None:

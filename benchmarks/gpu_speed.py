@@ -4,13 +4,18 @@ learner   one update of episodes of 8,192 tokens: sampled tokens a second, and o
           the same card does in a matrix product
 rollouts  vLLM with the weights of 0.6B: tokens a second, how long a refresh takes, and what the learner says of the
           tokens; needs vLLM
+sync      the same weights, how long a refresh takes and what is sampled a second: an adapter as such and merged, all
+          weights through files and from memory to memory; needs vLLM
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import gc
 import tempfile
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -159,40 +164,109 @@ def rollouts(small: bool) -> list[dict[str, Any]]:
     return asyncio.run(_rollouts(small))
 
 
-async def _rollouts(small: bool) -> list[dict[str, Any]]:
-    from agentgym_trainers.engines.base import Sampling
+@contextlib.asynccontextmanager
+async def engine_of(model: Any, small: bool, count: int) -> AsyncIterator[Any]:
     from agentgym_trainers.engines.options import Vllm
     from agentgym_trainers.engines.vllm.engine import VllmEngine
 
-    model = model_of("0.6B", small)
-    count, prompt, length = (4, 16, 8) if small else (256, 512, 512)
     options = Vllm(kind="vllm", dtype="float32" if small else "bfloat16", gpu_memory_utilization=0.4)
     with tempfile.TemporaryDirectory() as folder:
         engine = VllmEngine(
             options, model, words(model.config.vocab_size), Path(folder), max_sequences=count, max_length=2048
         )
         try:
-            weights, times = model.state_dict(), []
-            for version in range(3):
-                began = perf_counter()
-                await engine.refresh(weights, version)
-                times.append(perf_counter() - began)
-            rng = np.random.default_rng(0)
-            prompts = [rng.integers(1, model.config.vocab_size, prompt).tolist() for _ in range(count)]
-            talks = [engine.open(np.random.default_rng(i)) for i in range(count)]
-            for length_now in (8, length):  # the first is not counted
-                began = perf_counter()
-                done = await asyncio.gather(
-                    *(t.generate(p, Sampling(1.0, length_now, ())) for t, p in zip(talks, prompts, strict=True))
-                )
-                seconds = perf_counter() - began
-            for talk in talks:
-                talk.close()
+            yield engine
         finally:
             await engine.aclose()
-    tokens = sum(len(one.ids) for one in done)
+
+
+async def refreshed(engine: Any, weights: Mapping[str, torch.Tensor], versions: range) -> list[float]:
+    """Seconds of each refresh."""
+    times = []
+    for version in versions:
+        began = perf_counter()
+        await engine.refresh(weights, version)
+        times.append(perf_counter() - began)
+    return times
+
+
+async def sampled_a_second(engine: Any, small: bool, count: int) -> float:
+    """Tokens; those of the first replies are not counted."""
+    from agentgym_trainers.engines.base import Sampling
+
+    prompt, length = (16, 8) if small else (512, 512)
+    rng, vocabulary = np.random.default_rng(0), engine.model.config.vocab_size
+    prompts = [rng.integers(1, vocabulary, prompt).tolist() for _ in range(count)]
+    talks = [engine.open(np.random.default_rng(i)) for i in range(count)]
+    seconds, done = 0.0, []
+    for length_now in (8, length):
+        began = perf_counter()
+        done = await asyncio.gather(
+            *(t.generate(p, Sampling(1.0, length_now, frozenset())) for t, p in zip(talks, prompts, strict=True))
+        )
+        seconds = perf_counter() - began
+    for talk in talks:
+        talk.close()
+    return sum(len(one.ids) for one in done) / seconds
+
+
+async def _rollouts(small: bool) -> list[dict[str, Any]]:
+    model, count = model_of("0.6B", small), 4 if small else 256
+    async with engine_of(model, small, count) as engine:
+        times = await refreshed(engine, model.state_dict(), range(3))
+        speed = await sampled_a_second(engine, small, count)
     return [
-        {"what": f"vLLM, 0.6B, {count} conversations: sampled tokens a second", "value": tokens / seconds},
+        {"what": f"vLLM, 0.6B, {count} conversations: sampled tokens a second", "value": speed},
         {"what": "vLLM, 0.6B: seconds to start with the first weights", "value": times[0]},
         {"what": "vLLM, 0.6B: seconds of a refresh, its probe included", "value": min(times[1:])},
+    ]
+
+
+def sync(small: bool) -> list[dict[str, Any]]:
+    import vllm  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+    return asyncio.run(_sync(small))
+
+
+async def _sync(small: bool) -> list[dict[str, Any]]:
+    """The first way of each engine is its own choice; files come after it, on the same server."""
+    from agentgym_trainers.engines.vllm.device_sync import DeviceSync
+    from agentgym_trainers.engines.vllm.weight_sync import AdapterSync, DiskSync
+    from agentgym_trainers.nn import lora
+
+    model, count, found = model_of("0.6B", small), 4 if small else 256, []
+    adapted = copy.deepcopy(model)
+    lora.add_lora(adapted, lora.LoraOptions(rank=16), seed=0)
+    for name, parameter in adapted.named_parameters():
+        if ".lora_B" in name:
+            torch.nn.init.normal_(parameter, std=1e-3)
+    ways = [
+        ("an adapter of rank 16", lora.merge_lora(adapted.state_dict(), adapted), AdapterSync),
+        ("all weights from memory to memory", model.state_dict(), DeviceSync),
+    ]
+    for what, weights, kind in ways:
+        async with engine_of(model, small, count) as engine:
+            await engine.refresh(weights, 0)
+            if isinstance(engine.sync, kind):
+                found += await _measured(engine, what, weights, small, count)
+            else:
+                skipped = "it needs a GPU" if small else "it was not chosen: the log says why"
+                found.append({"what": f"refresh by {what}", "skipped": skipped})
+            engine.sync = DiskSync(engine.folder, engine.model, engine.tokenizer)
+            for client in engine.clients:
+                await client.drop_adapters()
+            found += await _measured(engine, f"{what.partition(' from')[0]}, through files", weights, small, count)
+    return found
+
+
+async def _measured(
+    engine: Any, what: str, weights: Mapping[str, torch.Tensor], small: bool, count: int
+) -> list[dict[str, Any]]:
+    times = await refreshed(engine, weights, range(1, 5))
+    return [
+        {"what": f"refresh by {what}: seconds, its probe included", "value": min(times[1:])},
+        {
+            "what": f"sampled then, {count} conversations: tokens a second",
+            "value": await sampled_a_second(engine, small, count),
+        },
     ]

@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from vllm_models import EPISODES, LENGTH, SLACK, engine_over, logprobs_of, plain, tokens
 
 from agentgym import registry
 from agentgym.errors import PolicyFailure
@@ -35,13 +36,12 @@ from agentgym_trainers.config.sections import OptimOptions
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Engine, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
-from agentgym_trainers.engines.options import Vllm, cache_bytes
+from agentgym_trainers.engines.options import cache_bytes
 from agentgym_trainers.engines.vllm import engine as vllm
 from agentgym_trainers.engines.vllm.client import VllmClient
-from agentgym_trainers.engines.vllm.engine import VllmEngine
 from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.nn import checkpoint, tiny
+from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.tokens import ChatTemplate
@@ -52,37 +52,12 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("default"),  # vLLM's own, and its torch's
 ]
-SLACK = 1e-3
-LENGTH, EPISODES = 640, 6
 BOTH = pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    spec = registry.get_spec("keydoor")
-    return tiny.make_tokenizer(
-        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
-    )
-
-
-@pytest.fixture(scope="module")
-def make(tokenizer: Any) -> Callable[..., Any]:
-    """make(seed, tied) -> a model of two layers with weights so wide that predictions depend on all that was before."""
-
-    def build(seed: int, tied: bool = False) -> Any:
-        model = tiny.make_model(tiny.TinyModel(layers=2), tokenizer, seed)
-        config = copy.deepcopy(model.config)
-        config.initializer_range, config.tie_word_embeddings = 0.12, tied
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return type(model)(config).eval()
-
-    return build
 
 
 @pytest.fixture(scope="module")
@@ -104,38 +79,6 @@ def served(make, tokenizer, tmp_path_factory) -> Iterator[Callable[[bool], str]]
     yield url
     for server, _ in servers.values():
         server.stop()
-
-
-@contextlib.asynccontextmanager
-async def engine_over(
-    urls: list[str], model: Any, tokenizer: Any, folder: Path, deadline_s: float = 120.0
-) -> AsyncIterator[VllmEngine]:
-    """Without `urls` it starts a server of its own."""
-    options = Vllm(kind="vllm", urls=tuple(urls), deadline_s=deadline_s)
-    engine = VllmEngine(options, model, tokenizer, folder, max_sequences=EPISODES, max_length=LENGTH)
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
-
-
-def tokens(seed: int, count: int) -> list[int]:
-    return np.random.default_rng(seed).integers(3, 320, count).tolist()
-
-
-def plain(model: Any, ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """float32[T - 1, V] of positions 1 .. T - 1, by transformers' own forward."""
-    reference = copy.deepcopy(model)
-    reference.set_attn_implementation("sdpa")
-    with torch.inference_mode():
-        logits = reference(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
-    return torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-
-
-def logprobs_of(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> np.ndarray:
-    """What the model says of `ids` after `prompt`."""
-    logprobs = plain(model, [*prompt, *ids], temperature)[len(prompt) - 1 :]
-    return logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0].numpy()
 
 
 async def play(engine: Engine, tokenizer: Any, temperature: float) -> list[Trajectory]:

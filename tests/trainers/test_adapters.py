@@ -117,6 +117,42 @@ def test_adapters_of_another_rank_are_refused(kit) -> None:
         lora.load(model, lora.state_of(other.state_dict()))
 
 
+def logits_of(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(input_ids=torch.arange(12)[None], use_cache=False).logits
+
+
+def test_an_adapter_is_what_peft_reads_and_is_applied_alone(kit, tmp_path) -> None:
+    """To a model without adapters: from its files by peft, and in memory."""
+    from peft import PeftModel
+
+    model, plain = adapted(kit)
+    weights = taught(kit, model).weights()
+    adapter, expected = lora.adapter_of(weights), copy.deepcopy(plain)
+    assert adapter is not None
+    expected.load_state_dict(weights)
+    checkpoint.save_adapter(tmp_path / "adapter", adapter)
+    files = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert files == {"adapter_config.json", "adapter_model.safetensors"}
+    before = logits_of(plain)
+    with lora.applied(plain, adapter):
+        torch.testing.assert_close(logits_of(plain), logits_of(expected), atol=1e-5, rtol=0)
+    assert torch.equal(logits_of(plain), before)
+    read = PeftModel.from_pretrained(plain, str(tmp_path / "adapter"))
+    torch.testing.assert_close(logits_of(read), logits_of(expected), atol=1e-5, rtol=0)
+    assert (logits_of(expected) - before).abs().max() > 0.1
+
+
+def test_a_strong_adapter_changes_every_layer_as_much(kit) -> None:
+    model, _ = adapted(kit)
+    weights = lora.merge_lora(model.state_dict(), model)
+    assert isinstance(weights, lora.MergedWeights)
+    strong = lora.strong(weights, share=0.5)
+    for name in lora.layers(model):
+        change = strong[f"{name}.weight"] - weights.base[f"{name}.weight"]
+        assert change.norm() / weights.base[f"{name}.weight"].norm() == pytest.approx(0.5, rel=1e-4)
+
+
 def lines(folder: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: x for name, x in line.items() if not name.startswith("time/")} for line in found]

@@ -30,9 +30,9 @@ def test_gpu_script_runs_a_part_in_miniature(part, out) -> None:
 
 
 def test_gpu_script_keeps_finished_parts(tmp_path) -> None:
-    for part in ("quickstart", "vllm", "logprobs", "attention", "tree", "learner", "rollouts"):
+    for part in ("quickstart", "vllm", "logprobs", "attention", "tree", "learner", "rollouts", "sync"):
         kept = {"part": part, "device": "kept", "seconds": 1.0, "finished": True, "rows": [{"what": "x", "value": 1.0}]}
         (tmp_path / f"{part}.json").write_text(json.dumps(kept))
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.count("(kept, 1 s)") == 7
+    assert done.stdout.count("(kept, 1 s)") == 8

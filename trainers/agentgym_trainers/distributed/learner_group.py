@@ -29,10 +29,15 @@ from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.learner.build import build_learner
 from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.nn.device import device_of
+from agentgym_trainers.nn.lora import MergedWeights, adapter_of, base_of
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 CAUSE_S = 10.0
 """Seconds after a failure in which the others may report that one of them was lost, which caused it."""
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu()
 
 
 class LearnerWorker:
@@ -71,7 +76,11 @@ class LearnerWorker:
         """Call a method of the learner; rank 0 returns its result, on the CPU, the others nothing."""
         arguments, named = copy.deepcopy(given)  # what lies in the object store cannot be written to
         result = getattr(self.learner, method)(*arguments, **named)
-        return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), result) if self.rank == 0 else None
+        if self.rank:
+            return None
+        if isinstance(result, MergedWeights):  # they are merged by whoever reads them
+            return result.map(_on_cpu)
+        return tree_map_only(Tensor, _on_cpu, result)
 
     def not_finite(self) -> list[str]:
         return self.learner.not_finite
@@ -93,11 +102,12 @@ class LearnerGroup(TrainStep):
     def weights(self) -> Mapping[str, Tensor]:
         """See `Learner`. Weights that are tied in the model are one tensor here too."""
         weights, tensors = self._all("weights"), {}
-        own = self.model.state_dict()
-        return {
+        own, adapter = self.model.state_dict(), adapter_of(weights)
+        tied = {
             name: tensors.setdefault((own[name].data_ptr(), own[name].shape), tensor)
-            for name, tensor in weights.items()
+            for name, tensor in base_of(weights).items()
         }
+        return tied if adapter is None else MergedWeights(tied, adapter)
 
     def state_dict(self) -> dict[str, Any]:
         return self._all("state_dict")

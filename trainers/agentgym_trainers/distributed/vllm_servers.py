@@ -12,7 +12,7 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.ray_cluster import Cluster
 from agentgym_trainers.engines.options import Vllm, weights_folder
 from agentgym_trainers.engines.vllm.engine import server_flags
-from agentgym_trainers.engines.vllm.server import STARTUP_S, VllmServer
+from agentgym_trainers.engines.vllm.server import LORA_RANKS, STARTUP_S, VllmServer
 from agentgym_trainers.nn import checkpoint
 
 
@@ -29,6 +29,8 @@ class ServerHost:
         seats = ceil(rollout.concurrency / scale.servers)
         flags = server_flags(options, folder, shape, seats, rollout.max_length, config.run.seed)
         flags = replace(flags, host=get_node_ip_address(), gpus=max(scale.server_gpus, 1))
+        if (lora := config.model.lora) is not None and lora.rank <= LORA_RANKS[-1]:
+            flags = replace(flags, lora_rank=lora.rank)
         self.server = VllmServer(flags, log)
         return await self.server.start()
 

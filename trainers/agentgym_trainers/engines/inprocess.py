@@ -30,6 +30,7 @@ from agentgym_trainers.data.images import content_keys
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.kv_cache import BatchedCache, CachedLayout, key_heads
 from agentgym_trainers.engines.options import InProcess
+from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.vision import image_inputs, reader_of, rope_positions, without_placeholder
 
@@ -125,12 +126,13 @@ class InProcessEngine:
     @torch.no_grad()
     def _load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Load weights between two forwards, since the executor has one thread."""
-        own = self.model.state_dict()
-        if set(weights) != set(own) or any(weights[name].shape != own[name].shape for name in own):
+        own, shapes = self.model.state_dict(), lora.base_of(weights)  # merged weights are merged by reading them
+        if set(weights) != set(own) or any(shapes[name].shape != own[name].shape for name in own):
             raise PolicyFailure("the weights to sample from are those of another model")
         for name, tensor in own.items():
-            if tensor.data_ptr() != weights[name].data_ptr():
-                tensor.copy_(weights[name])
+            given = weights[name]
+            if tensor.data_ptr() != given.data_ptr():
+                tensor.copy_(given)
         self.version = version
 
     def shutdown(self) -> None:

@@ -99,8 +99,8 @@ class Learner(TrainStep):
         self.optimizer = make_optimizer(model, value, optim)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The policy's, by name, as an engine samples from them: adapters are merged. Sliced ones are put together in
-        the process of rank 0, and the others get none; call it in all."""
+        """The policy's, by name, as an engine samples from them: adapters are merged when they are read, until the next
+        step. Sliced ones are put together in the process of rank 0, and the others get none; call it in all."""
         weights = fsdp.full_state_dict(self.model.state_dict(), self.processes)
         if self.sharded and self.processes.rank:
             return {}

@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
 from agentgym_trainers.nn import vision
+from agentgym_trainers.nn.lora import Adapter
 
 REQUIRED = ("config.json", "model.safetensors", "trainer.pt")
 """Files of every checkpoint."""
@@ -63,12 +64,26 @@ def save(
 def save_model(folder: Path, model: Any, tokenizer: Any, weights: Mapping[str, Tensor]) -> None:
     """Write a model with `weights` in place of its own, as transformers and vLLM load it; what was there is replaced.
     Raises CheckpointError when the disk refuses."""
+    with _replacing(folder) as partial:
+        _write_model(partial, model, tokenizer, weights)
+
+
+def save_adapter(folder: Path, adapter: Adapter) -> None:
+    """Write an adapter as peft and vLLM load it; what was there is replaced. Raises CheckpointError when the disk
+    refuses."""
+    with _replacing(folder) as partial:
+        adapter.save(partial)
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which then takes the place of `folder`."""
     partial = folder.with_name(f".{folder.name}.partial")
     with _disk_errors(f"could not write {folder} ({{}}): free some space, or take another folder", partial):
         for left in (partial, folder):
             shutil.rmtree(left, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write_model(partial, model, tokenizer, weights)
+        yield partial
         os.replace(partial, folder)
 
 

@@ -121,7 +121,7 @@ def modules_of(signal: Signal, others: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def merged_bytes(model: Any) -> int:
-    """Bytes of the weights that adapters are merged into for the engine, in float32; 0 without adapters."""
+    """Bytes of the weights that adapters are merged into for a checkpoint, in float32; 0 without adapters."""
     return sum(4 * layer.base_layer.weight.numel() for layer in lora.layers(model).values())
 
 

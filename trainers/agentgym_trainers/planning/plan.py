@@ -190,7 +190,7 @@ def _trainer_parts(config: Config, shape: Any, modules: MetaModules, parameters:
     yield PlanPart("logits", update.logits, "of the same, were every token sampled")
     moments: dict[str, float] = {"the optimizer's step": max(policy.moments, value.moments) / 2 / learners}
     if config.scale is None:
-        moments["merged weights for the engine"] = merged_bytes(learner.model) - policy.gradients
+        moments["merged weights for a checkpoint"] = merged_bytes(learner.model) - policy.gradients
         moments["a float32 copy at the start"] = _start_bytes(config, modules, policy, value, parameters)
     largest = max(moments, key=lambda name: moments[name])
     more = moments[largest] - update.activations - update.logits - gathered

@@ -7,6 +7,7 @@ a lost connection is tried again, a few times; a status that refuses and a deadl
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -30,6 +31,13 @@ UNTOUCHED = {
 }  # fmt: skip
 """The distribution is the model's own. Said, since a server may take defaults from the checkpoint."""
 RESPONSE_FIELDS = {"logprobs": 0, "return_token_ids": True, "return_tokens_as_token_ids": True}
+ADAPTER = re.compile(r"step-\d+|trial", re.ASCII)
+"""Names under which adapters of ours are loaded."""
+
+
+def adapter_name(version: int) -> str:
+    """The name of the adapter with the weights of this version."""
+    return f"step-{version}"
 
 
 class ServerUnavailable(PolicyFailure):
@@ -40,12 +48,18 @@ class Logprobs(BaseModel):
     token_logprobs: list[float]
 
 
+class PromptLogprob(BaseModel):
+    logprob: float
+
+
 class PartialCompletion(BaseModel):
     """Result of one request: a response, or the part of it that was sampled before an abort."""
 
     token_ids: list[int]
     logprobs: Logprobs
     finish_reason: Literal["stop", "length", "abort"]
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] | None = None
+    """Log-probabilities of the prompt from its second token on, at temperature 1, where they were requested."""
 
 
 class _Answer(BaseModel):
@@ -54,7 +68,8 @@ class _Answer(BaseModel):
 
 class _Model(BaseModel):
     id: str
-    max_model_len: int
+    max_model_len: int | None
+    """None of an adapter."""
 
 
 class _Models(BaseModel):
@@ -63,6 +78,19 @@ class _Models(BaseModel):
 
 class _Reset(BaseModel):
     success: bool
+
+
+class WorkerDevice(BaseModel):
+    """Device of one of a server's workers, and how it takes weights from another process's memory."""
+
+    gpu: str | None
+    """UUID; None on a CPU."""
+    backend: str | None
+    """vLLM's name of it: "ipc", "nccl"; None: not at all."""
+
+
+class _Devices(BaseModel):
+    results: list[WorkerDevice]
 
 
 class _Anything(BaseModel): ...
@@ -76,8 +104,9 @@ class VllmClient:
 
     def __init__(self, url: str, deadline_s: float) -> None:
         self.url, self.deadline_s = url.rstrip("/").removesuffix("/v1"), deadline_s
-        self.model = ""
-        """The name that the server gives its model; known after `require`."""
+        self.model = self.base = ""
+        """Names of what requests sample from, an adapter or not, and of the server's own model; known after `require`.
+        """
         limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
         self._http = httpx.AsyncClient(
             base_url=self.url, limits=limits, timeout=httpx.Timeout(None, connect=CONNECT_S), trust_env=False
@@ -85,17 +114,59 @@ class VllmClient:
 
     async def require(self, max_length: int) -> None:
         """Learn the model's name. Raises ConfigError where it holds fewer than `max_length` tokens."""
-        model = (await self._ask("GET", "/v1/models", _Models)).data[0]
-        if model.max_model_len < max_length:
+        model = (await self._models())[0]
+        if (model.max_model_len or 0) < max_length:
             raise ConfigError(
                 f"the vLLM server at {self.url} holds {model.max_model_len} tokens and rollout.max_length is "
                 f"{max_length}: start it with --max-model-len {max_length}, or lower rollout.max_length"
             )
-        self.model = model.id
+        self.model = self.base = model.id
 
-    async def complete(self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str) -> PartialCompletion:
+    async def _models(self) -> list[_Model]:
+        """The server's own model, and its adapters."""
+        return (await self._ask("GET", "/v1/models", _Models)).data
+
+    async def _adapters(self) -> set[str]:
+        """Names of adapters of ours, those of an earlier run too."""
+        return {m.id for m in await self._models() if m.max_model_len is None and ADAPTER.fullmatch(m.id)}
+
+    async def use_version(self, version: int) -> None:
+        """Sample from the adapter of this version from now on, or from the server's model where there is none such."""
+        name = adapter_name(version)
+        self.model = name if name in await self._adapters() else self.base
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Sample from the adapter in `folder` from now on. Others of ours are let go before: nothing may be under way.
+
+        vLLM 0.32's `load_inplace` is not for this: it reads the folder again with every request.
+        """
+        await self.drop_adapters()
+        await self._change_adapter("load", True, {"lora_name": name, "lora_path": folder})
+        self.model = name
+
+    async def drop_adapters(self) -> None:
+        """Sample from the server's own model from now on, and let go of adapters of ours."""
+        self.model = self.base
+        for name in await self._adapters():
+            await self._change_adapter("unload", False, {"lora_name": name})
+
+    async def _change_adapter(self, verb: str, loaded: bool, body: dict[str, str]) -> None:
+        """Load or unload an adapter. What was done, and whose answer was lost, is refused when it is asked again."""
+        try:
+            await self._answer("POST", f"/v1/{verb}_lora_adapter", {"json": body})
+        except PolicyFailure:
+            if (body["lora_name"] in await self._adapters()) is not loaded:
+                raise
+
+    async def devices(self) -> list[WorkerDevice]:
+        """Devices of the server's workers."""
+        return (await self._rpc("agentgym_device", _Devices)).results
+
+    async def complete(
+        self, prompt: Sequence[int], sampling: Sampling, *, seed: int, salt: str, score: bool = False
+    ) -> PartialCompletion:
         """Sample up to `sampling.max_new_tokens` tokens after `prompt`, the stop token included, and their
-        log-probabilities.
+        log-probabilities; with `score` also those of the prompt.
 
         `salt` keeps apart the keys and values of different weights in the server's cache.
         """
@@ -110,6 +181,7 @@ class VllmClient:
             "cache_salt": salt,
             **UNTOUCHED,
             **RESPONSE_FIELDS,
+            **({"prompt_logprobs": 0} if score else {}),
         }
         part = (await self._ask("POST", "/v1/completions", _Answer, json=body)).choices[0]
         ids, logprobs = part.token_ids, part.logprobs.token_logprobs
@@ -130,9 +202,20 @@ class VllmClient:
         await self._ask("POST", "/abort_requests", _Anything, json={})
 
     async def read_weights(self, folder: str) -> None:
-        """Take the weights of a checkpoint's folder."""
-        order = {"method": "read_agentgym_weights", "args": [folder]}
-        await self._ask("POST", "/collective_rpc", _Anything, json=order)
+        """Take the weights of a checkpoint's folder; adapters are added to them."""
+        await self._rpc("read_agentgym_weights", _Anything, folder)
+
+    async def _rpc(self, method: str, kind: type[M], *arguments: str) -> M:
+        """Call a method of every worker of the server."""
+        return await self._ask("POST", "/collective_rpc", kind, json={"method": method, "args": list(arguments)})
+
+    async def order(self, path: str, body: dict[str, Any]) -> None:
+        """One of vLLM's own orders of a weight transfer."""
+        await self._answer("POST", path, {"json": body})
+
+    async def update_from_ipc(self, update: str) -> None:
+        """Take weights from the memory of this GPU; see `ipc_handles`."""
+        await self._rpc("update_agentgym_weights", _Anything, update)
 
     async def forget(self) -> None:
         """Drop all cached keys and values."""
@@ -147,6 +230,19 @@ class VllmClient:
 
     async def _ask(self, method: str, path: str, kind: type[M], **request: Any) -> M:
         """Raises PolicyFailure, in a sentence, for every way in which no answer of this kind comes."""
+        content = await self._answer(method, path, request)
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as error:
+            what = error.errors()[0]
+            where = ".".join(str(part) for part in what["loc"])
+            raise PolicyFailure(
+                f"the vLLM server at {self.url} answered {path} with something else than was asked for ({where}: "
+                f"{what['msg']}); is it vLLM 0.32 or later, with the flags of docs/engines.md?"
+            ) from error
+
+    async def _answer(self, method: str, path: str, request: dict[str, Any]) -> bytes:
+        """The body of an answer with status 200."""
         try:
             async with asyncio.timeout(self.deadline_s):
                 response = await self._send(method, path, request)
@@ -164,15 +260,7 @@ class VllmClient:
             raise failure(
                 f"the vLLM server at {self.url} answered {path} with status {response.status_code}: {excerpt}"
             )
-        try:
-            return kind.model_validate_json(response.content)
-        except ValidationError as error:
-            what = error.errors()[0]
-            where = ".".join(str(part) for part in what["loc"])
-            raise PolicyFailure(
-                f"the vLLM server at {self.url} answered {path} with something else than was asked for ({where}: "
-                f"{what['msg']}); is it vLLM 0.32 or later, with the flags of docs/engines.md?"
-            ) from error
+        return response.content
 
     async def _send(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
         for attempt in range(TRIES):

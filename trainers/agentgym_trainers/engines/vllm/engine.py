@@ -1,7 +1,7 @@
 """The vLLM engine: replies of vLLM servers, and new weights for them while they run.
 
-    refresh:  save the weights -> pause, which ends replies under way where they are -> every server reads the weights
-              and forgets its cache -> resume -> a probe tells whether they sample from what they were given
+    refresh:  save the weights, or the adapter -> pause, which ends replies under way where they are -> every server
+              takes them and forgets its cache -> resume -> a probe tells whether they sample from what they were given
 
 A reply that was cut short goes on from its prompt and what was sampled, so each token was sampled by the weights that
 it names, from keys and values of no others. A conversation stays with its server, whose prefix cache has its past.
@@ -16,10 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from agentgym.errors import PolicyFailure
@@ -28,17 +27,12 @@ from agentgym.rollouts.trajectory import ImageSpan
 from agentgym_trainers.engines.base import Completion, EngineRoom, Sampling
 from agentgym_trainers.engines.options import Vllm, cache_bytes, is_cpu_build, weights_folder
 from agentgym_trainers.engines.vllm.client import PartialCompletion, ServerUnavailable, VllmClient
-from agentgym_trainers.engines.vllm.server import ServerFlags, VllmServer
-from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.engines.vllm.device_sync import DeviceSync, backend_of, backend_to_start, gpu_of
+from agentgym_trainers.engines.vllm.probe import Probe
+from agentgym_trainers.engines.vllm.server import LORA_RANKS, ServerFlags, VllmServer
+from agentgym_trainers.engines.vllm.weight_sync import AdapterSync, DiskSync, WeightSync, each, served_rank
+from agentgym_trainers.nn import lora
 
-PROBE = Sampling(temperature=2.0, max_new_tokens=8)
-"""Not at temperature 1: log-probabilities from before the temperature would look the same there."""
-PROBE_TOKENS = 16
-"""Tokens of the probe's prompt."""
-PROBE_TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
-"""Largest difference of the probe's log-probabilities from the learner's, by what the server computes in.
-
-vLLM's float32 is less than 1e-3 off on a CPU, and was .0018 off on a GPU (docs/engines.md)."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a CPU: no two sequences share one that is not full."""
 DRAIN_S = 0.05
@@ -46,8 +40,6 @@ DRAIN_S = 0.05
 
 REVIVED_S = 60.0
 """An own vLLM that dies again within so many seconds will not do better the next time."""
-
-T = TypeVar("T")
 
 
 class WeightSyncListener(Protocol):
@@ -85,13 +77,14 @@ class VllmEngine:
         self._own: VllmServer | None = None
         self._revived = -math.inf
         """Time at which it was started again."""
-        self._given = folder
-        """Folder of the weights that are sampled from."""
+        self.sync: WeightSync | None = None
+        """The way of new weights to these servers; chosen with the first."""
+        self._probe = Probe(model, options.dtype, max_length) if model is not None else None
         self._refreshing, self._ready, self._idle = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self._ready.set()
         self._idle.set()
         self._broken: str | None = "the engine was given no weights yet: refresh comes first"
-        self._under_way = self._saved = 0
+        self._under_way = 0
 
     def open(self, rng: np.random.Generator) -> VllmConversation:
         """Open a conversation on the server that has the fewest."""
@@ -106,27 +99,34 @@ class VllmEngine:
         succeeds nothing is sampled then. Raises UsageError where a server cannot be started.
         """
         async with self._refreshing:
-            folder = await asyncio.to_thread(self._save, weights)
+            sync = self.sync or self._first_sync(weights)
+            await asyncio.to_thread(sync.prepare, weights, version)
             self._ready.clear()
             self._broken = "the engine's last refresh failed, so what it would sample from is not known"
             try:
                 if not self.clients:
-                    await self._start(folder)
+                    await self._start(sync, served_rank(weights))
+                if self.sync is None:
+                    sync = self.sync = await self._choose(sync, weights, version)
                 try:
-                    await self._exchange(str(folder.resolve()))
+                    await self._exchange(sync.give)
                 except PolicyFailure as failure:
-                    await self._start_again(folder, failure)
-                self.version, self._given = version, folder
-                await self._probe(weights)
+                    await self._start_again(failure)
+                    await self._exchange(sync.give)
+                self.version = version
+                assert self._probe is not None
+                await self._probe.check(self.clients, weights, salt_of(version))
                 self._broken = None
             finally:
                 self._ready.set()
+            await asyncio.to_thread(sync.keep, weights)
 
     async def attach(self, version: int) -> None:
         """Sample from weights that another process has given the servers of `options.urls`. While it gives them new
         ones, this engine must `hold`; it does so until `release`."""
         if not self.clients:
             await self._connect(self.options.urls)
+        await each(self.clients, lambda client: client.use_version(version))
         self.version, self._broken = version, None
 
     async def hold(self) -> None:
@@ -161,7 +161,7 @@ class VllmEngine:
             self._under_way += 1
             self._idle.clear()
             try:
-                return await client.complete(prompt, sampling, seed=seed, salt=f"version {version}"), version
+                return await client.complete(prompt, sampling, seed=seed, salt=salt_of(version)), version
             except PolicyFailure as error:
                 if self._own is None:
                     raise
@@ -175,28 +175,73 @@ class VllmEngine:
                     continue  # another reply, or a refresh, has seen to it
                 self._ready.clear()
                 try:
-                    await self._start_again(self._given, failure)
+                    await self._start_again(failure)
                     self._broken = None
                 finally:
                     self._ready.set()
 
-    def _save(self, weights: Mapping[str, Tensor]) -> Path:
-        """Save the weights into one of two folders by turns: what servers were told last is whole while the next is
-        written."""
-        self._saved += 1
-        folder = self.folder / f"weights-{self._saved % 2}"
-        checkpoint.save_model(folder, self.model, self.tokenizer, weights)
-        return folder
+    def _first_sync(self, weights: Mapping[str, Tensor]) -> WeightSync:
+        """The way to begin with."""
+        kind = AdapterSync if served_rank(weights) is not None else DiskSync
+        if kind is DiskSync and (adapter := lora.adapter_of(weights)) is not None:
+            _note_merged(f"vLLM serves adapters up to rank {LORA_RANKS[-1]}, and model.lora.rank is {adapter.rank}")
+        return kind(self.folder, self.model, self.tokenizer)
 
-    async def _start(self, folder: Path) -> None:
+    async def _choose(self, sync: WeightSync, weights: Mapping[str, Tensor], version: int) -> WeightSync:
+        """The best way that these servers have, each tried before it is relied on. `sync`: the one begun with."""
+        disk = sync if isinstance(sync, DiskSync) else DiskSync(self.folder, self.model, self.tokenizer)
+        if isinstance(sync, AdapterSync):
+            try:
+                await self._try_adapter(sync, weights)
+                return sync
+            except PolicyFailure as failure:
+                _note_merged(str(failure))
+            await each(self.clients, lambda client: client.drop_adapters())
+            await asyncio.to_thread(disk.prepare, weights, version)
+            return disk
+        try:
+            if (backend := await self._backend()) is None:
+                return disk
+            device = DeviceSync(backend, disk, self.options.dtype, self.options.deadline_s, own=self._own is not None)
+            device.prepare(weights, version)
+            await self._exchange(device.give)
+            assert self._probe is not None
+            await self._probe.check(self.clients, weights, salt_of(version))
+            return device
+        except PolicyFailure as failure:
+            logging.getLogger(__name__).warning("weights reach vLLM through files: %s", failure)
+        return disk
+
+    async def _try_adapter(self, sync: AdapterSync, weights: Mapping[str, Tensor]) -> None:
+        """Raises PolicyFailure unless an adapter that changes a great deal is served as it should be."""
+        assert isinstance(weights, lora.MergedWeights)
+        assert self._probe is not None
+        if self._own is None:
+            await self._exchange(sync.give_base)
+        strong = lora.strong(weights)
+        await self._exchange(lambda clients: sync.give_trial(clients, strong))
+        await self._probe.check_served(self.clients, strong, salt_of("trial"))
+
+    async def _backend(self) -> str | None:
+        """vLLM's backend from the learner's GPU to the servers', if there is one."""
+        if (gpu := gpu_of(self.model.device)) is None:
+            return None
+        found = await each(self.clients, lambda client: client.devices())
+        return backend_of([device for devices in found for device in devices], gpu)
+
+    async def _start(self, sync: WeightSync, rank: int | None) -> None:
+        """Start an own server, which serves adapters of this rank, or find those of `options.urls`."""
         options, urls = self.options, self.options.urls
         if not urls:
+            folder = await asyncio.to_thread(sync.start_folder)
             flags = server_flags(options, folder, self.model.config, self._max_sequences, self.max_length, self._seed)
-            self._own = VllmServer(flags, self.folder / "server.log")
+            transfer = None if is_cpu_build() or rank is not None else backend_to_start(self.model.device)
+            self._own = VllmServer(replace(flags, lora_rank=rank, transfer=transfer), self.folder / "server.log")
             urls = (await self._own.start(),)
         await self._connect(urls)
+        await each(self.clients, lambda client: client.drop_adapters())
 
-    async def _start_again(self, folder: Path, failure: PolicyFailure) -> None:
+    async def _start_again(self, failure: PolicyFailure) -> None:
         """Start an own server that has died again. Raises the failure where it has not, or did so a short while ago,
         too."""
         own, lately = self._own, monotonic() < self._revived + REVIVED_S
@@ -206,25 +251,27 @@ class VllmEngine:
         self._broken = "vLLM died, and could not be started again"
         await self._idle.wait()  # whoever else waits for it learns that it is gone
         await self.aclose()
-        await self._start(folder)
+        assert self.sync is not None
+        await self._start(self.sync, own.flags.lora_rank)
+        await self.sync.restore(self.clients)
         self._revived = monotonic()
 
     async def _connect(self, urls: Sequence[str]) -> None:
         self.clients = [VllmClient(url, self.options.deadline_s) for url in urls]
-        await self._each(lambda client: client.require(self.max_length))
+        await each(self.clients, lambda client: client.require(self.max_length))
 
-    async def _exchange(self, folder: str) -> None:
-        """Every server samples from the folder's weights. However it ends, they are told to go on."""
+    async def _exchange(self, give: Callable[[Sequence[VllmClient]], Awaitable[None]]) -> None:
+        """Pause the servers, `give` them weights and let them forget their caches. However it ends, they go on."""
         others = asyncio.ensure_future(self.others.hold()) if self.others is not None else None
         try:
-            await self._each(lambda client: client.pause())
+            await each(self.clients, lambda client: client.pause())
             await self._drain(others)
-            await self._each(lambda client: client.read_weights(folder))
-            await self._each(lambda client: client.forget())
+            await give(self.clients)
+            await each(self.clients, lambda client: client.forget())
         finally:
             if others is not None:
                 others.cancel()
-            await self._each(lambda client: client.resume())
+            await each(self.clients, lambda client: client.resume())
 
     async def _drain(self, others: asyncio.Future[None] | None) -> None:
         """A request that was sent before the pause may arrive after it, and would wait there for the new weights."""
@@ -233,7 +280,7 @@ class VllmEngine:
         try:
             async with asyncio.timeout(self.options.deadline_s):
                 while not ended.done():
-                    await self._each(lambda client: client.abort())
+                    await each(self.clients, lambda client: client.abort())
                     await asyncio.wait([ended], timeout=DRAIN_S)
                 await ended
         except TimeoutError as error:
@@ -244,42 +291,14 @@ class VllmEngine:
         finally:
             ended.cancel()
 
-    async def _probe(self, weights: Mapping[str, Tensor]) -> None:
-        """Raises PolicyFailure where a server's log-probabilities are not those of `weights`."""
-        rng = np.random.default_rng(0)
-        room = min(PROBE_TOKENS, max(self.max_length - PROBE.max_new_tokens, 1))
-        prompt = rng.integers(0, self.model.config.get_text_config().vocab_size, room).tolist()
-        sampling = replace(PROBE, max_new_tokens=min(PROBE.max_new_tokens, self.max_length - room))
-        salt = f"version {self.version}"
-        parts = await self._each(lambda client: client.complete(prompt, sampling, seed=0, salt=salt))
-        slack = PROBE_TOLERANCE[self.options.dtype]
-        for client, part in zip(self.clients, parts, strict=True):
-            expected = self._logprobs(weights, prompt, part.token_ids)
-            gap = float(np.abs(expected - part.logprobs.token_logprobs).max(initial=0.0))
-            if not gap <= slack:
-                raise PolicyFailure(
-                    f"after a refresh vLLM ({client.url}) gives log-probabilities that are {gap:.2g} away "
-                    f"from those of the weights it was given (rounding explains {slack:g}): it samples from others, or "
-                    "was started without the flags of docs/engines.md"
-                )
 
-    @torch.inference_mode()
-    def _logprobs(self, weights: Mapping[str, Tensor], prompt: list[int], ids: list[int]) -> np.ndarray:
-        """float32[ids]: what the weights say of `ids` after `prompt`."""
-        given = {"input_ids": torch.tensor([[*prompt, *ids]], device=self.model.device), "use_cache": False}
-        tensors: dict[tuple[int, torch.Size], Tensor] = {}  # tied weights have two names, and must be one object
-        once = {name: tensors.setdefault((tensor.data_ptr(), tensor.shape), tensor) for name, tensor in weights.items()}
-        logits = torch.func.functional_call(self.model, once, kwargs=given).logits[0, len(prompt) - 1 : -1]
-        logprobs = torch.log_softmax(logits.float() / PROBE.temperature, dim=-1)
-        return logprobs.gather(1, torch.tensor(ids, device=logprobs.device)[:, None])[:, 0].cpu().numpy()
+def _note_merged(reason: str) -> None:
+    logging.getLogger(__name__).warning("adapters are merged into the model for vLLM: %s", reason)
 
-    async def _each(self, call: Callable[[VllmClient], Awaitable[T]]) -> list[T]:
-        """Call every server at once. All have answered, or failed, before the first failure is raised."""
-        answers = await asyncio.gather(*(call(client) for client in self.clients), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers  # pyright: ignore[reportReturnType]  none is an exception
+
+def salt_of(version: int | str) -> str:
+    """The salt that keeps keys and values of a version apart in a server's cache."""
+    return f"version {version}"
 
 
 def server_flags(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,6 +28,10 @@ TAIL = 30
 """Lines of the log that an error shows."""
 TOKENS = 2048
 """Tokens of one forward on a CPU, unless one sequence may be longer."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Room for adapters that vLLM can be started with."""
+NO_LORA = "does not support LoRA yet"
+"""vLLM's word for a model whose adapters it cannot serve."""
 GUARD = Path(__file__).with_name("guard.py")
 READER = "agentgym_trainers.engines.vllm.worker.WeightReader"
 
@@ -48,6 +53,10 @@ class ServerFlags:
     """Address at which it listens. Whoever reaches it may change the model."""
     gpus: int = 1
     """Slices that the model is cut into."""
+    lora_rank: int | None = None
+    """Rank of the adapters that it serves, one at a time; None: it serves none."""
+    transfer: str | None = None
+    """vLLM's backend by which it takes weights from another process's memory: "ipc", "nccl"."""
 
     def engine(self) -> dict[str, Any]:
         """Arguments of vLLM's engine, by the names of its `EngineArgs`."""
@@ -59,6 +68,11 @@ class ServerFlags:
         }  # fmt: skip
         if self.gpus > 1:
             given["tensor_parallel_size"] = self.gpus
+        if self.lora_rank is not None:
+            given |= {"enable_lora": True, "max_loras": 1}
+            given["max_lora_rank"] = next(rank for rank in LORA_RANKS if rank >= self.lora_rank)
+        if self.transfer is not None:
+            given["weight_transfer_config"] = json.dumps({"backend": self.transfer})
         if self.cache_bytes is None:
             return given | {"gpu_memory_utilization": self.gpu_memory_utilization}
         # Prompts stay whole: vLLM 0.32's CPU build dies of one with a seed that is cut between two forwards.
@@ -88,7 +102,17 @@ class VllmServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     async def start(self, startup_s: float = STARTUP_S) -> str:
-        """Its URL, once it answers. Raises UsageError with the end of its log when it does not."""
+        """Its URL, once it answers. A model whose adapters vLLM cannot serve is served without them. Raises UsageError
+        with the end of its log when it does not answer."""
+        try:
+            return await self._start(startup_s)
+        except UsageError:
+            if self.flags.lora_rank is None or NO_LORA not in self._lines():
+                raise
+        self.flags = replace(self.flags, lora_rank=None)
+        return await self._start(startup_s)
+
+    async def _start(self, startup_s: float) -> str:
         port, started = free_port(), monotonic()
         url, name = f"http://{self.flags.host}:{port}", f"agentgym-{os.getpid()}-{port}"
         command = [sys.executable, "-P", str(GUARD), *self.flags.command(port, name)]
@@ -134,16 +158,21 @@ class VllmServer:
             process.wait()
 
     def _not_started(self, how: str) -> UsageError:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return UsageError(f"the vLLM server {how} ({self.log}). {end_of(lines[-TAIL:])}")
+        return UsageError(f"the vLLM server {how} ({self.log}). {end_of(self._lines().splitlines()[-TAIL:])}")
+
+    def _lines(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
 
 def environment(flags: ServerFlags) -> dict[str, str]:
     """Environment variables of a server."""
-    if flags.cache_bytes is None:
-        return {"VLLM_NO_USAGE_STATS": "1"}
-    # As many threads as OMP_NUM_THREADS says, on whatever cores are free.
-    return {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    found = {"VLLM_NO_USAGE_STATS": "1"}
+    if flags.lora_rank is not None:
+        found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if flags.cache_bytes is not None:
+        # As many threads as OMP_NUM_THREADS says, on whatever cores are free.
+        found["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    return found
 
 
 async def _answers(client: httpx.AsyncClient, name: str) -> bool:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from agentgym_trainers.engines.vllm import ipc_handles
+
 
 class WeightReader:
     """A base of vLLM's worker; `self` has all that the worker has."""
 
     reload_weights: Any
+    update_weights: Any
     model_runner: Any
+    vllm_config: Any
+    device: torch.device
+
+    def agentgym_device(self) -> dict[str, str | None]:
+        """Fields of the client's `WorkerDevice`."""
+        config = self.vllm_config.weight_transfer_config
+        cuda = self.device.type == "cuda"
+        gpu = str(torch.cuda.get_device_properties(self.device).uuid) if cuda else None
+        return {"gpu": gpu, "backend": config.backend if config is not None else None}
+
+    def update_agentgym_weights(self, update: str) -> None:
+        """Take weights from another process's memory on this GPU, as vLLM's own order of this name does."""
+        self.update_weights(ipc_handles.from_json(update))
 
     def read_agentgym_weights(self, folder: str) -> None:
         """Sample from the checkpoint in `folder` from now on."""
