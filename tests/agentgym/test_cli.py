@@ -269,7 +269,16 @@ def test_recipes_show_tells_every_axis(say, tmp_path):
         "│ guards ",
     ):
         assert text in out
-    for text in ("online", "value", "turn_gae", "lam=0.95", "normalize turn", "ppo_clip", "token_mean", "extra_epochs=6"):
+    for text in (
+        "online",
+        "value",
+        "turn_gae",
+        "lam=0.95",
+        "normalize turn",
+        "ppo_clip",
+        "token_mean",
+        "extra_epochs=6",
+    ):
         assert f" {text} " in out
     assert "dual_clip" not in out  # which has no value
     assert out.rstrip().endswith("ppo-turn.toml")
