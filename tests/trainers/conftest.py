@@ -151,8 +151,8 @@ def parts(model: Any, *, tokens: int = 10**6, temperature: float = 1.0) -> Signa
     """What signals without an engine are built from."""
     absent: Any = None
     return SignalDependencies(
-        model=model, reference=model, engine=absent, template=absent, sampling=Sampling(temperature, 1, ()),
-        runner=absent, open_session=absent, spec=absent, folder=absent, seed=0, tokens_per_micro_batch=tokens,
+        model=model, reference=model, template=absent, sampling=Sampling(temperature, 1, frozenset()), seed=0,
+        tokens_per_micro_batch=tokens, player=absent, spec=absent, folder=absent,
     )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ from agentgym.session import LocalSession
 from agentgym_servers.inference.app import serve_episodes
 from agentgym_trainers.build import build
 from agentgym_trainers.config.sections import Config
-from agentgym_trainers.distributed.rollout_workers import RolloutJob, RolloutWorker, Weights, WorkerSetup
+from agentgym_trainers.distributed.rollout_jobs import RolloutJob, Weights
+from agentgym_trainers.distributed.rollout_workers import RolloutWorker, WorkerSetup
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.rollout.external.serving import use_host
 from agentgym_trainers.rollout.journal import Journal

@@ -350,18 +350,21 @@ def test_refused_probes_pass_and_one_slip_in_fifty_is_caught() -> None:
         assert asyncio.run(lenient.before_step(0))["guards/judge_false_positives"] == pytest.approx(1 / len(PROBES))
 
 
-def trainer(url: str, model: Any, tokenizer: Any, folder: Any, **judge: Any) -> Trainer:
+def trainer(url: str, model: Any, tokenizer: Any, folder: Any, staleness: int = 0, **judge: Any) -> Trainer:
     """Two steps in the oracle environment with a judge that nothing reads."""
     config = Config.model_validate(
         {
             "name": "test",
             "run": {"steps": 2, "checkpoint_every": 2},
             "env": {"name": "oracle", "serve": False},
-            "rollout": {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4},
+            "rollout": {
+                "groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4,
+                "staleness": staleness,
+            },
             "credit": {"assigner": "rloo"},
             "signals": {"judge": {"url": url, "model": "m", "votes": 1, **judge}},
         }
-    )
+    )  # fmt: skip
 
     async def open_session() -> LocalSession:
         return LocalSession(registry.make("oracle"))
@@ -373,9 +376,11 @@ def lines(folder: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_is_judged_and_its_votes_are_kept_in_its_folder(chatty, tokenizer, tmp_path) -> None:
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_is_judged_and_its_votes_are_kept_in_its_folder(chatty, tokenizer, tmp_path, staleness) -> None:
+    """Also while episodes are played."""
     with Server(lambda question, number: BAD) as server:
-        training = trainer(server.url, chatty(), tokenizer, tmp_path)
+        training = trainer(server.url, chatty(), tokenizer, tmp_path, staleness)
         asyncio.run(training.run(log := MetricsLog(tmp_path)))
         log.close()
         rows = lines(tmp_path)

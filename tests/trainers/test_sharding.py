@@ -23,7 +23,7 @@ from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.critic import Critic, ValueOptions
 from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.losses import Objective
-from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.nn import checkpoint, slices
 from agentgym_trainers.nn import lora as adapters
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 from agentgym_trainers.nn.lora import LoraOptions
@@ -87,18 +87,18 @@ def taught(learner: Learner, setting: dict[str, Any], steps: int = 3) -> list[di
     return metrics
 
 
-def over_two(folder: Path, work: Callable[[DataParallel], Any]) -> list[Any]:
-    """What `work` returns in each of two processes."""
+def over_processes(folder: Path, work: Callable[[DataParallel], Any], count: int = 2, replicas: int = 1) -> list[Any]:
+    """What `work` returns in each of `count` processes."""
     folder = Path(tempfile.mkdtemp(dir=folder))  # where they meet, anew: what was left there would be believed
 
     def one(rank: int) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-        torch.save(work(DataParallel.of()), folder / f"{rank}.pt")
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=count)
+        torch.save(work(DataParallel.of(replicas=replicas)), folder / f"{rank}.pt")
         dist.destroy_process_group()
 
-    mp.start_processes(one, nprocs=2, start_method="fork")
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    mp.start_processes(one, nprocs=count, start_method="fork")
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
 
 
 def setting_of(
@@ -144,7 +144,7 @@ def test_two_halves_equal_one(kit, tmp_path: Path, objective, head, trajectories
     alone = learner_of(setting, SINGLE_PROCESS)
     before = copy.deepcopy(alone.weights())
     expected = taught(alone, setting)
-    (weights, state, metrics, forwards), (none, _, others, as_often) = over_two(tmp_path, work)
+    (weights, state, metrics, forwards), (none, _, others, as_often) = over_processes(tmp_path, work)
     assert forwards == as_often
     assert none == {}
     moved = max((alone.weights()[name] - before[name]).abs().max().item() for name in before)
@@ -156,16 +156,52 @@ def test_two_halves_equal_one(kit, tmp_path: Path, objective, head, trajectories
     assert_same(state["adapters"], alone.state_dict()["adapters"], 1e-8)
 
 
-def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path: Path) -> None:
-    """The checkpoint of sliced weights is the checkpoint of whole ones."""
+def test_two_replicas_of_two_halves_equal_one(kit, tmp_path: Path) -> None:
+    """Each of four processes has its own rows and half of the weights; a state of one is gone on from by all."""
     setting = setting_of(kit)
+    alone = learner_of(setting, SINGLE_PROCESS)
+    expected = taught(alone, setting, steps=2)
+    state = copy.deepcopy(alone.state_dict())
 
-    def begun(processes: DataParallel) -> None:
+    def work(processes: DataParallel) -> Any:
+        learner = learner_of(setting, processes)
+        placements = {str(parameter.placements) for parameter in learner.model.parameters()}
+        metrics = taught(learner, setting, steps=2)
+        weights, found = dict(learner.weights()), learner.state_dict()
+        learner.load_state_dict(state)
+        return placements, metrics, weights, found, learner.state_dict()
+
+    found = over_processes(tmp_path, work, 4, replicas=2)
+    for placements, metrics, *_ in found:
+        assert placements == {"(Replicate(), Shard(dim=0))"}
+        assert metrics == [pytest.approx(step, rel=1e-6, abs=1e-9) for step in expected]
+    _, _, weights, theirs, loaded = found[0]
+    assert_same(weights, dict(alone.weights()), 1e-8)
+    for part in (theirs, loaded):
+        assert_same(part["value"], dict(state["value"]), 1e-8)
+        assert_same(part["optimizer"]["state"], state["optimizer"]["state"], 1e-8)
+
+
+def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path: Path) -> None:
+    """The checkpoint of sliced weights, of which each process wrote its own, is the checkpoint of whole ones."""
+    setting, folder = setting_of(kit), tmp_path / "step-000001"
+
+    def begun(processes: DataParallel) -> Any:
         learner = learner_of(setting, processes)
         taught(learner, setting)
         weights, state = learner.weights(), learner.state_dict()
-        if processes.rank == 0:
-            checkpoint.save(tmp_path / "step-000001", learner.model, tokenizer, {"step": 1, **state}, weights)
+
+        def own_slices(partial: Path) -> dict[str, Any]:
+            dist.barrier()
+            assert slices.is_shared(partial, processes)
+            return {"step": 1, **slices.save_slices(learner.state_dict(gather=False), partial, processes)}
+
+        if processes.rank:
+            own_slices(folder.with_name(f".{folder.name}.partial"))
+        else:
+            checkpoint.save(folder, learner.model, tokenizer, own_slices, weights)
+            assert len(list((folder / "slices").iterdir())) == 2
+        return state
 
     def continued(processes: DataParallel) -> Any:
         model, _ = checkpoint.load_model(tmp_path / "step-000001")
@@ -179,8 +215,11 @@ def test_resume_in_one_process_of_two_and_in_two_of_one(kit, tokenizer, tmp_path
     unbroken = learner_of(setting, SINGLE_PROCESS)
     taught(unbroken, setting)
     taught(unbroken, setting)
-    over_two(tmp_path, begun)
-    for weights, state in (continued(SINGLE_PROCESS), over_two(tmp_path, continued)[0]):
+    state = over_processes(tmp_path, begun)[0]
+    read = checkpoint.load_state(folder)
+    for part in ("optimizer", "value"):
+        assert_same(read[part], state[part], 0.0)  # to the bit
+    for weights, state in (continued(SINGLE_PROCESS), over_processes(tmp_path, continued)[0]):
         # The checkpoint's weights are read in float32.
         assert_same(weights, dict(unbroken.weights()), 1e-4)
         assert_same(state["value"], dict(unbroken.state_dict()["value"]), 1e-4)
@@ -195,7 +234,7 @@ def test_bfloat16_slices_learn_as_bfloat16_does(kit, tmp_path: Path) -> None:
         return taught(learner, setting, steps=1), dict(learner.weights())
 
     reference, weights = work(SINGLE_PROCESS)
-    (metrics, sliced), _ = over_two(tmp_path, work)
+    (metrics, sliced), _ = over_processes(tmp_path, work)
     assert {tensor.dtype for tensor in sliced.values()} == {torch.float32}
     for actual, expected in zip(metrics, reference, strict=True):
         assert actual == pytest.approx(expected, rel=0.2, abs=0.1)

@@ -14,11 +14,13 @@ from torch import nn
 
 from agentgym import registry
 from agentgym.rollouts.prompt_format import PromptFormat
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.archer.critic import TwinCritic
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal, validity
@@ -78,7 +80,9 @@ def signal_of(
     engine = ScriptedEngine(replies)
     chosen = DigiQOptions(hidden=(), **{"warmup": 0, "actor_states": 40, **options})
     sampling = Sampling(1.0, 4, frozenset({FIRST, SECOND, STOP}))
-    return DigiQSignal(chosen, exact_critic(chosen, second_head), engine, sampling, 8, valid), engine
+    absent: Any = None
+    player = PolicyPlayer(engine, absent, sampling, Runner(absent, PromptFormat(), Limits(), 8))
+    return DigiQSignal(chosen, exact_critic(chosen, second_head), player, valid), engine
 
 
 def oracle_context(step: int = 5) -> SignalContext:

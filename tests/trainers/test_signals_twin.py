@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from agentgym.rollouts.prompt_format import PromptFormat
+from agentgym.rollouts.runner import Limits, Runner
 from agentgym_credit.batch import Batch
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
 from agentgym_trainers.credit import ASSIGNERS
@@ -19,6 +21,7 @@ from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.signals.archer.critic import (
     CriticExamples,
     CriticOptions,
@@ -363,13 +366,19 @@ def context_of(batch: Batch, rows: list[Row], step: int = 9, seed: int = 0) -> S
     return SignalContext(batch, rows, (), step, np.random.default_rng(seed))
 
 
+def player_of(engine: Any, sampling: Sampling, wave: int) -> PolicyPlayer:
+    """A player of replies, `wave` at once."""
+    absent: Any = None
+    return PolicyPlayer(engine, absent, sampling, Runner(absent, PromptFormat(), Limits(), wave))
+
+
 def scripted(replies: Any, **options: Any) -> tuple[TwinSignal, ScriptedEngine]:
     """A signal on toy tokens, whose policy says what it is told; 7 ends a reply."""
     engine = ScriptedEngine(replies)
     sampling = Sampling(1.0, 4, frozenset({7}))
     chosen = TwinOptions(**{"pool": 6, "updates": 4, "batch": 8, "actor_states": 5, "warmup": 0, **options})
     critic = TwinCritic(Table(), chosen.model_copy(update={"hidden": ()}), 10**6)
-    return TwinSignal(chosen, critic, engine, sampling, wave=4), engine
+    return TwinSignal(chosen, critic, player_of(engine, sampling, 4)), engine
 
 
 def toy_context(step: int = 9) -> SignalContext:
@@ -439,7 +448,7 @@ def test_only_resampled_actions_move_the_actor(kit, played) -> None:
     for buffer in (turns, others):
         actor = copy.deepcopy(model)
         engine = InProcessEngine(actor, max_sequences=8, max_length=640)
-        signal = TwinSignal(TwinOptions(warmup=0, actor_states=12), critic, engine, Sampling(1.0, 4), wave=8)
+        signal = TwinSignal(TwinOptions(warmup=0, actor_states=12), critic, player_of(engine, Sampling(1.0, 4), 8))
         signal.replay.add(buffer)
         batch, rows = asyncio.run(signal.training_batch(context_of(toy_batch([[0]]), [])))
         engine.shutdown()
@@ -463,7 +472,7 @@ def test_fresh_replies_come_in_waves_and_by_seed(kit, played, tokenizer) -> None
     """No more conversations at once than the engine holds; equal generators give equal replies."""
     model, turns = played
     engine = InProcessEngine(copy.deepcopy(model), max_sequences=3, max_length=640)
-    signal = TwinSignal(TwinOptions(), real_critic(model, "frozen"), engine, Sampling(1.0, 4), wave=3)
+    signal = TwinSignal(TwinOptions(), real_critic(model, "frozen"), player_of(engine, Sampling(1.0, 4), 3))
 
     async def ask(seed: int) -> list[list[list[int]]]:
         replies = await signal.reply(turns[:7], 2, np.random.default_rng(seed))

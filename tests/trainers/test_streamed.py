@@ -267,7 +267,6 @@ def test_the_journal_keeps_what_was_played_until_it_is_forgotten(kit, chatty, to
             {"source": {"kind": "selfplay"}},
             'source.kind must be "online" or "external_agent", not \'selfplay\'',
         ),
-        ({}, {"signals": {"judge": {"url": "http://127.0.0.1:9/v1", "model": "m"}}}, "plays or asks while it learns"),
     ],
 )
 def test_what_does_not_go_together_is_refused(rollout, other, sentence) -> None:

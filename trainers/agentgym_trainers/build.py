@@ -13,9 +13,11 @@ from agentgym_trainers.config.sections import Config
 from agentgym_trainers.data.filtering import Selection
 from agentgym_trainers.data.replay_buffer import ReplayBuffer
 from agentgym_trainers.distributed.build import build_distributed
+from agentgym_trainers.distributed.remote_signals import build_signal
 from agentgym_trainers.engines.build import build_engine, sampling_params
 from agentgym_trainers.learner.build import build_learner
 from agentgym_trainers.monitoring.guards import Guards
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.sources import SOURCES
 from agentgym_trainers.rollout.sources.asynchronous import AsynchronousSource
 from agentgym_trainers.rollout.tasks import UniformTasks
@@ -43,20 +45,24 @@ def build(
     runner = Runner(open_session, config.prompt_format, limits, rollout.concurrency)
     learner = None
     kind = SOURCES[config.source.kind]
-    if config.scale is None:
-        engine = build_engine(config, folder, model, tokenizer)
-        player = kind.runner(config.source, runner, folder)
-    else:
-        engine, runner, learner = build_distributed(config, folder, runner, model, reference, tokenizer)
-        player = runner
-    curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
+    signals_play = any(SIGNALS[name].plays for name in config.signals)
     template = ChatTemplate(tokenizer, config.model.template)
     sampling = sampling_params(config, template)
+    if config.scale is None:
+        engine = build_engine(config, folder, model, tokenizer, signals_play=signals_play)
+        player = PolicyPlayer(engine, template, sampling, runner)
+        runner = kind.runner(config.source, runner, folder)
+    else:
+        engine, player, learner = build_distributed(
+            config, folder, runner, model, reference, tokenizer, signals_play=signals_play
+        )
+        runner = player.runner
+    curriculum = UniformTasks(spec.splits[config.env.split], config.run.seed)
     parts = SignalDependencies(
-        model, reference, engine, template, sampling, runner, open_session, spec, folder, config.run.seed,
-        config.optim.tokens_per_micro_batch,
+        model=model, reference=reference, template=template, sampling=sampling, seed=config.run.seed,
+        tokens_per_micro_batch=config.optim.tokens_per_micro_batch, player=player, spec=spec, folder=folder,
     )  # fmt: skip
-    signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
+    signals = {name: build_signal(name, options, parts, learner) for name, options in config.signals.items()}
     source = AsynchronousSource() if rollout.staleness else kind.build(config.source)
     guards = Guards(config.guards, signals)
     selection = Selection(config.select) if config.select is not None else None
@@ -65,6 +71,6 @@ def build(
         config, model, reference
     )  # last: it may give the model adapters, which no copy should have
     return Trainer(
-        config, folder, spec, player, learner, engine, tokenizer, curriculum, source, signals, guards,
+        config, folder, spec, runner, learner, engine, tokenizer, curriculum, source, signals, guards,
         selection, buffer,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from agentgym_trainers.monitoring.guards import Guards, check_played
 from agentgym_trainers.monitoring.metrics import MetricsLog, credit_metrics, rollout_metrics
 from agentgym_trainers.monitoring.trajectory_log import write_trajectories
 from agentgym_trainers.nn import checkpoint
+from agentgym_trainers.rollout.concurrency import beside_the_loop
 from agentgym_trainers.rollout.policy import TokenPolicy
 from agentgym_trainers.rollout.sources.base import Source
 from agentgym_trainers.rollout.tasks import UniformTasks
@@ -100,7 +100,7 @@ class Trainer:
         """Learn from `groups`; in a thread of its own where episodes are played meanwhile."""
         if not self.source.concurrent:
             return await self.learn(groups)
-        result = await asyncio.to_thread(lambda: asyncio.run(self.learn(groups)))
+        result = await beside_the_loop(lambda: self.learn(groups))
         result.metrics.update(self.source.metrics())
         return result
 
@@ -208,7 +208,6 @@ class Trainer:
         """A checkpoint of everything that decides the rest of the run."""
         state = {
             "step": self.step,
-            **self.learner.state_dict(),
             "curriculum": self.curriculum.state_dict(),
             "source": self.source.state_dict(),
             "selection": self.selection.state_dict() if self.selection is not None else None,
@@ -218,7 +217,14 @@ class Trainer:
             **log.state_dict(),
         }
         folder = self.folder / "checkpoints" / f"step-{self.step:06d}"
-        checkpoint.save(folder, self.learner.model, self.tokenizer, state, self.learner.weights())
+        weights = self.learner.weights()
+        checkpoint.save(
+            folder,
+            self.learner.model,
+            self.tokenizer,
+            lambda partial: {**self.learner.save_state(partial), **state},
+            weights,
+        )
         kept = checkpoint.prune(self.folder, self.config.run.keep_checkpoints)
         self.source.prune(checkpoint.step_of(kept[0]) if kept else 0)
         return folder

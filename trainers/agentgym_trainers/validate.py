@@ -126,14 +126,12 @@ def _check_asynchronous(config: Config) -> None:
     if not rollout.staleness:
         return
     by_policy = [f'"{name}"' for name, kind in SOURCES.items() if kind.by_policy]
-    asking = [name for name in config.signals if SIGNALS[name].plays]
     for wrong, why in (
         (
             not SOURCES[config.source.kind].by_policy,
             f"source.kind must be {' or '.join(by_policy)}, not {config.source.kind!r}",
         ),
         (rollout.lockstep, "rollout.lockstep, which waits for every episode, must be false"),
-        (bool(asking), f"[signals.{''.join(asking[:1])}] plays or asks while it learns: remove it"),
         (
             rollout.concurrency < rollout.group_size,
             f"rollout.concurrency must be at least {rollout.group_size}, a whole group",
@@ -180,16 +178,25 @@ def check_scale(config: Config) -> None:
     if options is None:
         return
     by_policy = [f'"{name}"' for name, kind in SOURCES.items() if kind.by_policy]
-    reading = sorted(name for name in config.signals if SIGNALS[name].reads_policy)
+    kinds = {name: SIGNALS[name] for name in sorted(config.signals)}
+    reading = [name for name, kind in kinds.items() if kind.reads_policy and kind.learned is None]
+    elsewhere = [name for name, kind in kinds.items() if "snapshots" in kind.needs]
+    source = SOURCES[config.source.kind]
     vllm = ENGINES[config.engine.kind].servers
     for wrong, why in (
         (
-            not SOURCES[config.source.kind].by_policy,
+            not source.by_policy,
             f"source.kind must be {' or '.join(by_policy)}, not {config.source.kind!r}",
         ),
         (
             bool(reading),
-            f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it",
+            f"[signals.{''.join(reading[:1])}] reads the policy's weights, which the learners have: remove it, or say "
+            "in its SignalKind what of it they can build (`learned`)",
+        ),
+        (
+            source.serves_policy and bool(elsewhere),
+            f"[signals.{''.join(elsewhere[:1])}] plays on from visited states, and with source.kind = "
+            f"{config.source.kind!r} workers have no environment: remove it",
         ),
         (
             rollout.concurrency < options.workers,

@@ -41,6 +41,7 @@ from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.monitoring.metrics import success_rate
 from agentgym_trainers.rollout.environment import open_env
 from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, require_snapshots
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.signals.base import SignalContext, SignalDependencies
 from agentgym_trainers.train import Trainer
 
@@ -259,9 +260,11 @@ async def _columns(trainer: Trainer, options: BenchOptions, progress: Progress) 
         progress.update(bar, completed=number + many)
     policy = trainer.policy(options.seed, 19)
     parts = SignalDependencies(
-        model=trainer.learner.model, reference=trainer.learner.model, engine=trainer.engine, template=policy.template,
-        sampling=policy.sampling, runner=trainer.runner, open_session=trainer.runner.open_session, spec=trainer.spec,
-        folder=trainer.folder, seed=options.seed, tokens_per_micro_batch=trainer.config.optim.tokens_per_micro_batch,
+        model=trainer.learner.model, reference=trainer.learner.model, template=policy.template,
+        sampling=policy.sampling, seed=options.seed,
+        tokens_per_micro_batch=trainer.config.optim.tokens_per_micro_batch,
+        player=PolicyPlayer(trainer.engine, policy.template, policy.sampling, trainer.runner), spec=trainer.spec,
+        folder=trainer.folder,
     )  # fmt: skip
     bar = progress.add_task("training critics and signals", total=None)
     steps = iter(range(10**9))

@@ -14,11 +14,12 @@ from agentgym.rollouts.runner import Runner
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.distributed.learner_group import LearnerGroup
 from agentgym_trainers.distributed.ray_cluster import Cluster
-from agentgym_trainers.distributed.rollout_workers import RemoteRunner, RolloutWorkerPool
+from agentgym_trainers.distributed.rollout_workers import RemotePlayer, RemoteRunner, RolloutWorkerPool
 from agentgym_trainers.distributed.vllm_servers import start_vllm_servers
 from agentgym_trainers.engines import ENGINES
 from agentgym_trainers.engines.base import Conversation
-from agentgym_trainers.engines.build import build_engine
+from agentgym_trainers.engines.build import build_engine, sampling_params
+from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
 class BroadcastingEngine:
@@ -48,22 +49,31 @@ class BroadcastingEngine:
 
 
 def build_distributed(
-    config: Config, folder: Path, runner: Runner, model: Any, reference: Any, tokenizer: Any
-) -> tuple[BroadcastingEngine, RemoteRunner, LearnerGroup]:
-    """Build the engine, runner and learner of a run with [scale]. Closing the engine ends it all. Raises UsageError
-    where the cluster has no room."""
+    config: Config,
+    folder: Path,
+    runner: Runner,
+    model: Any,
+    reference: Any,
+    tokenizer: Any,
+    *,
+    signals_play: bool = False,
+) -> tuple[BroadcastingEngine, RemotePlayer, LearnerGroup]:
+    """Build the engine, player and learner of a run with [scale]. Closing the engine ends it all. Raises UsageError
+    where the cluster has no room. `signals_play`: see `build_engine`."""
     assert config.scale is not None
     cluster = Cluster(config.scale)
     try:
         if config.scale.servers:
             urls = start_vllm_servers(cluster, config, folder, model, tokenizer)
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"urls": urls})})
-        pool = RolloutWorkerPool(cluster, config, folder, model, tokenizer)
+        pool = RolloutWorkerPool(cluster, config, folder, model, tokenizer, signals_play=signals_play)
         shared = ENGINES[config.engine.kind].servers
-        learners = LearnerGroup(cluster, config, model, reference)
+        learners = LearnerGroup(cluster, config, model, reference, tokenizer)
         engine = BroadcastingEngine(build_engine(config, folder, model, tokenizer), pool, cluster, shared)
     except BaseException:
         cluster.close()
         raise
     plain = {part.name: getattr(runner, part.name) for part in fields(Runner)}
-    return engine, RemoteRunner(**plain, pool=pool), learners
+    template = ChatTemplate(tokenizer, config.model.template)
+    player = RemotePlayer(engine, template, sampling_params(config, template), RemoteRunner(**plain, pool=pool))
+    return engine, player, learners

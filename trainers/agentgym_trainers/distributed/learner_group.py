@@ -4,17 +4,24 @@
     compute  each forwards its rows; gradients are summed between the processes (FSDP2 over NCCL, or gloo on CPUs)
     answer   the process of rank 0 answers for all
 
+Models of signals are there too (`remote_signals`), sliced like the policy.
+
 Plain actors, and not Ray Train's TorchTrainer: that runs a loop of its own in every process and starts all of them
 again when one is lost, where here the loop is the controller's and a lost process is a matter of its checkpoint.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -26,11 +33,17 @@ from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers.config.sections import Config, LossOptions
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.distributed.ray_cluster import Cluster
+from agentgym_trainers.engines.build import sampling_params
+from agentgym_trainers.learner import fsdp
 from agentgym_trainers.learner.build import build_learner
 from agentgym_trainers.learner.train_step import TrainStep
+from agentgym_trainers.nn import slices
 from agentgym_trainers.nn.device import device_of
 from agentgym_trainers.nn.lora import MergedWeights, adapter_of, base_of
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
+from agentgym_trainers.rollout.tokens import ChatTemplate
+from agentgym_trainers.signals import SIGNALS
+from agentgym_trainers.signals.base import ModelDependencies, SignalContext, unsharded
 
 CAUSE_S = 10.0
 """Seconds after a failure in which the others may report that one of them was lost, which caused it."""
@@ -57,8 +70,9 @@ class LearnerWorker:
         self.store = TCPStore(host, 0, self.size, is_master=True, wait_for_workers=False)
         return host, self.store.port
 
-    def join(self, address: tuple[str, int], models: tuple[Any, Any]) -> None:
-        """Meet the others, and make the learner of (policy, policy as RL began). Every process is given the same."""
+    def join(self, address: tuple[str, int], models: tuple[Any, Any, Any]) -> None:
+        """Meet the others, and make the learner and the signals' models of (policy, policy as RL began, tokenizer).
+        Every process is given the same."""
         processes = SINGLE_PROCESS
         device = device_of(self.config.model.device)
         if self.size > 1:
@@ -67,10 +81,51 @@ class LearnerWorker:
             if self.rank:
                 self.store = TCPStore(*address, self.size, is_master=False, wait_for_workers=False)
             dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.size, timeout=deadline)
-            processes = DataParallel.of()
-        model, reference = copy.deepcopy(models)
-        reference = reference.to(device)
-        self.learner = build_learner(self.config, model.to(device), reference, processes)
+            processes = DataParallel.of(replicas=self.config.scale.replicas if self.config.scale is not None else 1)
+        self.processes = processes
+        model, reference = copy.deepcopy(models[:2])
+        model, reference = model.to(device), reference.to(device)
+        self.parts = self._signal_parts(model, reference, models[2])  # before the model is sliced or given adapters
+        self.learner = build_learner(self.config, model, reference, processes)
+
+    def _signal_parts(self, model: Any, reference: Any, tokenizer: Any) -> dict[str, Any]:
+        """Models of the signals that have some."""
+        config, processes = self.config, self.processes
+        template = ChatTemplate(tokenizer, config.model.template)
+        given = ModelDependencies(
+            model=model, reference=reference, template=template, sampling=sampling_params(config, template),
+            seed=config.run.seed, tokens_per_micro_batch=config.optim.tokens_per_micro_batch, processes=processes,
+            shard=partial(fsdp.shard_module, processes) if processes.size > 1 else unsharded,
+        )  # fmt: skip
+        kinds = {name: SIGNALS[name] for name in config.signals}
+        return {name: kind.learned(config.signals[name], given) for name, kind in kinds.items() if kind.learned}
+
+    def call_part(self, name: str, method: str, given: tuple[Any, ...]) -> tuple[Any, list[Mapping[str, Any]]] | None:
+        """Call a method of a signal's models; rank 0 returns (its result, as `call` does, and the states of the random
+        generators among the arguments)."""
+        arguments = copy.deepcopy(given)
+        result = getattr(self.parts[name], method)(*arguments)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        if method == "state_dict":
+            result = fsdp.full_state_dict(result, self.processes)
+        if self.rank:
+            return None
+        result = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), result)
+        return result, [rng.bit_generator.state for rng in generators_of(arguments)]
+
+    def save_state(self, checkpoint: Path) -> dict[str, Any] | None:
+        """Rank 0 returns the learner's state, but for the slices that every process writes into the checkpoint; whole
+        where not all of them see its folder."""
+        if self.processes.size == 1 or not slices.is_shared(checkpoint, self.processes):
+            state = self.learner.state_dict()
+        else:
+            state = slices.save_slices(self.learner.state_dict(gather=False), checkpoint, self.processes)
+        return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), state) if self.rank == 0 else None
+
+    def attributes(self, name: str, *attributes: str) -> list[Any]:
+        """Some of a signal's own."""
+        return [getattr(self.parts[name], attribute) for attribute in attributes]
 
     def call(self, method: str, given: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         """Call a method of the learner; rank 0 returns its result, on the CPU, the others nothing."""
@@ -90,13 +145,13 @@ class LearnerGroup(TrainStep):
     """Learner processes that the loop uses as one `Learner`. `model` is the controller's own: it has the names and
     shapes of what is learned."""
 
-    def __init__(self, cluster: Cluster, config: Config, model: Any, reference: Any) -> None:
+    def __init__(self, cluster: Cluster, config: Config, model: Any, reference: Any, tokenizer: Any) -> None:
         self._ray, self._deadline_s = cluster.ray, cluster.options.deadline_s
         self.model, self.not_finite = model, []
         size = cluster.options.learners
         self._ranks = [cluster.place("learner", LearnerWorker, config, rank, size) for rank in range(size)]
         address = self._answers([self._ranks[0].address.remote()])[0]
-        models = self._ray.put((model, reference))
+        models = self._ray.put((model, reference, tokenizer))
         self._answers([rank.join.remote(address, models) for rank in self._ranks])
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -111,6 +166,10 @@ class LearnerGroup(TrainStep):
 
     def state_dict(self) -> dict[str, Any]:
         return self._all("state_dict")
+
+    def save_state(self, checkpoint: Path) -> dict[str, Any]:
+        """See `LearnerWorker`."""
+        return self._answers([rank.save_state.remote(checkpoint.resolve()) for rank in self._ranks])[0]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         parts = ("optimizer", "value", "adapters", "regularizers")
@@ -134,6 +193,15 @@ class LearnerGroup(TrainStep):
 
     def end_step(self, options: LossOptions, metrics: Mapping[str, float]) -> None:
         self._all("end_step", options, metrics)
+
+    def call_part(self, name: str, method: str, *arguments: Any) -> tuple[Any, list[Mapping[str, Any]]]:
+        """Call a method of a signal's models in every process; see `LearnerWorker.call_part`."""
+        given = self._ray.put(arguments)
+        return self._answers([rank.call_part.remote(name, method, given) for rank in self._ranks])[0]
+
+    def attributes(self, name: str, *attributes: str) -> list[Any]:
+        """Some of a signal's own, which never change."""
+        return self._answers([self._ranks[0].attributes.remote(name, *attributes)])[0]
 
     def _all(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call it in every process; the answer of rank 0."""
@@ -171,3 +239,9 @@ class LearnerGroup(TrainStep):
             except self._ray.exceptions.RayError as error:
                 failed.append(error)
         return failed
+
+
+def generators_of(arguments: Sequence[Any]) -> list[np.random.Generator]:
+    """The random generators among arguments, and in contexts among them, in order."""
+    found = [each.rng if isinstance(each, SignalContext) else each for each in arguments]
+    return [each for each in found if isinstance(each, np.random.Generator)]

@@ -1,13 +1,10 @@
-"""Placement of a run's processes, its table [scale], and a check of what cannot be spread."""
+"""Placement of a run's processes: its table [scale]."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-if TYPE_CHECKING:
-    pass
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class RayOptions(BaseModel):
@@ -19,6 +16,9 @@ class RayOptions(BaseModel):
     kind: Literal["ray"]
     learners: int = Field(default=1, gt=0)
     """Processes that learn; each keeps a slice of every weight, gradient and optimizer state (FSDP2)."""
+    replicas: int = Field(default=1, gt=0)
+    """Copies of the weights, each sliced between `learners / replicas` neighbouring processes. Layers are then gathered
+    within a replica, such as a machine's GPUs, and only gradients are summed between replicas."""
     learner_cpus: float = Field(default=1.0, gt=0)
     learner_gpus: int = Field(default=0, ge=0, le=1)
     workers: int = Field(default=1, gt=0)
@@ -32,3 +32,12 @@ class RayOptions(BaseModel):
     """GPUs of each server, which cuts the model into as many slices."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Seconds to wait for room in the cluster, and for every answer of a learner."""
+
+    @model_validator(mode="after")
+    def _replicas_divide_learners(self) -> RayOptions:
+        if self.learners % self.replicas:
+            raise ValueError(
+                f"scale.replicas = {self.replicas} must divide scale.learners = {self.learners}: every replica has as "
+                "many processes"
+            )
+        return self

@@ -13,10 +13,12 @@ from agentgym_trainers.nn.precision import cast
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
-def build_engine(config: Config, folder: Path, model: Any, tokenizer: Any) -> Engine:
-    """The recipe's engine. Without a model it attaches to servers that another process refreshes."""
+def build_engine(config: Config, folder: Path, model: Any, tokenizer: Any, *, signals_play: bool = False) -> Engine:
+    """The recipe's engine. Without a model it attaches to servers that another process refreshes. `signals_play`: where
+    episodes are played while a step learns, its signals have room for as many sequences beside theirs."""
     rollout, kind = config.rollout, ENGINES[config.engine.kind]
-    room = EngineRoom(rollout.concurrency, rollout.max_length, rollout.lockstep, config.run.seed)
+    sequences = rollout.concurrency * (2 if signals_play and rollout.staleness else 1)
+    room = EngineRoom(sequences, rollout.max_length, rollout.lockstep, config.run.seed)
     return kind.build(config.engine, model and inference_copy(config, model), tokenizer, folder, room)
 
 

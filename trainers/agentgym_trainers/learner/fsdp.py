@@ -1,5 +1,8 @@
 """FSDP2: every process keeps a slice of each weight, gradient and optimizer state; a layer is whole while it computes.
 
+With `DataParallel.replicas` a layer is gathered within each replica alone, so that only gradients cross between
+replicas: machines, where a replica fills one.
+
 Gradients are sums over all rows, as with whole weights, and not means over processes. All processes must forward
 equally often, since each forward gathers slices from all: who has fewer micro-batches forwards idle ones.
 """
@@ -13,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.nn.forward import micro_batches
 from agentgym_trainers.nn.precision import Dtype
 from agentgym_trainers.nn.process_group import DataParallel
 
@@ -35,23 +39,29 @@ def shard(
 
     In bfloat16 layers are gathered in bfloat16; slices, gradients and their sums are float32.
     """
+    mesh = processes.mesh(model.device.type)
+    models = [model, value.trunk if value is not None else None, reference if reference is not model else None]
+    for trunk in (part for part in models if part is not None):
+        _shard_layers(trunk, mesh, dtype)
+    if value is not None:
+        _shard_layers(value.head, mesh)
+
+
+def shard_module(processes: DataParallel, module: Any) -> None:
+    """Slice a module by itself, in place, in float32. Call it in every process, with the same weights, before its
+    optimizer is made."""
+    _shard_layers(module, processes.mesh(next(module.parameters()).device.type))
+
+
+def _shard_layers(trunk: Any, mesh: DeviceMesh, dtype: Dtype = "float32") -> None:
     # Logits are a view of the output layer's; nothing here is changed in place, which is what the warning is about.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
-    device = model.device.type
-    if processes.group is None:
-        mesh = init_device_mesh(device, (processes.size,))
-    else:
-        mesh = DeviceMesh.from_group(processes.group, device)
     policy = MixedPrecisionPolicy()
     if dtype == "bfloat16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    models = [model, value.trunk if value is not None else None, reference if reference is not model else None]
-    for trunk in (part for part in models if part is not None):
-        for layer in (module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)):
-            _shard(layer, mesh, policy)
-        _shard(trunk, mesh, policy)
-    if value is not None:
-        _shard(value.head, mesh, MixedPrecisionPolicy())
+    for layer in (module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)):
+        _shard(layer, mesh, policy)
+    _shard(trunk, mesh, policy)
 
 
 def _shard(module: Any, mesh: DeviceMesh, policy: MixedPrecisionPolicy) -> None:
@@ -66,8 +76,12 @@ def is_sharded(model: Any) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def pad_micro_batches(parts: Sequence[list[Row]], processes: DataParallel) -> list[list[Row]]:
-    """This process's micro-batches, and idle ones until it has as many as the one that has most."""
+def own_micro_batches(rows: Sequence[Row], budget: int, processes: DataParallel, model: Any) -> list[list[Row]]:
+    """This process's micro-batches of `budget` tokens; where `model` is sliced, and idle ones until it has as many as
+    the process that has most."""
+    parts = list(micro_batches(processes.share(rows), budget))
+    if not is_sharded(model):
+        return parts
     return [*parts, *[[DUMMY_ROW]] * (processes.most(len(parts)) - len(parts))]
 
 

@@ -28,7 +28,7 @@ from agentgym_trainers.learner.train_step import TrainStep
 from agentgym_trainers.monitoring.turn_bins import NAMES, shares_by_bin
 from agentgym_trainers.nn import lora
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.nn.precision import Dtype, autocast
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
@@ -106,15 +106,16 @@ class Learner(TrainStep):
             return {}
         return lora.merge_lora(weights, self.model)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that decides how learning goes on, but the model's own weights. Of sliced models, as `weights`."""
+    def state_dict(self, *, gather: bool = True) -> dict[str, Any]:
+        """All that decides how learning goes on, but the model's own weights. Of sliced models, as `weights`, or unless
+        `gather` the slices of this process."""
         state = {
             "optimizer": self.optimizer.state_dict(),
             "value": self.value.state_dict() if self.value is not None else None,
             "adapters": lora.state_of(self.model.state_dict()),
             "regularizers": {name: part.state_dict() for name, part in self.regularizers.items()},
         }
-        return fsdp.full_state_dict(state, self.processes)
+        return fsdp.full_state_dict(state, self.processes) if gather else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises CheckpointError where the state is of other adapters."""
@@ -356,8 +357,7 @@ class Learner(TrainStep):
 
     def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
         """This process's micro-batches."""
-        parts = list(micro_batches(self.processes.share(rows), self.optim.tokens_per_micro_batch))
-        return fsdp.pad_micro_batches(parts, self.processes) if self.sharded else parts
+        return fsdp.own_micro_batches(rows, self.optim.tokens_per_micro_batch, self.processes, self.model)
 
     def _forward(
         self, rows: list[Row], *, model: Any = None, critic: bool = True, logits: bool = True

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,14 @@ class TrainStep:
 
     not_finite: list[str]
     """Parameters whose gradient was not finite in the last step that was skipped for it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides how learning goes on, but the model's own weights."""
+        raise NotImplementedError
+
+    def save_state(self, checkpoint: Path) -> dict[str, Any]:
+        """The state for the trainer's part of a checkpoint, into whose folder several processes write their slices."""
+        return self.state_dict()
 
     def update(self, batch: Batch, rows: Sequence[Row], credit: Credit, options: LossOptions) -> dict[str, float]:
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """Checkpoints: a folder that `transformers` loads by itself, with the trainer's state and a manifest beside it.
 
-    checkpoints/step-000050/   config.json  model.safetensors  tokenizer.json ...  trainer.pt  manifest.json
+    checkpoints/step-000050/   config.json  model.safetensors  tokenizer.json ...  trainer.pt  slices/  manifest.json
 
 A checkpoint appears whole or not at all: it is written under another name, synced, then renamed.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from transformers.utils import logging as transformers_logging
 from agentgym.errors import CheckpointError
 from agentgym_trainers.nn import vision
 from agentgym_trainers.nn.lora import Adapter
+from agentgym_trainers.nn.slices import read_slices
 
 REQUIRED = ("config.json", "model.safetensors", "trainer.pt")
 """Files of every checkpoint."""
@@ -33,9 +34,14 @@ _NAME = re.compile(r"step-(\d{6,})", re.ASCII)
 
 
 def save(
-    folder: Path, model: Any, tokenizer: Any, state: dict[str, Any], weights: Mapping[str, Tensor] | None = None
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    state: dict[str, Any] | Callable[[Path], dict[str, Any]],
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write a checkpoint to `folder`, with `weights` for the model's own where they are given.
+    """Write a checkpoint to `folder`, with `weights` for the model's own where they are given. `state` may be a
+    function of the folder that becomes the checkpoint, and write files of its own there (`slices`).
 
     Raises CheckpointError, leaving no part of it, when the disk refuses.
     """
@@ -46,8 +52,9 @@ def save(
     with _disk_errors(refused, partial):
         partial.mkdir(parents=True)
         _write_model(partial, model, tokenizer, weights)
+        kept = state(partial) if callable(state) else state
         with (partial / "trainer.pt").open("wb") as file:  # a file of Python's keeps the system's error
-            torch.save(state, file)
+            torch.save(kept, file)
         files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
         manifest = {path.relative_to(partial).as_posix(): _digest(path) for path in files}
         (partial / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -150,6 +157,7 @@ def load_state(folder: Path) -> dict[str, Any]:
     verify(folder)
     try:
         state = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
+        state = read_slices(state, folder)
     except Exception as error:  # torch has several, of pickle, zip files and its own
         reason = str(error).strip().partition("\n")[0]
         raise CheckpointError(

@@ -7,12 +7,13 @@ the sum of the processes' gradients is the gradient of one process with all rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
@@ -25,11 +26,26 @@ class DataParallel:
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
+    replicas: int = 1
+    """Copies of sliced weights: each is sliced between `size / replicas` neighbouring processes."""
+    _meshes: dict[str, DeviceMesh] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup | None = None) -> DataParallel:
-        """The processes of an initialized group (None: the default one)."""
-        return cls(dist.get_rank(group), dist.get_world_size(group), group)
+    def of(cls, group: dist.ProcessGroup | None = None, replicas: int = 1) -> DataParallel:
+        """The processes of an initialized group (None: the default one, the only one that may have `replicas`)."""
+        return cls(dist.get_rank(group), dist.get_world_size(group), group, replicas)
+
+    def mesh(self, device: str) -> DeviceMesh:
+        """The mesh that weights are sliced and replicated over, the same object each time. Call it in every process."""
+        if device not in self._meshes:
+            if self.group is not None:
+                self._meshes[device] = DeviceMesh.from_group(self.group, device)
+            elif self.replicas == 1:
+                self._meshes[device] = init_device_mesh(device, (self.size,))
+            else:
+                shape = (self.replicas, self.size // self.replicas)
+                self._meshes[device] = init_device_mesh(device, shape, mesh_dim_names=("replicas", "slices"))
+        return self._meshes[device]
 
     def share(self, rows: Sequence[T]) -> list[T]:
         """This process's rows."""

@@ -29,6 +29,7 @@ from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import lora, tiny
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.precision import autocast, cast
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS
 from agentgym_trainers.signals.base import Signal, SignalDependencies
@@ -85,9 +86,10 @@ def build_on_meta(config: Config, shape: Any, spec: EnvSpec) -> MetaModules:
     template = ChatTemplate(tiny.make_tokenizer(["x"], 262, 64))  # parameters do not depend on the tokenizer
     runner = Runner(_no_session, config.prompt_format, Limits(), config.rollout.concurrency)
     sampling = Sampling(config.rollout.temperature, config.rollout.max_new_tokens, frozenset())
+    player = PolicyPlayer(None, template, sampling, runner)  # pyright: ignore[reportArgumentType]
     parts = SignalDependencies(
-        model, model, None, template, sampling, runner, _no_session, spec, Path(), config.run.seed,  # pyright: ignore[reportArgumentType]
-        config.optim.tokens_per_micro_batch,
+        model=model, reference=model, template=template, sampling=sampling, seed=config.run.seed,
+        tokens_per_micro_batch=config.optim.tokens_per_micro_batch, player=player, spec=spec, folder=Path(),
     )  # fmt: skip
     signals = {name: SIGNALS[name].build(options, parts) for name, options in config.signals.items()}
     return MetaModules(build_learner(config, model, model), engine, signals)

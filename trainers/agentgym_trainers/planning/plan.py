@@ -30,6 +30,7 @@ from agentgym_trainers.planning.memory import (
 )
 from agentgym_trainers.planning.shapes import shape_notes, shape_of
 from agentgym_trainers.planning.speed import PEAK, StepWork, learning_s, sampling_s, share_of, step_work
+from agentgym_trainers.signals import SIGNALS
 
 GB = 1e9
 DEFAULT_GPU_GB = 80.0
@@ -161,26 +162,32 @@ def _seconds(config: Config, trainer: _Trainer, capacity: int, work: StepWork) -
 
 def _trainer_parts(config: Config, shape: Any, modules: MetaModules, parameters: int) -> Iterator[PlanPart]:
     """The trainer's process, or one of several learners, of which each keeps a slice."""
-    learner, learners = modules.learner, config.scale.learners if config.scale is not None else 1
+    learner, scale = modules.learner, config.scale
+    slices = scale.learners // scale.replicas if scale is not None else 1
     muon = hidden_matrices(learner.model) if config.optim.kind == "muon" else []
     policy = kept_bytes(learner.model.parameters(), muon)
     value = kept_bytes(learner.value.parameters()) if learner.value is not None else KeptBytes(0, 0, 0)
     count = f"{parameters / 1e9:.2f} billion"
     trained = "adapters learn" if config.model.lora is not None else "all learn, in float32"
-    yield PlanPart("weights", policy.weights / learners, f"{count}, {trained}" + _sliced(learners))
-    yield PlanPart("gradients", policy.gradients / learners)
+    yield PlanPart("weights", policy.weights / slices, f"{count}, {trained}" + _sliced(slices))
+    yield PlanPart("gradients", policy.gradients / slices)
     kept = "two moments; Muon has one" if muon else "two moments"
-    yield PlanPart("Muon and AdamW" if muon else "AdamW", policy.moments / learners, kept)
+    yield PlanPart("Muon and AdamW" if muon else "AdamW", policy.moments / slices, kept)
     if learner.value is not None:
-        yield PlanPart("critic", value.total / learners, "a trunk of its own: weights, gradients, moments")
+        yield PlanPart("critic", value.total / slices, "a trunk of its own: weights, gradients, moments")
     if learner.reference is not None:
         own = learner.reference is not learner.model
         reference = kept_bytes(learner.reference.parameters()).weights if own else 0
-        yield PlanPart("reference", reference / learners, "a copy" if own else "the model without its adapters")
+        yield PlanPart("reference", reference / slices, "a copy" if own else "the model without its adapters")
+    for kind, signal in modules.signals.items():
+        parameters = [p for module in modules_of(signal, [learner.model]) for p in module.parameters()]
+        if held := kept_bytes(parameters).total:
+            what = "models of its own: weights, and what learning them keeps"
+            yield PlanPart(f"signal {kind}", held / slices, what)
     yield from _copies(config, modules)
     tokens = max(config.optim.tokens_per_micro_batch, config.rollout.max_length)  # a row is never cut
-    update = update_bytes(config, shape, tokens, sharded=learners > 1)
-    gathered = GATHERED_BYTES * _largest_units(learner.model) if learners > 1 else 0
+    update = update_bytes(config, shape, tokens, sharded=slices > 1)
+    gathered = GATHERED_BYTES * _largest_units(learner.model) if slices > 1 else 0
     if gathered:
         yield PlanPart("whole layers", gathered, "the head's and two layers' weights, while they compute")
     recompute = config.model.gradient_checkpointing
@@ -188,7 +195,7 @@ def _trainer_parts(config: Config, shape: Any, modules: MetaModules, parameters:
     how = f"{other / GB:.1f} GB with{'out' if recompute else ''} checkpointing"
     yield PlanPart("activations", update.activations, f"a micro-batch of {tokens:,} tokens; {how}")
     yield PlanPart("logits", update.logits, "of the same, were every token sampled")
-    moments: dict[str, float] = {"the optimizer's step": max(policy.moments, value.moments) / 2 / learners}
+    moments: dict[str, float] = {"the optimizer's step": max(policy.moments, value.moments) / 2 / slices}
     if config.scale is None:
         moments["merged weights for a checkpoint"] = merged_bytes(learner.model) - policy.gradients
         moments["a float32 copy at the start"] = _start_bytes(config, modules, policy, value, parameters)
@@ -198,8 +205,8 @@ def _trainer_parts(config: Config, shape: Any, modules: MetaModules, parameters:
         yield PlanPart("another moment", more, f"beyond an update: {largest}")
 
 
-def _sliced(learners: int) -> str:
-    return f", a slice of {learners}" if learners > 1 else ""
+def _sliced(slices: int) -> str:
+    return f", a slice of {slices}" if slices > 1 else ""
 
 
 def _copies(config: Config, modules: MetaModules) -> Iterator[PlanPart]:
@@ -210,14 +217,13 @@ def _copies(config: Config, modules: MetaModules) -> Iterator[PlanPart]:
         held = kept_bytes(modules.engine.parameters())
         why = "checks vLLM's weights" if isinstance(config.engine, Vllm) else "sampled from"
         yield PlanPart("engine's copy", held.weights, f"in {config.model.dtype}; {why}")
-    for name, signal in modules.signals.items():
-        parameters = [p for module in modules_of(signal, [modules.learner.model]) for p in module.parameters()]
-        if held := kept_bytes(parameters).total:
-            yield PlanPart(f"signal {name}", held, "models of its own: weights, and what learning them keeps")
     if not isinstance(config.engine, Vllm):
         rollout, shape = config.rollout, modules.learner.model.config
-        size = cache_bytes(shape, config.model.dtype, (rollout.concurrency + 1) * rollout.max_length)
-        yield PlanPart("keys and values", size, f"of {rollout.concurrency} episodes, as long as they may be")
+        beside = bool(rollout.staleness) and any(SIGNALS[name].plays for name in config.signals)
+        sequences = rollout.concurrency * (2 if beside else 1)
+        size = cache_bytes(shape, config.model.dtype, (sequences + 1) * rollout.max_length)
+        more = ", and as many samples of signals" if beside else ""
+        yield PlanPart("keys and values", size, f"of {rollout.concurrency} episodes{more}, as long as they may be")
 
 
 def _start_bytes(config: Config, modules: MetaModules, policy: KeptBytes, value: KeptBytes, parameters: int) -> float:

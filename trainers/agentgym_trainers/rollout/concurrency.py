@@ -1,12 +1,15 @@
-"""Several coroutines at once, of which none goes on when one has failed."""
+"""Several coroutines at once, of which none goes on when one has failed; and work beside an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_home: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("home_loop", default=None)
 
 
 async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -26,3 +29,18 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def beside_the_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Carry out a coroutine in a thread with a loop of its own, while the present loop goes on."""
+    _home.set(asyncio.get_running_loop())
+    return await asyncio.to_thread(lambda: asyncio.run(work()))
+
+
+async def in_home_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine; beneath `beside_the_loop` in the loop that it was called from, to which engines and sessions
+    belong."""
+    home = _home.get()
+    if home is None or home is asyncio.get_running_loop():
+        return await coroutine
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, home))

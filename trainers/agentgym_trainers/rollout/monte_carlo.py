@@ -39,7 +39,7 @@ from agentgym.rollouts.trajectory import Trajectory, Turn
 from agentgym.spec import EnvSpec
 from agentgym_trainers.engines.base import Completion
 from agentgym_trainers.rollout.policy import TokenActor, TokenPolicy
-from agentgym_trainers.rollout.tokens import Transcript
+from agentgym_trainers.rollout.tokens import ChatTemplate, Transcript
 
 PROBED = 64
 """Steps that are taken four times to see whether the environment has chance."""
@@ -128,7 +128,7 @@ async def branch(
     for number, walk in enumerate(points):
         on_progress(number, len(points))
         jobs = _jobs(walk, found, again=action_values and chance)
-        going = _Continuing(policy, [job for job in jobs for _ in range(continuations)], first)
+        going = Continuations(policy, [job for job in jobs for _ in range(continuations)], first)
         pasts = [replace(job.point.past, chance=going.chance(i, chances)) for i, job in enumerate(going.jobs)]
         specs = [job.point.episode._replace(attempt=first + i) for i, job in enumerate(going.jobs)]
         ended = await runner.run(going, specs, pasts)
@@ -217,7 +217,7 @@ async def has_chance(runner: Runner, points: Sequence[BranchPoint], seed: int = 
 
 
 @dataclass(frozen=True)
-class _Job:
+class BranchJob:
     """Continuations to play: from a point, or from the point's own turn taken again."""
 
     point: BranchPoint
@@ -227,11 +227,18 @@ class _Job:
     def key(self) -> Key:
         return ("Q", *self.point.key_after) if self.again else ("V", *self.point.key)
 
+    def over(self, template: ChatTemplate | None) -> BranchJob:
+        """The same with a transcript of this template: None to send it to a process that has its own."""
+        transcript = self.point.transcript
+        if transcript is None:
+            return self
+        return replace(self, point=replace(self.point, transcript=transcript.over(template)))
 
-def _jobs(walk: Sequence[BranchPoint], found: dict[Key, Estimate], again: bool) -> list[_Job]:
+
+def _jobs(walk: Sequence[BranchPoint], found: dict[Key, Estimate], again: bool) -> list[BranchJob]:
     """Continuations that are still to be played. The last turns come first: the engine keeps the first prompt for the
     others to copy what they share with it, and theirs is the longest."""
-    jobs = [_Job(point, kind) for point in reversed(walk) for kind in ([True, False] if again else [False])]
+    jobs = [BranchJob(point, kind) for point in reversed(walk) for kind in ([True, False] if again else [False])]
     return [job for job in jobs if job.key not in found]
 
 
@@ -324,11 +331,11 @@ class _Retracer(TextActor):
 
 
 @dataclass(frozen=True)
-class _Continuing:
+class Continuations:
     """The policy, going on from each job's point; `first` is the attempt of the first job."""
 
     policy: Policy
-    jobs: Sequence[_Job]
+    jobs: Sequence[BranchJob]
     first: int
 
     def actor(self, episode: EpisodeSpec) -> Actor:

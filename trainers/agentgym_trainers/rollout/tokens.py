@@ -163,6 +163,9 @@ class Transcript:
     transcript.prompt(messages) -> ids so far; sample from them; transcript.sampled(turn, ids, ...); and again.
     """
 
+    _template: Any
+    """A ChatTemplate; None while it is sent to another process."""
+
     def __init__(self, template: ChatTemplate, stop_ids: frozenset[int], tools: Sequence[ToolSpec] = ()) -> None:
         self._template, self._stop_ids, self._tools = template, stop_ids, tools
         self._covered = ""
@@ -181,6 +184,12 @@ class Transcript:
         for name, value in vars(self).items():
             if isinstance(value, list):
                 setattr(twin, name, value.copy())
+        return twin
+
+    def over(self, template: ChatTemplate | None) -> Transcript:
+        """A copy that goes on with this template, which must be an equal one: None to send it to another process."""
+        twin = self.copy()
+        twin._template = template
         return twin
 
     def prompt(self, messages: Sequence[Message], max_length: int | None = None) -> list[int]:

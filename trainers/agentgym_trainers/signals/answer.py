@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.signals.base import Signal, SignalContext, SignalDependencies
+from agentgym_trainers.signals.base import ModelDependencies, Signal, SignalContext
 from agentgym_trainers.signals.scoring import score_tokens
 
 
@@ -30,9 +30,9 @@ class AnswerOptions(BaseModel):
 class Answer(Signal):
     """Answers by task, and forwards of the live policy over every turn's prompt with the answer after it."""
 
-    def __init__(self, options: AnswerOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: AnswerOptions, parts: ModelDependencies) -> None:
         self.model, self.budget = parts.model, parts.tokens_per_micro_batch
-        self.temperature = parts.sampling.temperature
+        self.temperature, self.processes = parts.sampling.temperature, parts.processes
         self.answers: dict[str, list[int]] = {}
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
@@ -51,7 +51,9 @@ class Answer(Signal):
                     size += len(answer)
                 n += 1
         turn_A = np.repeat(np.array(turn_R, np.int64), [len(row.action_at) for row in rows])
-        logprob_A, entropy_A = score_tokens(self.model, rows, size, budget=self.budget, temperature=self.temperature)
+        logprob_A, entropy_A = score_tokens(
+            self.model, rows, size, budget=self.budget, temperature=self.temperature, processes=self.processes
+        )
         count_N = np.bincount(turn_A, minlength=n).astype(np.float64)
         count_N[count_N == 0] = np.nan
         return {

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agentgym.rollouts.runner import Runner
 from agentgym.rollouts.trajectory import Trajectory
-from agentgym.session import Session
 from agentgym.spec import EnvSpec
 from agentgym_credit.batch import Batch
 from agentgym_trainers.config.registry import ClassPart
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 
 
@@ -35,26 +34,38 @@ class SignalContext:
     """This step's, the signal's own."""
 
 
-@dataclass(frozen=True)
-class SignalDependencies:
-    """Objects that a signal may be built from."""
+def unsharded(module: Any) -> None:
+    """Leave a module as it is: every process has all of its weights (`ModelDependencies.shard`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDependencies:
+    """Objects that the models of a signal may be built from, in every process that learns."""
 
     model: Any
     """The policy, live."""
     reference: Any
     """The policy as RL began; copy what is to be kept or trained."""
-    engine: Engine
     template: ChatTemplate
     sampling: Sampling
-    runner: Runner
-    open_session: Callable[[], Awaitable[Session]]
-    spec: EnvSpec
-    folder: Path
-    """The run's."""
     seed: int
     tokens_per_micro_batch: int
     processes: DataParallel = SINGLE_PROCESS
     """Each is given the same contexts, and forwards its share of the rows."""
+    shard: Callable[[Any], None] = unsharded
+    """Slices a module of the signal's own between the processes (FSDP2), in place. A sliced module must be forwarded
+    equally often in all of them (`fsdp.own_micro_batches`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalDependencies(ModelDependencies):
+    """Objects that a signal may be built from."""
+
+    player: PolicyPlayer
+    """The policy, for what is to be sampled or played."""
+    spec: EnvSpec
+    folder: Path
+    """The run's."""
 
 
 class Signal:
@@ -89,15 +100,21 @@ class Signal:
 
 @dataclass(frozen=True)
 class SignalKind(ClassPart):
-    """A kind of signal: a table [signals.KIND] of a recipe. build: (options, Parts) -> Signal."""
+    """A kind of signal: a table [signals.KIND] of a recipe. build: (options, SignalDependencies) -> Signal."""
 
     provides: frozenset[str]
     """Columns."""
     needs: frozenset[str] = frozenset()
     """See `FunctionPart.needs`."""
     plays: bool = False
-    """Uses the engine, environments or a server, so it cannot learn beside episodes that are played meanwhile."""
+    """Asks the player, which needs room beside episodes that are played meanwhile (`rollout.staleness`)."""
     reads_policy: bool = True
-    """Reads the policy's weights or engine, which are in other processes with [scale]."""
+    """Has models, or reads the policy's weights, which with [scale] are in the learner processes."""
+    learned: Callable[[Any, ModelDependencies], Any] | None = None
+    """(options, ModelDependencies) -> what of it has models: with [scale] there is one in every learner process.
+    Without it a signal that `reads_policy` is refused there."""
+    around: Callable[[Any, SignalDependencies, Any], Signal] | None = None
+    """(options, SignalDependencies, what is used as what `learned` gives) -> the signal, where that is a part of it.
+    Unset, `learned` gives the whole signal."""
     images: bool = True
     """False where it makes sequences of its own from a row's ids, which would lose the images among them."""

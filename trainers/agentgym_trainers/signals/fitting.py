@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.learner.fsdp import shard_optimizer_state_dict, shard_state_dict
 from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 Outcome = Literal["success", "return"]
@@ -45,7 +47,7 @@ class SignalOptimizer:
     def step(self) -> float:
         """The norm of all processes' gradient before it was clipped. One that is not finite, or 0, steps nothing."""
         self.processes.sum_gradients(self.parameters)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm).item()
+        norm = clip_gradients(self.parameters, self.max_grad_norm)
         if np.isfinite(norm) and norm > 0:
             self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
@@ -55,7 +57,26 @@ class SignalOptimizer:
         return self.adamw.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.adamw.load_state_dict(state)
+        self.adamw.load_state_dict(shard_optimizer_state_dict(state, self.adamw))
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], most: float) -> float:
+    """The norm of all gradients before they were clipped to `most`, of sliced and whole parameters together."""
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    kinds = [[p for p in trained if isinstance(p, DTensor) is sliced] for sliced in (False, True)]
+    norms = [nn.utils.get_total_norm([p.grad for p in kind if p.grad is not None]) for kind in kinds if kind]
+    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    if not norms:
+        return 0.0
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    for kind in kinds:
+        nn.utils.clip_grads_with_norm_(kind, most, norm)
+    return norm.item()
+
+
+def load_module(module: nn.Module, state: dict[str, Any]) -> None:
+    """Load a module's whole state, of which this process keeps its slices."""
+    module.load_state_dict(shard_state_dict(state, module.state_dict()))
 
 
 def outcomes(trajectories: Sequence[Trajectory], kind: Outcome) -> np.ndarray:

@@ -20,7 +20,7 @@ from agentgym.rollouts.trajectory import Trajectory
 from agentgym_credit.segments import segment_mean
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.rollout.tokens import ChatTemplate
-from agentgym_trainers.signals.base import Signal, SignalContext, SignalDependencies
+from agentgym_trainers.signals.base import ModelDependencies, Signal, SignalContext
 from agentgym_trainers.signals.scoring import score_tokens
 
 MAX_OBSERVATION = 400
@@ -37,9 +37,9 @@ class HindsightOptions(BaseModel):
 class Hindsight(Signal):
     """Forwards of the live policy over every turn's prompt, as it was and with the outcome at its end."""
 
-    def __init__(self, options: HindsightOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: HindsightOptions, parts: ModelDependencies) -> None:
         self.model, self.budget = parts.model, parts.tokens_per_micro_batch
-        self.temperature = parts.sampling.temperature
+        self.temperature, self.processes = parts.sampling.temperature, parts.processes
         self.template, self.endings = parts.template, prompt_endings(parts.template)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
@@ -48,7 +48,9 @@ class Hindsight(Signal):
         return {"hindsight_N": segment_mean(after_A - before_A, turn_A)}
 
     def _logprobs(self, rows: Sequence[Row], size: int) -> np.ndarray:
-        return score_tokens(self.model, rows, size, budget=self.budget, temperature=self.temperature)[0]
+        return score_tokens(
+            self.model, rows, size, budget=self.budget, temperature=self.temperature, processes=self.processes
+        )[0]
 
     def _rows(self, context: SignalContext) -> list[Row]:
         """A row for every turn: its prompt with the outcome, and what was sampled."""

@@ -18,7 +18,6 @@ Released iStar detaches the scores before the loss, so that its φ never moves.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,15 +30,16 @@ from agentgym_credit.batch import Batch
 from agentgym_credit.segments import success_pairs
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.learner.fsdp import own_micro_batches
 from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
+from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.signals.base import Signal
-from agentgym_trainers.signals.fitting import FitOptions, SignalOptimizer, mean_by, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, SignalOptimizer, load_module, mean_by, outcomes
 from agentgym_trainers.signals.scoring import score_tokens
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
+    from agentgym_trainers.signals.base import ModelDependencies, SignalContext
 
 Aggregate = Literal["sum", "mean"]
 
@@ -64,7 +64,7 @@ class PRMOptions(FitOptions):
 class ImplicitPRM(Signal):
     """φ, what it is compared with, and φ's optimizer."""
 
-    def __init__(self, options: PRMOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: PRMOptions, parts: ModelDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
         self.budget, self.temperature = parts.tokens_per_micro_batch, parts.sampling.temperature
         self.model = copy.deepcopy(parts.reference).eval().requires_grad_(True)
@@ -74,6 +74,7 @@ class ImplicitPRM(Signal):
         for model in (self.model, self.reference):
             if model is not None:
                 use_packed_attention(model)
+                parts.shard(model)
         self.processes = parts.processes
         self.optimizer = SignalOptimizer(self.model.parameters(), options, parts.processes)
 
@@ -109,11 +110,10 @@ class ImplicitPRM(Signal):
             return (loss if loss.isnan() else loss - self.options.anchor * gained), metrics
 
         metrics: dict[str, float] = {}
-        mine = self.processes.share(context.rows)
+        rows = [row for row in context.rows if len(row.action_at)]
+        mine = own_micro_batches(rows, self.budget, self.processes, self.model)
         for _ in range(self.options.epochs):
-            loss, extra = backward_full_batch(
-                self._forward, self._parts(mine), len(batch.turn_A), loss_of, self.processes
-            )
+            loss, extra = backward_full_batch(self._forward, mine, len(batch.turn_A), loss_of, self.processes)
             norm = self.optimizer.step()
             metrics = metrics or {"loss": loss, "grad_norm": norm, **extra}
         return metrics
@@ -122,7 +122,7 @@ class ImplicitPRM(Signal):
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        load_module(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
     def _reference_A(self, context: SignalContext) -> np.ndarray:
@@ -133,14 +133,13 @@ class ImplicitPRM(Signal):
 
     def _logprob_A(self, model: Any, context: SignalContext) -> np.ndarray:
         size = len(context.batch.turn_A)
-        return score_tokens(model, context.rows, size, budget=self.budget, temperature=self.temperature)[0]
+        return score_tokens(
+            model, context.rows, size, budget=self.budget, temperature=self.temperature, processes=self.processes
+        )[0]
 
     def _forward(self, part: list[Row]) -> tuple[np.ndarray, Tensor]:
         packed = pack(part, self.model)
         return packed.index, token_logprobs(self.model, packed, self.temperature).logprob
-
-    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
-        return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))
 
 
 def outcome_loss(

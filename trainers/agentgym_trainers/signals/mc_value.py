@@ -13,8 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentgym_credit.segments import reverse_scan
-from agentgym_trainers.rollout.monte_carlo import BranchedValues, branch, require_snapshots
-from agentgym_trainers.rollout.policy import TokenPolicy
+from agentgym_trainers.rollout.monte_carlo import BranchedValues, require_snapshots
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
@@ -43,10 +42,9 @@ class BranchedValue(Signal):
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """mc_value_N, mc_after_N and mc_se_N, the standard error of mc_after_N − mc_value_N."""
         parts, options = self.parts, self.options
-        policy = TokenPolicy(parts.engine, parts.template, parts.sampling, (parts.seed, context.step, 3))
-        found = await branch(
-            parts.runner, policy, context.trajectories, continuations=options.continuations, gamma=options.gamma,
-            seed=int(context.rng.integers(2**31)), action_values=False,
+        found = await parts.player.values(
+            context.trajectories, (parts.seed, context.step, 3), continuations=options.continuations,
+            gamma=options.gamma, seed=int(context.rng.integers(2**31)),
         )  # fmt: skip
         columns = columns_of(found, context.batch.reward_N, options.gamma)
         to_go_N = reverse_scan(context.batch.reward_N, context.batch.traj_N, options.gamma)

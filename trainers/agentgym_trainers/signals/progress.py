@@ -22,14 +22,15 @@ from torch import Tensor, nn
 from agentgym_credit.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor, segment_sum
+from agentgym_trainers.learner.fsdp import own_micro_batches
 from agentgym_trainers.learner.full_batch_gradient import backward_full_batch
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.nn.forward import pack
 from agentgym_trainers.signals.base import Signal
-from agentgym_trainers.signals.fitting import FitOptions, Outcome, SignalOptimizer, calibration, outcomes
+from agentgym_trainers.signals.fitting import FitOptions, Outcome, SignalOptimizer, calibration, load_module, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
+    from agentgym_trainers.signals.base import ModelDependencies, SignalContext
 
 
 class ProgressOptions(FitOptions):
@@ -51,14 +52,17 @@ class ProgressOptions(FitOptions):
 class ProgressHead(Signal):
     """f, the optimizer that trains it online, and the constant that it starts from."""
 
-    def __init__(self, options: ProgressOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: ProgressOptions, parts: ModelDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
         self.budget = parts.tokens_per_micro_batch
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(options.trunk == "own")
         use_packed_attention(self.trunk)
-        self.head = nn.Linear(self.trunk.config.get_text_config().hidden_size, 1).to(self.trunk.device, torch.float32)
+        dtype = torch.promote_types(self.trunk.dtype, torch.float32)
+        self.head = nn.Linear(self.trunk.config.get_text_config().hidden_size, 1).to(self.trunk.device, dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        for module in (self.trunk, self.head):
+            parts.shard(module)
         trained = [*self.head.parameters(), *(p for p in self.trunk.parameters() if p.requires_grad)]
         self.processes = parts.processes
         self.optimizer = SignalOptimizer(trained, options, parts.processes)
@@ -68,10 +72,11 @@ class ProgressHead(Signal):
         """progress_c_N."""
         self._start(context)
         contribution_N = np.zeros(len(context.batch.traj_N))
-        with torch.inference_mode():
-            for part in self._parts(context.rows):
+        with torch.no_grad():
+            for part in self._mine(context.rows):
                 index, contribution = self.contributions(part, context.batch)
                 contribution_N[index] = contribution.cpu().numpy()
+        self.processes.sum(torch.from_numpy(contribution_N))
         return {"progress_c_N": contribution_N}
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
@@ -87,11 +92,11 @@ class ProgressHead(Signal):
             return progress_loss(total_M, as_tensor(outcome_M, total_M)), total_M.detach().cpu().numpy()
 
         metrics: dict[str, float] = {}
-        mine = self.processes.share(context.rows)
+        mine = self._mine(context.rows)
         for _ in range(self.options.epochs):
             loss, total_M = backward_full_batch(
                 lambda part: self.contributions(part, batch),
-                self._parts(mine),
+                mine,
                 len(batch.traj_N),
                 loss_of,
                 self.processes,
@@ -121,9 +126,9 @@ class ProgressHead(Signal):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.head.load_state_dict(state["head"])
+        load_module(self.head, state["head"])
         if state["trunk"] is not None:
-            self.trunk.load_state_dict(state["trunk"])
+            load_module(self.trunk, state["trunk"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.started = state["started"]
 
@@ -136,8 +141,10 @@ class ProgressHead(Signal):
         with torch.no_grad():
             self.head.bias.fill_(float(outcomes(context.trajectories, self.options.target).mean()) / turns)
 
-    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
-        return list(micro_batches([row for row in rows if len(row.action_at)], self.budget))
+    def _mine(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """This process's micro-batches."""
+        acted = [row for row in rows if len(row.action_at)]
+        return own_micro_batches(acted, self.budget, self.processes, self.trunk)
 
 
 def progress_loss(total_M: Tensor, outcome_M: Tensor) -> Tensor:

@@ -17,13 +17,14 @@ from torch import Tensor
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.data.token_segments import as_tensor
 from agentgym_trainers.learner.critic import Readout, ReadoutOptions
+from agentgym_trainers.learner.fsdp import DUMMY_ROW, own_micro_batches
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.nn.forward import pack
 from agentgym_trainers.signals.base import Signal
 from agentgym_trainers.signals.fitting import FitOptions, Outcome, SignalOptimizer, calibration, outcomes
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
+    from agentgym_trainers.signals.base import ModelDependencies, SignalContext
 
 
 class InstructionOptions(ReadoutOptions, FitOptions):
@@ -37,17 +38,18 @@ class InstructionOptions(ReadoutOptions, FitOptions):
 class InstructionValue(Signal):
     """The head, its frozen trunk, and its optimizer."""
 
-    def __init__(self, options: InstructionOptions, parts: SignalDependencies) -> None:
+    def __init__(self, options: InstructionOptions, parts: ModelDependencies) -> None:
         self.options, self.fit_first = options, options.fit_first
-        self.budget = parts.tokens_per_micro_batch
+        self.budget, self.processes = parts.tokens_per_micro_batch, parts.processes
         self.trunk = copy.deepcopy(parts.reference.base_model).eval().requires_grad_(False)
         use_packed_attention(self.trunk)
+        parts.shard(self.trunk)  # the head is whole in every process, and learns the same in each
         self.head = Readout(self.trunk.config.get_text_config().hidden_size, options).to(self.trunk.device)
         self.optimizer = SignalOptimizer(self.head.parameters(), options)
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """inst_value_M: the same for every attempt at one task."""
-        with torch.inference_mode():
+        with torch.no_grad():
             return {"inst_value_M": self.head.read(self.head(self._features_MH(context))).cpu().numpy().astype(float)}
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
@@ -76,16 +78,22 @@ class InstructionValue(Signal):
         """The trunk's state after each trajectory's first prompt; every distinct prompt is computed once."""
         prompts = first_prompts(context)
         places = {prompt.tobytes(): i for i, prompt in enumerate(prompts)}
+        order = {key: number for number, key in enumerate(places)}
         none = np.zeros(0, np.int64)
-        rows = [Row(prompts[i], none, none, i, False) for i in sorted(places.values())]
-        states, order = [], {}
+        rows = [Row(prompts[i], none, none, number, False) for number, i in enumerate(places.values())]
+        state_PH = torch.zeros(
+            len(rows), self.trunk.config.get_text_config().hidden_size, device=self.trunk.device
+        )  # float32
         with torch.no_grad():
-            for part in micro_batches(rows, self.budget):
+            for part in own_micro_batches(rows, self.budget, self.processes, self.trunk):
                 packed = pack(part, self.trunk)
-                order |= {row.ids.tobytes(): len(order) + i for i, row in enumerate(part)}
                 ends = np.array([place[-1] for place in packed.places])
-                states.append(self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)])
-        return torch.cat(states)[[order[prompt.tobytes()] for prompt in prompts]].float()
+                hidden = self.trunk(**packed.inputs).last_hidden_state[0][torch.from_numpy(ends)]
+                for row, state in zip(part, hidden, strict=True):
+                    if row is not DUMMY_ROW:
+                        state_PH[row.trajectory] = state
+        self.processes.sum(state_PH)
+        return state_PH[[order[prompt.tobytes()] for prompt in prompts]]
 
 
 def first_prompts(context: SignalContext) -> list[np.ndarray]:

@@ -18,7 +18,8 @@ Shapes: i the two heads, B transitions, F features.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -27,9 +28,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from agentgym_trainers.nn.forward import micro_batches
+from agentgym_trainers.learner.fsdp import own_micro_batches, shard_optimizer_state_dict
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 from agentgym_trainers.signals.archer.encoder import Read, features, reading_rows, row_index
 from agentgym_trainers.signals.archer.transitions import Transition
+from agentgym_trainers.signals.fitting import clip_gradients, load_module
 
 Over = Literal["min", "max"]
 
@@ -152,12 +155,23 @@ class Features(NamedTuple):
 
 
 class TwinCritic:
-    """Encoder, heads, their slow copies and the optimizer. A frozen encoder has no copy: it is its own."""
+    """Encoder, heads, their slow copies and the optimizer. A frozen encoder has no copy: it is its own.
 
-    def __init__(self, encoder: Any, options: CriticOptions, budget: int, optimizer: Any = None) -> None:
+    Of several processes each reads its share of the rows; the heads are whole in all of them, and take the same steps.
+    """
+
+    def __init__(
+        self,
+        encoder: Any,
+        options: CriticOptions,
+        budget: int,
+        optimizer: Any = None,
+        processes: DataParallel = SINGLE_PROCESS,
+        shard: Callable[[Any], None] = lambda module: None,
+    ) -> None:
         """`encoder` maps reads to [.., encoder.width]; `budget`: tokens a forward; `optimizer` makes one of parameters
-        (Adam unless given)."""
-        self.options, self.budget = options, budget
+        (Adam unless given); `shard` slices an encoder between the processes, in place."""
+        self.options, self.budget, self.processes = options, budget, processes
         self.trained = options.encoder == "trained"
         self.encoder = encoder.requires_grad_(self.trained)
         like = next(encoder.parameters(), torch.zeros(0))
@@ -166,6 +180,8 @@ class TwinCritic:
         )
         self.slow_encoder = copy.deepcopy(self.encoder).requires_grad_(False) if self.trained else self.encoder
         self.slow_heads = copy.deepcopy(self.heads).requires_grad_(False)
+        for part in {id(part): part for part in (self.encoder, self.slow_encoder)}.values():
+            shard(part)
         self.parameters = [*self.heads.parameters(), *(self.encoder.parameters() if self.trained else ())]
         make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=options.lr))
         self.optimizer: torch.optim.Optimizer = make(self.parameters)
@@ -203,6 +219,10 @@ class TwinCritic:
             sums["v_loss"] += of_v.item()
             sums["td_error"] += (q.detach() - target_q[:, at]).abs().mean(dim=0).sum().item() / size
             lowest_q[at.cpu()] = q.detach().amin(dim=0).cpu()
+        if self.trained:  # each process had its share of the turns
+            sums = self.processes.add(sums)
+            self.processes.sum(lowest_q)
+            self.processes.sum_gradients(self.parameters)
         norm, skipped = self._step()
         calibration = correlation(lowest_q.double().numpy(), np.array([t.to_go for t in turns]))
         return {
@@ -212,14 +232,15 @@ class TwinCritic:
 
     def see(self, examples: CriticExamples) -> Features:
         """Inputs of the targets: features by the slow encoder, without gradient."""
-        found = features(self.slow_encoder, examples.reads, self.budget).to(self.dtype)
+        found = features(self.slow_encoder, examples.reads, self.budget, self.processes).to(self.dtype)
         return Features(*found.reshape(4, len(examples.turns), -1))
 
     @torch.no_grad()
     def values(self, turns: Sequence[Transition], over: Over = "min") -> np.ndarray:
         """float64[2, B]: (Q(s, a), V(s)) of turns, each the min (or max) over its own two heads."""
         reads = [*map(state_read, turns), *map(action_read, turns)]
-        state, action = features(self.encoder, reads, self.budget).to(self.dtype).reshape(2, len(turns), -1)
+        found = features(self.encoder, reads, self.budget, self.processes).to(self.dtype)
+        state, action = found.reshape(2, len(turns), -1)
         reduce = torch.amin if over == "min" else torch.amax
         both = torch.stack([reduce(self.heads.q(state, action), 0), reduce(self.heads.v(state), 0)])
         return both.double().cpu().numpy()
@@ -229,27 +250,28 @@ class TwinCritic:
         return self.parameters[0].dtype
 
     def _online(self, turns: list[Transition], fixed: Features) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Yield (which turns, their state and action features with gradient), as many as fit the budget at a time."""
+        """Yield (which turns, their state and action features with gradient), as many as fit the budget at a time; of
+        a trained encoder those of this process's share."""
         if not self.trained:
             yield torch.arange(len(turns), device=fixed.state.device), fixed.state, fixed.action
             return
         reads = [*map(state_read, turns), *map(action_read, turns)]
-        for part in micro_batches(reading_rows(reads), self.budget):
+        for part in own_micro_batches(reading_rows(reads), self.budget, self.processes, self.encoder):
             index = torch.from_numpy(row_index(part)).to(fixed.state.device)
             found, of_state = self.encoder(part).to(self.dtype), index < len(turns)
             yield index[of_state], found[of_state], found[~of_state]  # a turn's two reads are of one row, in this order
 
     def _step(self) -> tuple[float, float]:
         """(gradient norm, 1 if it was not finite, which steps nothing)."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.options.max_grad_norm)
-        finite = bool(torch.isfinite(norm))
+        norm = clip_gradients(self.parameters, self.options.max_grad_norm)
+        finite = math.isfinite(norm)
         if finite:
             self.optimizer.step()
             polyak(self.slow_heads, self.heads, self.options.tau)
             if self.trained:
                 polyak(self.slow_encoder, self.encoder, self.options.tau)
         self.optimizer.zero_grad(set_to_none=True)
-        return norm.item(), 0.0 if finite else 1.0
+        return norm, 0.0 if finite else 1.0
 
     def state_dict(self) -> dict[str, Any]:
         """A frozen encoder is left out: it is the policy as RL began."""
@@ -260,7 +282,10 @@ class TwinCritic:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, saved in state.items():
-            getattr(self, name).load_state_dict(saved)
+            if name == "optimizer":
+                self.optimizer.load_state_dict(shard_optimizer_state_dict(saved, self.optimizer))
+            else:
+                load_module(getattr(self, name), saved)
 
 
 def correlation(prediction: np.ndarray, was: np.ndarray) -> float:

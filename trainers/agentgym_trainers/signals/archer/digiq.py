@@ -21,7 +21,7 @@ from pydantic import Field
 
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.spec import EnvSpec
-from agentgym_trainers.engines.base import Engine, Sampling
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.archer.critic import CriticOptions, TwinCritic
 from agentgym_trainers.signals.archer.signal import CriticSignal, build_critic, fresh
@@ -49,17 +49,19 @@ class DigiQSignal(CriticSignal):
 
     options: DigiQOptions
 
-    def __init__(
-        self, options: DigiQOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int, valid: Valid
-    ) -> None:
-        super().__init__(options, critic, engine, sampling, wave)
+    def __init__(self, options: DigiQOptions, critic: TwinCritic, player: PolicyPlayer, valid: Valid) -> None:
+        super().__init__(options, critic, player)
         self.over, self.valid = options.heads, valid
 
     @classmethod
     def build(cls, options: DigiQOptions, parts: SignalDependencies) -> DigiQSignal:
-        valid = validity(parts.template, parts.runner.prompt_format, parts.spec)
-        critic, wave = build_critic(options, parts), parts.runner.concurrency
-        return cls(options, critic, parts.engine, parts.sampling, wave, valid)
+        return cls.around(options, parts, build_critic(options, parts))
+
+    @classmethod
+    def around(cls, options: DigiQOptions, parts: SignalDependencies, critic: TwinCritic) -> DigiQSignal:
+        """The signal of a critic that may be elsewhere."""
+        valid = validity(parts.template, parts.player.runner.prompt_format, parts.spec)
+        return cls(options, critic, parts.player, valid)
 
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
         """The best of N; of equal ones the buffer's, then the first that was sampled."""

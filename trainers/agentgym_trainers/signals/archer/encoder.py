@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from agentgym_trainers.data.sequences import Row
+from agentgym_trainers.learner.fsdp import own_micro_batches
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import micro_batches, pack
+from agentgym_trainers.nn.forward import pack
+from agentgym_trainers.nn.process_group import SINGLE_PROCESS, DataParallel
 
 Read = tuple[np.ndarray, int]
 """(int64 ids of a sequence, position): what is read there depends on ids[: position + 1] alone."""
@@ -66,9 +68,13 @@ def row_index(rows: Sequence[Row]) -> np.ndarray:
 
 
 @torch.no_grad()
-def features(encoder: nn.Module, reads: Sequence[Read], budget: int) -> Tensor:
-    """[len(reads), width] without gradient, `budget` tokens a forward."""
-    parts = list(micro_batches(reading_rows(reads), budget))
-    found = torch.cat([encoder(part) for part in parts])
-    index = torch.from_numpy(np.concatenate([row_index(part) for part in parts])).to(found.device)
-    return torch.empty_like(found).index_copy_(0, index, found)
+def features(encoder: Any, reads: Sequence[Read], budget: int, processes: DataParallel = SINGLE_PROCESS) -> Tensor:
+    """[len(reads), width] without gradient, `budget` tokens a forward. Each of `processes` reads its share of the
+    rows."""
+    like = next(encoder.parameters(), torch.zeros(0))
+    found = torch.zeros(len(reads), encoder.width, dtype=like.dtype, device=like.device)
+    for part in own_micro_batches(reading_rows(reads), budget, processes, encoder):
+        index = torch.from_numpy(row_index(part)).to(found.device)
+        found[index] = encoder(part).to(found.dtype)
+    processes.sum(found)
+    return found

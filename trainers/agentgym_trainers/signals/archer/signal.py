@@ -7,7 +7,6 @@ That is on-policy whatever the buffer holds, so the objective is the plain polic
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,14 +16,15 @@ import torch
 
 from agentgym_credit.batch import Batch
 from agentgym_trainers.data.sequences import Row
-from agentgym_trainers.engines.base import Completion, Engine, Sampling
+from agentgym_trainers.engines.base import Completion
+from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.signals.archer.critic import CriticExamples, CriticOptions, Over, TwinCritic, action_read
 from agentgym_trainers.signals.archer.encoder import Encoder
 from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
 from agentgym_trainers.signals.base import Signal
 
 if TYPE_CHECKING:
-    from agentgym_trainers.signals.base import SignalContext, SignalDependencies
+    from agentgym_trainers.signals.base import ModelDependencies, SignalContext, SignalDependencies
 
 
 class TwinOptions(CriticOptions):
@@ -35,18 +35,17 @@ class TwinOptions(CriticOptions):
 
 
 class CriticSignal(Signal):
-    """A buffer, a critic that learns from it, and the engine that says what the present policy would do."""
+    """A buffer, a critic that learns from it, and the player that says what the present policy would do.
+
+    With [scale] the critic is in the learner processes; the buffer and the replies are the loop's.
+    """
 
     fit_first = True
     over: Over = "min"
     """Reduction over the two heads in the columns. Their training knows only each its own."""
 
-    def __init__(
-        self, options: CriticOptions, critic: TwinCritic, engine: Engine, sampling: Sampling, wave: int
-    ) -> None:
-        """`wave`: fresh actions sampled at once."""
-        self.options, self.critic, self.warmup = options, critic, options.warmup
-        self.engine, self.sampling, self.wave = engine, sampling, wave
+    def __init__(self, options: CriticOptions, critic: TwinCritic, player: PolicyPlayer) -> None:
+        self.options, self.critic, self.warmup, self.player = options, critic, options.warmup, player
         self.replay = Replay(options.capacity)
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
@@ -86,18 +85,7 @@ class CriticSignal(Signal):
     async def reply(self, turns: Sequence[Transition], count: int, rng: np.random.Generator) -> list[list[Completion]]:
         """`count` replies of the present policy in the state of each turn, from streams that `rng` decides."""
         seeds = rng.integers(2**63, size=len(turns)).tolist()
-        answers: list[list[Completion]] = []
-        for first in range(0, len(turns), self.wave):
-            batch = list(zip(turns, seeds, strict=True))[first : first + self.wave]
-            opened = [(t, self.engine.open(np.random.default_rng(seed))) for t, seed in batch]
-            answers += await asyncio.gather(*(self._ask(talk, t.state.tolist(), count) for t, talk in opened))
-        return answers
-
-    async def _ask(self, conversation: Any, state: list[int], count: int) -> list[Completion]:
-        try:
-            return [await conversation.generate(state, self.sampling) for _ in range(count)]
-        finally:
-            conversation.close()
+        return await self.player.replies([t.state.tolist() for t in turns], seeds, count)
 
     def state_dict(self) -> dict[str, Any]:
         return {"replay": self.replay.state_dict(), "critic": self.critic.state_dict()}
@@ -114,7 +102,12 @@ class TwinSignal(CriticSignal):
 
     @classmethod
     def build(cls, options: TwinOptions, parts: SignalDependencies) -> TwinSignal:
-        return cls(options, build_critic(options, parts), parts.engine, parts.sampling, parts.runner.concurrency)
+        return cls.around(options, parts, build_critic(options, parts))
+
+    @classmethod
+    def around(cls, options: TwinOptions, parts: SignalDependencies, critic: TwinCritic) -> TwinSignal:
+        """The signal of a critic that may be elsewhere."""
+        return cls(options, critic, parts.player)
 
     async def training_batch(self, context: SignalContext) -> tuple[Batch, list[Row]] | None:
         if self.options.actor == "rollout":
@@ -158,8 +151,9 @@ def turns_batch(turns: Sequence[Transition]) -> tuple[Batch, list[Row]]:
     return batch, rows
 
 
-def build_critic(options: CriticOptions, parts: SignalDependencies) -> TwinCritic:
+def build_critic(options: CriticOptions, parts: ModelDependencies) -> TwinCritic:
     """The critic on a copy of the policy's trunk as RL began, its heads drawn from the run's seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(parts.seed)
-        return TwinCritic(Encoder(copy.deepcopy(parts.reference.base_model)), options, parts.tokens_per_micro_batch)
+        encoder = Encoder(copy.deepcopy(parts.reference.base_model))
+        return TwinCritic(encoder, options, parts.tokens_per_micro_batch, processes=parts.processes, shard=parts.shard)
