@@ -30,10 +30,12 @@ def save_slices(state: Mapping[str, Any], checkpoint: Path, processes: DataParal
     sliced: dict[str, Any] = {}
     rest = _without_slices(state, "", sliced)
     if sliced:
-        import torch.distributed.checkpoint as dcp  # here: its import registers log handlers
+        # Here, since the import registers log handlers.
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
 
-        writer = dcp.HuggingFaceStorageWriter(str(checkpoint / FOLDER), save_distributed=True)
-        dcp.save(sliced, storage_writer=writer, process_group=processes.group)
+        writer = HuggingFaceStorageWriter(str(checkpoint / FOLDER), save_distributed=True)
+        save(sliced, storage_writer=writer, process_group=processes.group)
     return rest
 
 
@@ -42,10 +44,12 @@ def read_slices(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
     missing."""
     if not (checkpoint / FOLDER).is_dir():
         return state
-    import torch.distributed.checkpoint as dcp  # here: its import registers log handlers
+    # Here, since the import registers log handlers.
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
-    reader = dcp.HuggingFaceStorageReader(str(checkpoint / FOLDER))
+    reader = HuggingFaceStorageReader(str(checkpoint / FOLDER))
     entries = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -54,7 +58,7 @@ def read_slices(state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process reads, on purpose
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        load(tensors, storage_reader=reader, no_dist=True)
     return _with_tensors(state, tensors)
 
 

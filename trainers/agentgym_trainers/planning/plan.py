@@ -176,12 +176,12 @@ def _trainer_parts(config: Config, shape: Any, modules: MetaModules, parameters:
     if learner.value is not None:
         yield PlanPart("critic", value.total / slices, "a trunk of its own: weights, gradients, moments")
     if learner.reference is not None:
-        own = learner.reference is not learner.model
-        reference = kept_bytes(learner.reference.parameters()).weights if own else 0
-        yield PlanPart("reference", reference / slices, "a copy" if own else "the model without its adapters")
+        copied = learner.reference is not learner.model
+        reference = kept_bytes(learner.reference.parameters()).weights if copied else 0
+        yield PlanPart("reference", reference / slices, "a copy" if copied else "the model without its adapters")
     for kind, signal in modules.signals.items():
-        parameters = [p for module in modules_of(signal, [learner.model]) for p in module.parameters()]
-        if held := kept_bytes(parameters).total:
+        own = [p for module in modules_of(signal, [learner.model]) for p in module.parameters()]
+        if held := kept_bytes(own).total:
             what = "models of its own: weights, and what learning them keeps"
             yield PlanPart(f"signal {kind}", held / slices, what)
     yield from _copies(config, modules)

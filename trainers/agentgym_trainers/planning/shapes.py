@@ -59,8 +59,9 @@ def _language_model(config: Any) -> Any:
 
 def shape_notes(path: str | None) -> list[str]:
     """Limits of what a plan of this model counts. Raises as `shape_of`."""
-    known = path is None or (path in SHAPES and not Path(path).exists())
-    return [VISION_NOTE] if not known and is_vision(checkpoint.load_config(path)) else []
+    if path is None or (path in SHAPES and not Path(path).exists()):
+        return []
+    return [VISION_NOTE] if is_vision(checkpoint.load_config(path)) else []
 
 
 def shape_of(path: str | None) -> Any:
