@@ -310,6 +310,7 @@ REGIMES = {
         methods=(
             *METHODS,
             "turn PPO, warmed up",
+            "ArCHer, warmed up",
             "turn PPO, HL-Gauss",
             "GRPO, Muon",
             "noise, gated",
