@@ -187,7 +187,6 @@ RECIPES = {
     "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 16),), TWIN),
     "SPIRAL": Method("spiral", 1, control="SPIRAL's control"),
     "SPIRAL's control": Method("spiral", 1, ("signals.role=", "credit.assigner=reinforce"), tuned_as="SPIRAL"),
-    "ScalingInter": Method("scaling-inter", envs=("keydoor",)),
 }
 """Rows of one regime, for what `agentgym recipes list` says of recipes whose question is not credit's."""
 NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
