@@ -21,10 +21,10 @@ from agentgym_trainers.run import run
 
 SMALL = (
     "run.threads=1", "env.name=colors:Colors", "env.serve=false", "env.max_turns=1", "eval.tasks=0",
-    "rollout.groups=8", "rollout.group_size=8", "rollout.max_new_tokens=3", "rollout.max_length=128",
+    "rollout.groups=16", "rollout.group_size=8", "rollout.max_new_tokens=3", "rollout.max_length=128",
     "rollout.concurrency=64", "sft.demonstrations=64", "sft.noise=0.5", "sft.lr=5e-3", "sft.batch=16",
     "sft.stop_at_success=", "model.tiny.hidden_size=32", "model.tiny.heads=1", "model.tiny.layers=2",
-    "model.tiny.max_length=128", "model.tiny.vision.hidden_size=32", "model.tiny.vision.layers=1", "optim.lr=5e-3",
+    "model.tiny.max_length=128", "model.tiny.vision.hidden_size=32", "model.tiny.vision.layers=1", "optim.lr=2e-3",
     "optim.minibatches=2",
 )  # fmt: skip
 
@@ -41,10 +41,10 @@ def trained(recipe: str, folder: Path, *options: str) -> list[dict[str, float]]:
 def test_a_policy_learns_from_pixels(seed, tmp_path) -> None:
     """A right answer is worth .5 in this first turn; whoever does not look at the picture has .25 at most."""
     torch.set_num_threads(1)
-    steps = trained("grpo", tmp_path, f"run.seed={seed}", "run.steps=10", "sft.max_steps=40")
+    steps = trained("grpo", tmp_path, f"run.seed={seed}", "run.steps=16", "sft.max_steps=40")
     scores = [step["rollout/score"] for step in steps]
-    assert sum(scores[:3]) / 3 < 0.35
-    assert sum(scores[-3:]) / 3 > 0.38
+    assert scores[0] < 0.33
+    assert sum(scores[-4:]) / 4 > 0.38
     assert max(step["policy/engine_gap"] for step in steps) < 1e-5
 
 

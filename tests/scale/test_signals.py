@@ -203,7 +203,7 @@ def numbers(line: dict[str, Any]) -> dict[str, float]:
 
 
 def test_a_learner_killed_while_a_signal_fits_resumes(nodes, modules, tokenizer, tmp_path) -> None:
-    """It says so in one sentence; the resumed run ends with the numbers of one process that nothing happened to."""
+    """It says so in one sentence; resumed without Ray, the run ends with the numbers of an undisturbed one."""
     tables = {"pausing:KIND": {}, **PLAYING}
     (modules / "go").touch()
     expected_lines = run(trainer_of(config(signals=tables), tokenizer, tmp_path / "undisturbed"))
@@ -229,9 +229,7 @@ def test_a_learner_killed_while_a_signal_fits_resumes(nodes, modules, tokenizer,
     assert newest is not None
     assert checkpoint.step_of(newest) == 1
     state = checkpoint.load_state(newest)
-    trainer = trainer_of(
-        config(signals=tables, scale=scale(2, 1)), tokenizer, tmp_path / "lost", checkpoint.load_model(newest)[0]
-    )
+    trainer = trainer_of(config(signals=tables), tokenizer, tmp_path / "lost", checkpoint.load_model(newest)[0])
     trainer.load(state)
     resumed = run(trainer, state["metrics_bytes"])
     for line, other in zip(resumed, expected_lines, strict=True):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agentgym_trainers.nn import checkpoint
 from agentgym_trainers.nn.attention import use_packed_attention
-from agentgym_trainers.nn.forward import pack, token_logprobs
+from agentgym_trainers.nn.forward import micro_batches, pack, token_logprobs
 from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.signals.fitting import SignalOptimizer
 from agentgym_trainers.signals.implicit_prm import (
@@ -166,7 +166,7 @@ def test_the_released_istar_update_moves_nothing(kit, chatty, context) -> None:
     """The same rows, with the scores of each micro-batch detached and made a leaf before the loss."""
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty(), tokens=700))
     q_A = torch.zeros(len(context.batch.turn_A))
-    for part in prm._parts(context.rows):
+    for part in micro_batches(context.rows, 700):
         index, logprob = prm._forward(part)
         q_A[torch.from_numpy(index)] = logprob.detach() - torch.from_numpy(context.batch.logprob_A)[index]
     loss, _ = pair_loss(q_A.requires_grad_(True), context.batch, success_of(context), beta=0.05)
