@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym.errors import CheckpointError
-from agentgym.rollouts.trajectory import Branch, Group, Span, StopReason, Trajectory, Turn, read_jsonl, write_jsonl
+from agentgym.rollouts.trajectory import (
+    Branch,
+    Group,
+    ImageSpan,
+    Span,
+    StopReason,
+    Trajectory,
+    Turn,
+    read_jsonl,
+    write_jsonl,
+)
 
 text = st.text(st.characters(categories=["L", "N", "P", "Z", "C", "S"]), max_size=10)  # half surrogate pairs too
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -20,6 +30,8 @@ spans = st.none() | st.builds(Span, *[st.integers(0, 99)] * 3)
 rewards = st.floats(-(2.0**29), 2.0**29, width=32)
 turns = st.builds(Turn, *[st.integers(0, 9), text, text, actions, rewards, finite, infos], span=spans, state_key=text)
 
+images = st.builds(ImageSpan, st.binary(max_size=3), *[st.integers(0, 99)] * 2)
+
 
 @st.composite
 def branches(draw):
@@ -27,7 +39,8 @@ def branches(draw):
     ints = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=length, max_size=length)
     floats = st.lists(finite, min_size=length, max_size=length)
     kinds = [(ints, np.int32), (ints, np.int32), (floats, np.float32), (ints, np.int32)]
-    return Branch(*(np.array(draw(values), dtype) for values, dtype in kinds))
+    columns = [np.array(draw(values), dtype) for values, dtype in kinds]
+    return Branch(*columns, images=draw(st.lists(images, max_size=2).map(tuple)))
 
 
 trajectories = st.builds(
@@ -44,9 +57,11 @@ trajectories = st.builds(
 
 def same(a: Trajectory, b: Trajectory) -> bool:
     plain = [{name: getattr(t, name) for name in Trajectory.__slots__ if name != "branches"} for t in (a, b)]
-    arrays = [[getattr(branch, name) for branch in t.branches for name in Branch.__slots__] for t in (a, b)]
+    images = [[branch.images for branch in t.branches] for t in (a, b)]
+    names = [name for name in Branch.__slots__ if name != "images"]
+    arrays = [[getattr(branch, name) for branch in t.branches for name in names] for t in (a, b)]
     equal = all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(*arrays, strict=True))
-    return plain[0] == plain[1] and equal
+    return plain[0] == plain[1] and images[0] == images[1] and equal
 
 
 @given(trajectories)
