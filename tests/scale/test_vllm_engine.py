@@ -376,6 +376,7 @@ def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, monkeypatch) 
         async with engine_over([], models[0], tokenizer, folder) as engine:
             await engine.refresh(models[0].state_dict(), 0)
             talks = [engine.open(np.random.default_rng(number)) for number in range(4)]
+            signal_vllm(signal.SIGSTOP, folder)  # so that no reply ends before it dies
             futures = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
             await asyncio.sleep(0.5)
             signal_vllm(signal.SIGKILL, folder)
@@ -389,7 +390,7 @@ def test_a_killed_vllm_is_started_again(make, tokenizer, tmp_path, monkeypatch) 
             got = await talks[0].generate(prompt, Sampling(1.0, 9))
             np.testing.assert_allclose(got.logprobs, logprobs_of(models[1], prompt, got.ids), atol=SLACK)
             monkeypatch.setattr(vllm, "REVIVED_S", 600.0)  # "at once", on however slow a machine
-            signal_vllm(signal.SIGSTOP, folder)  # so that no reply ends before it dies
+            signal_vllm(signal.SIGSTOP, folder)
             futures = [asyncio.ensure_future(talk.generate(prompt, Sampling(1.0, 600))) for talk in talks]
             await asyncio.sleep(0.5)
             signal_vllm(signal.SIGKILL, folder)
