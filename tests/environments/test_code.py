@@ -398,5 +398,6 @@ def test_code_without_examples_is_run_all_the_same(tmp_path):
 def test_code_that_does_not_end_is_stopped(tmp_path):
     env = Code(file=file_of(tmp_path, HUMANEVAL), turns=True, judge_s=0.5)
     env.reset(options={"split": "test", "task": 0})
-    assert env.step("run\ndef tally(words):\n    while True: pass")[0] == "stopped: time"
+    endless = "run\ndef tally(words):\n    while True: pass"
+    assert env.step(endless)[0] == 'tally(["bb", "a"]): it has ended (time)'
     assert env.step("submit")[:3] == ("not all tests pass", 0.0, True)

@@ -29,6 +29,8 @@ COMMAND = "cd /tmp; python -E -s -B /work/run.py"
 LIMITS = SandboxLimits(memory_mb=512, disk_mb=16, output_kb=16)  # pyright: ignore[reportCallIssue]
 START_S = 5.0
 """Seconds beyond the tests' own time for the start of two interpreters."""
+REPORT_S = 5.0
+"""Seconds that the tests have longer than the submission, so that they report the call during which it was stopped."""
 
 
 class CodeVerdict(NamedTuple):
@@ -138,7 +140,7 @@ def _observed(
         ):
             running = pool.submit(theirs.run, COMMAND, timeout_s + START_S)
             try:
-                tested = ours.run(COMMAND, timeout_s + START_S)
+                tested = ours.run(COMMAND, timeout_s + START_S + REPORT_S)
             except SandboxEnded as error:  # no code of the agent is there
                 raise EnvironmentCrashed("the sandbox of the tests has ended") from error
             finally:
@@ -157,9 +159,11 @@ def _verdict(tested: Ran, ran: Ran, word: str) -> CodeVerdict:
         why = tested.stopped or f"the tests ended with code {tested.code}: {tested.output[-300:].strip()}"
         return CodeVerdict(False, f"stopped: {why}" if tested.stopped else why, stopped, output=ran.output)
     verdict: dict[str, Any] = json.loads(found[-1])
-    why = f"{verdict.get('why', '')}{f' ({ran.stopped})' if ran.stopped and verdict.get('ended') else ''}"
+    limit = f" ({ran.stopped})" if ran.stopped and verdict.get("ended") else ""
+    lines = verdict.get("lines", [])
+    lines = (*lines[:-1], *(f"{line}{limit}" for line in lines[-1:]))
     ended = stopped and not verdict.get("passed", False)
-    return CodeVerdict(verdict.get("passed", False), why, ended, tuple(verdict.get("lines", ())), ran.output)
+    return CodeVerdict(verdict.get("passed", False), f"{verdict.get('why', '')}{limit}", ended, lines, ran.output)
 
 
 def _files(program: str, **data: Mapping[str, Any]) -> dict[str, bytes]:

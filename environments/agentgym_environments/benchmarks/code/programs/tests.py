@@ -133,8 +133,8 @@ def judged(job: dict[str, Any], space: dict[str, Any], caller: SubmissionCaller)
     return {"passed": True, "why": ""}
 
 
-def shown(job: dict[str, Any], space: dict[str, Any]) -> list[str]:
-    """Return a line for each example: what it gave."""
+def shown(job: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
+    """Return a line for each example: what it gave. The last is that during which the submission ended, if it did."""
     lines = []
     for call, expected in job["examples"]:
         try:
@@ -142,11 +142,11 @@ def shown(job: dict[str, Any], space: dict[str, Any]) -> list[str]:
             right = bool(found == eval(compile(expected, "<example>", "eval"), space)) if expected else bool(found)
             result = "right" if right else f"gave {short(found)}" + (f", not {expected}" if expected else "")
         except SubmissionEnded as error:
-            return [*lines, f"{call}: {error}"]
+            return {"lines": [*lines, f"{call}: {error}"], "ended": True}
         except Exception as error:  # noqa: BLE001
             result = f"raised {type(error).__name__}: {str(error)[:SHOWN]}"
         lines.append(f"{call}: {result}")
-    return lines
+    return {"lines": lines}
 
 
 def short(value: Any) -> str:
@@ -170,7 +170,7 @@ def main() -> None:
         space |= {name: caller.kind(name) for name in job["classes"]}
         try:
             exec(compile(job["setup"], "<setup>", "exec"), space)
-            verdict = {"lines": shown(job, space)} if job["examples"] else judged(job, space, caller)
+            verdict = shown(job, space) if job["examples"] else judged(job, space, caller)
         except SubmissionEnded as error:
             verdict = {"passed": False, "why": f"the submission: {error}", "ended": True, "lines": [str(error)]}
         except Exception as error:  # noqa: BLE001
