@@ -89,10 +89,11 @@ class Runs:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
+@pytest.fixture(params=[{}, {"lora": {"rank": 4}}], ids=["all", "adapters"])
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(to_toml(Config.model_validate(CONFIG)))
+    config = CONFIG | {"model": CONFIG["model"] | request.param}
+    recipe.write_text(to_toml(Config.model_validate(config)))
     runs = Runs(recipe)
     yield runs
     runs.close()
@@ -131,7 +132,11 @@ def test_killed_and_resumed_equals_undisturbed(runs: Runs, tmp_path: Path) -> No
     for ours, theirs in zip(metrics(cut), expected, strict=True):
         assert ours == theirs
     last = "step-000006"
-    weights = [(folder / "checkpoints" / last / "model.safetensors").read_bytes() for folder in (cut, undisturbed)]
+    weights = [
+        {path.name: path.read_bytes() for path in (folder / "checkpoints" / last).rglob("*.safetensors")}
+        for folder in (cut, undisturbed)
+    ]
+    assert weights[0]
     assert weights[0] == weights[1]
     states = [checkpoint.load_state(folder / "checkpoints" / last) for folder in (cut, undisturbed)]
     for state in states:

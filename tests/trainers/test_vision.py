@@ -13,6 +13,7 @@ import torch
 from colors import PNGS, build, plain_logprobs, play
 
 from agentgym.errors import CheckpointError, ConfigError, PolicyFailure
+from agentgym.protocol import encode_image
 from agentgym.rollouts.trajectory import Branch, ImageSpan
 from agentgym_credit.batch import Batch
 from agentgym_trainers.config.sections import LossOptions, OptimOptions
@@ -20,7 +21,7 @@ from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner.learner import Learner
-from agentgym_trainers.nn import checkpoint, lora, vision
+from agentgym_trainers.nn import checkpoint, lora, tiny, vision
 from agentgym_trainers.nn.forward import pack, token_logprobs
 from agentgym_trainers.nn.gradient_checkpointing import use_recompute
 from agentgym_trainers.preflight import check_model
@@ -157,6 +158,17 @@ def test_a_checkpoint_reads_images_as_before(tmp_path) -> None:
     reader = vision.reader_of(again)
     assert reader is not None
     assert [reader.count(png) for png in PNGS] == [1, 1, 2]
+
+
+def test_a_page_that_is_zero_stays_so_in_a_checkpoint(tmp_path) -> None:
+    tower = tiny.TinyVision(hidden_size=32, image_mean=1.0, image_std=0.1)
+    model, tokenizer = tiny.make(tiny.TinyModel(hidden_size=32, heads=1, layers=1, vision=tower), ["?"], seed=0)
+    checkpoint.save(tmp_path / "step-000001", model, tokenizer, {"step": 1})
+    page = np.full((28, 28, 3), 255, np.uint8)
+    page[:, 14:] = 204  # a brightness of .8
+    for part in (model, checkpoint.load_model(tmp_path / "step-000001")[0]):
+        pixels = vision.reader_of(part).pixels([encode_image(page)], "cpu")["pixel_values"]
+        torch.testing.assert_close(pixels.unique(), torch.tensor([-2.0, 0.0]))
 
 
 def test_a_reply_never_holds_a_placeholder() -> None:
