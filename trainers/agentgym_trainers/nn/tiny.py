@@ -62,8 +62,8 @@ class TinyVision(BaseModel):
     max_tokens: int = Field(default=256, gt=0)
     """Tokens of an image: larger ones are scaled down."""
     image_mean: float = Field(default=0.45, ge=0, le=1)
-    """Brightness, of every channel, that the tower gets as 0. 1 for white pages: with the default a gray button on them
-    stayed unseen for 750 steps of supervised learning (docs/LOG.md)."""
+    """Brightness, of every channel, that the tower gets as 0. 1 for white pages: with CLIP's mean, about the default, a
+    gray button on them stayed unseen for 750 steps of supervised learning (docs/LOG.md)."""
     image_std: float = Field(default=0.27, gt=0)
     """Difference of brightness that the tower gets as 1."""
 

@@ -160,10 +160,10 @@ def _verdict(tested: Ran, ran: Ran, word: str) -> CodeVerdict:
         return CodeVerdict(False, f"stopped: {why}" if tested.stopped else why, stopped, output=ran.output)
     verdict: dict[str, Any] = json.loads(found[-1])
     limit = f" ({ran.stopped})" if ran.stopped and verdict.get("ended") else ""
-    lines = verdict.get("lines", [])
-    lines = (*lines[:-1], *(f"{line}{limit}" for line in lines[-1:]))
-    ended = stopped and not verdict.get("passed", False)
-    return CodeVerdict(verdict.get("passed", False), f"{verdict.get('why', '')}{limit}", ended, lines, ran.output)
+    why, lines, passed = f"{verdict.get('why', '')}{limit}", verdict.get("lines", []), verdict.get("passed", False)
+    if lines:
+        lines[-1] += limit
+    return CodeVerdict(passed, why, stopped and not passed, tuple(lines), ran.output)
 
 
 def _files(program: str, **data: Mapping[str, Any]) -> dict[str, bytes]:
