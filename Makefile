@@ -119,10 +119,11 @@ containers: .venv/ready .venv-swebench/ready
 	AGENTGYM_SWEBENCH_PYTHON=$(CURDIR)/.venv-swebench/bin/python $(BIN)/python -m pytest tests/containers tests/servers/gateway/test_containers.py tests/environments/test_readme_episodes.py \
 	  -m 'docker and not every' $(TWO)
 
-# Against OpenEnv's own client, server and validator, TRL's trainer, verl's advantage step, BrowserGym, W&B, MLflow, Trackio and
-# the clients of OpenAI and Anthropic, in environments of their own: their pins differ.
-interop: .venv/ready .venv-interop/ready .venv-browsergym/ready
+# Against OpenEnv's own client, server and validator, TRL's trainer, verl's advantage step, BrowserGym, W&B, MLflow, Trackio, the
+# clients of OpenAI and Anthropic, inspect_ai and verifiers, in environments of their own: their pins differ.
+interop: .venv/ready .venv-interop/ready .venv-browsergym/ready .venv-verifiers/ready
 	AGENTGYM_INTEROP_PYTHON=$(CURDIR)/.venv-interop/bin/python \
+	AGENTGYM_VERIFIERS_PYTHON=$(CURDIR)/.venv-verifiers/bin/python \
 	AGENTGYM_BROWSERGYM_PYTHON=$(CURDIR)/.venv-browsergym/bin/python $(BIN)/python -m pytest tests/interop $(TWO)
 
 # Fast tests of every package with the lowest versions that pyproject.toml allows; those of nle, vllm and ray are what
@@ -145,7 +146,7 @@ scale: .venv-scale/ready
 	  $(if $(filter 1,$(RUNS)),--deselect tests/chaos/test_vllm.py::test_killed_again_and_again)
 
 # All virtual environments; CI installs them while `make fresh` runs.
-venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-scale/ready \
+venvs: .venv/ready .venv-audit/ready .venv-lowest/ready .venv-browsergym/ready .venv-nle/ready .venv-interop/ready .venv-verifiers/ready .venv-scale/ready \
   .venv-swebench/ready
 
 # By uv: it installs vLLM in 15 s of processor time, pip in 200.
@@ -165,13 +166,18 @@ VENV = $(PYTHON) -m venv --without-pip $(@D)
 	$(INSTALL) --constraint constraints.txt torch tensordict omegaconf hydra-core codetiming cachetools ray orjson torchdata pillow \
 	  peft uvicorn fastapi
 	$(INSTALL) --constraint constraints.txt rich 'mlflow-skinny>=3.17,<4' 'trackio==0.43.*' 'wandb==0.31.*' \
-	  'anthropic>=2.14,<3' 'openai>=3.57,<4'
+	  'anthropic>=2.14,<3' 'openai>=3.57,<4' 'inspect-ai==0.3.*'
 	$(INSTALL) --no-deps 'verl==0.9.*' # the rest of what it asks for is for GPUs
 	touch $@
 
 .venv-swebench/ready: | .venv/ready
 	$(VENV)
 	$(INSTALL) 'swebench>=5.0.2,<6'
+	touch $@
+
+.venv-verifiers/ready: | .venv/ready
+	$(VENV)
+	$(INSTALL) 'verifiers==0.4.*' httpx
 	touch $@
 
 .venv-audit/ready: | .venv/ready
@@ -209,4 +215,4 @@ OWN = .[$(if $(shell command -v cmake),$(if $(shell command -v g++),all,wheels),
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 clean:
-	rm -rf .venv .venv-audit .venv-lowest .venv-interop .venv-browsergym .venv-nle .venv-scale .venv-swebench dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-lowest .venv-interop .venv-verifiers .venv-browsergym .venv-nle .venv-scale .venv-swebench dist build .pytest_cache .ruff_cache .hypothesis

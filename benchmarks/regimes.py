@@ -191,7 +191,11 @@ RECIPES = {
 """Rows of one regime, for what `agentgym recipes list` says of recipes whose question is not credit's."""
 NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
 """benchmarks/noise.py for PRIME's reward model: what a signal costs that knows nothing."""
+TRUTH = ("signals.prm=", "signals.process:truth.scale=1.0")
+"""benchmarks/process.py for a reward model: the true worth of every token, and what a signal adds that knows all."""
 VARIANTS = {
+    "PRIME, truth": Method("prime", 8, TRUTH, control="PRIME's control", tuned_as="PRIME"),
+    "iStar, truth": Method("istar", 8, TRUTH, control="iStar's control", tuned_as="iStar"),
     "turn PPO, gamma .5": Method("ppo-turn", 1, ("credit.gamma=0.5", "credit.lam=0.8")),
     "reward-to-go LOO, standardized": Method("grpo", 8, ("credit.assigner=rtg_loo", "credit.normalize=turn")),
     "REINFORCE, to go": Method("reinforce", 1, ("credit.reward_to_go=true", "credit.normalize=turn", *CLIPPED)),
@@ -384,7 +388,7 @@ REGIMES = {
         LARGE,
         held_out=192,
         evaluations=16,
-        methods=("GRPO", "PRIME", "PRIME's control", "iStar", "iStar's control"),
+        methods=("GRPO", "PRIME", "PRIME's control", "PRIME, truth", "iStar", "iStar's control", "iStar, truth"),
         enough=0.95,
     ),
     **{f"choices-one-{length}": one_choice(length) for length in (6, 24)},

@@ -26,6 +26,15 @@ def upstream() -> str:
 
 
 @pytest.fixture(scope="session")
+def verifiers() -> str:
+    """An interpreter that has the `verifiers` package, which pins another version of openai."""
+    interpreter = os.environ.get("AGENTGYM_VERIFIERS_PYTHON")
+    if not interpreter:
+        pytest.skip("AGENTGYM_VERIFIERS_PYTHON names no interpreter that has verifiers: run `make interop`")
+    return interpreter
+
+
+@pytest.fixture(scope="session")
 def run_upstream(upstream) -> Callable[..., str]:
     """`run_upstream(script, *arguments)` runs a script of this folder there and returns its standard output."""
 

@@ -345,16 +345,19 @@ def test_workers_play_during_weight_sync_with_versioned_tokens(nodes, modules, t
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(util.find_spec("vllm") is None, reason="vLLM is not installed here: run `make scale`")
-def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, tmp_path) -> None:
-    """After new weights what it says of its tokens is what the learner says of them."""
+@pytest.mark.parametrize("model", [{}, {"lora": {"rank": 4, "alpha": 8.0}}], ids=["weights", "adapters"])
+def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, tmp_path, model) -> None:
+    """After new weights, or a new adapter, what it says of its tokens is what the learner says of them."""
     rollout = {"groups": 2, "group_size": 2, "max_new_tokens": 4, "max_length": 640, "concurrency": 4}
     short = {"name": ENV, "serve": False, "max_turns": 3}
     placed = {**SCALE, "learners": 1, "servers": 1, "server_gpus": 0}
-    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short)
+    optim = {"lr": 1e-1 if model else 1e-3}  # an adapter begins as nothing
+    chosen = config(scale=placed, engine={"kind": "vllm"}, rollout=rollout, env=short, model=model, optim=optim)
 
     async def play() -> None:
         trainer = trainer_of(chosen, tokenizer, tmp_path)
         try:
+            first = {name: weight.clone() for name, weight in trainer.learner.weights().items()}
             for step in range(2):
                 trainer.step = step
                 await trainer.publish()
@@ -362,6 +365,9 @@ def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, t
                 versions = {v for g in groups for t in g.trajectories for b in t.branches for v in b.versions.tolist()}
                 assert versions == {-1, step}
                 assert (await trainer.learn(groups)).metrics["policy/engine_gap"] < 1e-3
+                if not step:  # or the first weights would do for both
+                    weights = trainer.learner.weights()
+                    assert max((weights[name] - weight).abs().max().item() for name, weight in first.items()) > 1e-3
         finally:
             await trainer.engine.aclose()
         while subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout:  # or the test's deadline
