@@ -103,12 +103,25 @@ def test_a_cut_counts_as_what_the_critic_says_of_it() -> None:
 
 
 def test_skill_of_a_reward_model_numbers() -> None:
-    """Odds of 3 to 1 for the right order: a brier score of 1/16, a quarter of a coin's."""
-    batch = toy_batch([[1], [0], [1]], groups=[0, 0, 1], success_M=(1, 0, 1), prm_logit_M=(np.log(3), 0, -50))
-    assert of_reward_model(batch, {}) == pytest.approx(0.75)
-    assert of_reward_model(batch.with_columns(prm_logit_M=np.zeros(3)), {}) == pytest.approx(0.0)
-    assert of_reward_model(batch.with_columns(prm_logit_M=np.array([0, 3.0, 0])), {}) == 0.0
-    assert of_reward_model(batch.with_columns(success_M=np.ones(3)), {}) == 0.0  # nothing to be right about
+    """Three pairs, two of them in the right order: D is 1/3."""
+    batch = toy_batch(
+        [[1], [0], [0], [0], [1]], groups=[0, 0, 0, 0, 1], success_M=(1, 0, 0, 0, 1), prm_logit_M=(2.0, 1, 1.5, 3, -50)
+    )
+    assert of_reward_model(batch, {}) == pytest.approx(1 / 9)
+    right = batch.with_columns(prm_logit_M=np.array([1.0, 0, 0, 0, 0]))
+    assert of_reward_model(right, {}) == 1.0
+    assert of_reward_model(right.with_columns(prm_logit_M=1e-3 * right.x["prm_logit_M"]), {}) == 1.0  # a small β
+    assert of_reward_model(batch.with_columns(prm_logit_M=np.zeros(5)), {}) == 0.0
+    assert of_reward_model(batch.with_columns(prm_logit_M=np.array([0, 3.0, 3, 3, 0])), {}) == 0.0
+    assert of_reward_model(batch.with_columns(success_M=np.ones(5)), {}) == 0.0  # nothing to be right about
+
+
+def test_a_coin_has_little_skill() -> None:
+    """1/P on average for the better half of coins, with 15 pairs: .03."""
+    rng, groups, won = np.random.default_rng(0), np.zeros(8, int), (1, 1, 1, 0, 0, 0, 0, 0)
+    batch = toy_batch([[w] for w in won], groups=groups.tolist(), success_M=won)
+    coins = [of_reward_model(batch.with_columns(prm_logit_M=rng.normal(size=8)), {}) for _ in range(200)]
+    assert np.mean(coins) < 0.15
 
 
 @many

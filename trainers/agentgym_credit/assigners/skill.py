@@ -30,17 +30,18 @@ def of_token_values(batch: Batch, options: Mapping[str, Any]) -> float:
 
 
 def of_reward_model(batch: Batch, options: Mapping[str, Any]) -> float:
-    """1 − brier / ¼ of the order of every success and failure of a group: σ(s⁺ − s⁻) should be 1.
+    """D² of the order of every success and failure of a group, D = P(s⁺ > s⁻) − P(s⁺ < s⁻); 0 where D is below 0.
 
-    s is the model's logit of success, so that the difference is the log-odds that it is this one of the two that
-    succeeded, whichever loss the model learned by. A coin has a brier score of ¼. No pair: 0.
+    s is the model's logit of success. D (Somers') is 0 of a coin and 1 of a model that always puts the success first;
+    its square is the share of the variance of "which of the two succeeded" that the order explains, and of P pairs
+    that a coin orders 1/P on average. Only the order counts: a loss with a small β leaves p near ½ and a Brier score
+    near a coin's where the order is right already. No pair: 0.
     """
     won, lost = success_pairs(batch.group_M, batch.x["success_M"])
     if not len(won):
         return 0.0
-    margin = batch.x["prm_logit_M"][won] - batch.x["prm_logit_M"][lost]
-    wrong = 1 / (1 + np.exp(np.clip(margin, -50, 50)))
-    return max(0.0, 1 - float((wrong**2).mean()) / 0.25)
+    logit_M = batch.x["prm_logit_M"]
+    return max(0.0, float(np.sign(logit_M[won] - logit_M[lost]).mean())) ** 2
 
 
 def _returns(batch: Batch, gamma: float) -> np.ndarray:
