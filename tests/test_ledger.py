@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
@@ -11,6 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from agentgym import registry
+from agentgym.rollouts.policy import EpisodeSpec, ScriptedPolicy
+from agentgym.rollouts.prompt_format import PromptFormat
+from agentgym.rollouts.runner import Limits, Runner
+from agentgym.rollouts.trajectory import Group
+from agentgym.session import LocalSession
+from agentgym_environments.diagnostics.choices.env import COLORS, RIGHT, goods_of
+from agentgym_trainers.data.sequences import collate
+from agentgym_trainers.nn import tiny
+from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
+from agentgym_trainers.signals.base import SignalContext
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -213,3 +226,29 @@ def test_a_run_counts_all_that_it_plays(scripts) -> None:
                 asyncio.run(play(runner, trainer, episodes))
             assert played() == expected
     assert Runner.run is run
+
+
+def test_the_worth_of_tokens_is_that_of_their_colors(scripts) -> None:
+    """Of three colors the first is right; a reply that is no action is worth nothing; then all three are right."""
+    process, spec = scripts("process"), registry.get_spec("choices-together")
+    right = [RIGHT[good] for good in goods_of(6, "train", 0)]
+    wrong = [next(color for color in COLORS if color != one) for one in right]
+    replies = [" ".join([right[0], *wrong[1:3]]), right[3], " ".join(right[3:])]
+
+    async def open_session() -> LocalSession:
+        return LocalSession(registry.make(spec.id))
+
+    runner = Runner(open_session, PromptFormat(), Limits(8), 1)
+    (played,) = asyncio.run(runner.run(ScriptedPolicy(replies), [EpisodeSpec(spec.id, "train", 0, 0)]))
+    assert [turn.reply for turn in played.turns] == replies
+    template = ChatTemplate(tiny.make_tokenizer([*spec.actions, "user\n", "assistant\n"], 320, 1024))
+    batch, rows, trajectories = collate([Group((tokenize(played, spec, PromptFormat(), template),))])
+    worth = process.worth_A(SignalContext(batch, rows, trajectories, 0, np.random.default_rng(0)), template)
+    by_turn = [set(worth[batch.turn_A == turn].tolist()) for turn in range(len(played.turns))]
+    assert by_turn[0] >= {1.0, -1.0}
+    assert by_turn[1] == {0.0}
+    assert by_turn[2] >= {1.0}
+    assert -1.0 not in by_turn[2]
+    assert process.ordered(worth, worth) == 1.0
+    assert process.ordered(-worth, worth) == 0.0
+    assert process.ordered(np.zeros(len(worth)), worth) == 0.5
