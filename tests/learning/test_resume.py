@@ -33,18 +33,27 @@ CONFIG = {
     "eval": {"split": "test", "tasks": 6, "attempts": 2},
 }
 
-# Imports once; then each line on stdin is a folder, and a child that is forked there carries the run on in it.
+# Imports once; then each line on stdin is a folder, and a child that is forked there carries the run on in it. An
+# evaluation whose folder has the file `wait` waits there after its third attempt.
 SERVER = """
-import asyncio, os, sys, warnings
+import asyncio, os, sys, time, warnings
 from io import StringIO
 from pathlib import Path
 warnings.simplefilter("error")
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from agentgym.evaluation.run_folder import RunFolder
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.run import run
 torch.set_num_threads(1)
+add = RunFolder.add
+def add_and_wait(self, *arguments):
+    row = add(self, *arguments)
+    while len(self.rows) >= 3 and (self.out / "wait").exists():
+        time.sleep(0.01)
+    return row
+RunFolder.add = add_and_wait
 config = resolve(sys.argv[1])
 for line in sys.stdin:
     child = os.fork()
@@ -125,8 +134,12 @@ def test_killed_and_resumed_equals_undisturbed(runs: Runs, tmp_path: Path) -> No
         "after a checkpoint": lambda: (cut / "checkpoints" / "step-000004").exists(),
         "in the evaluation after": lambda: count(cut / "eval" / "after" / "attempts.jsonl") >= 3,
     }
+    after = cut / "eval" / "after"
+    after.mkdir(parents=True)
+    (after / "wait").touch()  # nothing comes after it: on a busy machine the run had ended before it was killed
     for name, moment in moments.items():
         assert runs.go_on(cut, moment, rng.uniform(0, 0.03)) == -signal.SIGKILL, name
+    (after / "wait").unlink()
     assert runs.go_on(cut) == 0
 
     for ours, theirs in zip(metrics(cut), expected, strict=True):
