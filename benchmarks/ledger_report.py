@@ -313,13 +313,15 @@ def hours(saved: dict[str, Any]) -> float:
 
 
 def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """recipe -> what was measured of its shipped form: regime, gain, baseline and the ratio to it, seeds, date."""
+    """recipe -> what was measured of its shipped form: regime, gain, baseline and the ratio to it, what it has more
+    than its control (None without one), seeds, date."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name, saved in results.items():
         for m, of_method in figures(name, saved["raced"]).items():
             method = method_of(m)
             if method.as_shipped and m not in WARMED:
-                row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in ("gain", "ratio")}
+                parts = ("gain", "ratio", "control")
+                row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in parts}
                 about = {
                     "regime": name,
                     "baseline": REGIMES[name].baseline,

@@ -255,7 +255,16 @@ def test_recipes_list_names_each_with_its_paper(say):
 )
 def test_an_effect_is_shown_where_the_interval_leaves_1_out(ratio, baseline, text):
     row = {"regime": "oracle", "baseline": baseline, "gain": [78.2, 75.4, 81.0], "ratio": ratio}
-    assert measured_text(row) == text
+    assert measured_text(row | {"control": None}) == text
+
+
+def test_what_a_method_adds_to_its_control():
+    row = {"regime": "oracle", "baseline": "GRPO", "gain": [78.2, 75.4, 81.0], "ratio": None}
+    texts = [measured_text(row | {"control": control}) for control in ([5.6, 1.1, 9.2], [-1.0, -2.9, 1.0])]
+    assert texts == [
+        "oracle: +78 [+75, +81]; its own part, +5.6 [+1.1, +9.2]",
+        "oracle: +78 [+75, +81]; no effect of its own part shown, -1.0 [-2.9, +1.0]",
+    ]
 
 
 def test_recipes_show_tells_every_axis(say, tmp_path):
