@@ -103,14 +103,16 @@ def test_a_cut_counts_as_what_the_critic_says_of_it() -> None:
 
 
 def test_skill_of_a_reward_model_numbers() -> None:
-    """Three pairs, two of them in the right order: D is 1/3."""
+    """Three pairs, two of them in the right order: D is 1/3. Four of five attempts are in a group that ends both ways."""
     batch = toy_batch(
         [[1], [0], [0], [0], [1]], groups=[0, 0, 0, 0, 1], success_M=(1, 0, 0, 0, 1), prm_logit_M=(2.0, 1, 1.5, 3, -50)
     )
-    assert of_reward_model(batch, {}) == pytest.approx(1 / 9)
+    assert of_reward_model(batch, {}) == pytest.approx(0.8 / 9)
     right = batch.with_columns(prm_logit_M=np.array([1.0, 0, 0, 0, 0]))
-    assert of_reward_model(right, {}) == 1.0
-    assert of_reward_model(right.with_columns(prm_logit_M=1e-3 * right.x["prm_logit_M"]), {}) == 1.0  # a small β
+    assert of_reward_model(right, {}) == pytest.approx(0.8)
+    assert of_reward_model(right.with_columns(prm_logit_M=1e-3 * right.x["prm_logit_M"]), {}) == pytest.approx(
+        0.8
+    )  # a small β
     assert of_reward_model(batch.with_columns(prm_logit_M=np.zeros(5)), {}) == 0.0
     assert of_reward_model(batch.with_columns(prm_logit_M=np.array([0, 3.0, 3, 3, 0])), {}) == 0.0
     assert of_reward_model(batch.with_columns(success_M=np.ones(5)), {}) == 0.0  # nothing to be right about

@@ -30,18 +30,21 @@ def of_token_values(batch: Batch, options: Mapping[str, Any]) -> float:
 
 
 def of_reward_model(batch: Batch, options: Mapping[str, Any]) -> float:
-    """D² of the order of every success and failure of a group, D = P(s⁺ > s⁻) − P(s⁺ < s⁻); 0 where D is below 0.
+    """D² of the order of every success and failure of a group, D = P(s⁺ > s⁻) − P(s⁺ < s⁻), times the share of
+    trajectories whose group has both; 0 where D is below 0.
 
     s is the model's logit of success. D (Somers') is 0 of a coin and 1 of a model that always puts the success first;
     its square is the share of the variance of "which of the two succeeded" that the order explains, and of P pairs
     that a coin orders 1/P on average. Only the order counts: a loss with a small β leaves p near ½ and a Brier score
-    near a coin's where the order is right already. No pair: 0.
+    near a coin's where the order is right already. Groups that end alike show nothing, and the outcome's own advantage
+    is 0 in them: without the share a term of constant size outweighs it where nearly all succeed.
     """
     won, lost = success_pairs(batch.group_M, batch.x["success_M"])
     if not len(won):
         return 0.0
     logit_M = batch.x["prm_logit_M"]
-    return max(0.0, float(np.sign(logit_M[won] - logit_M[lost]).mean())) ** 2
+    mixed = float(np.isin(batch.group_M, batch.group_M[won]).mean())
+    return mixed * max(0.0, float(np.sign(logit_M[won] - logit_M[lost]).mean())) ** 2
 
 
 def _returns(batch: Batch, gamma: float) -> np.ndarray:
