@@ -103,7 +103,7 @@ def test_a_cut_counts_as_what_the_critic_says_of_it() -> None:
 
 
 def test_skill_of_a_reward_model_numbers() -> None:
-    """Three pairs, two of them in the right order: D is 1/3. Four of five attempts are in a group that ends both ways."""
+    """Three pairs, two of them in the right order: D is 1/3. Four of five attempts are in a group with both ends."""
     batch = toy_batch(
         [[1], [0], [0], [0], [1]], groups=[0, 0, 0, 0, 1], success_M=(1, 0, 0, 0, 1), prm_logit_M=(2.0, 1, 1.5, 3, -50)
     )
