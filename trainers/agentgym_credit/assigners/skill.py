@@ -34,10 +34,10 @@ def of_reward_model(batch: Batch, options: Mapping[str, Any]) -> float:
     trajectories whose group has both; 0 where D is below 0.
 
     s is the model's logit of success. D (Somers') is 0 of a coin and 1 of a model that always puts the success first;
-    its square is the share of the variance of "which of the two succeeded" that the order explains, and of P pairs
-    that a coin orders 1/P on average. Only the order counts: a loss with a small β leaves p near ½ and a Brier score
-    near a coin's where the order is right already. Groups that end alike show nothing, and the outcome's own advantage
-    is 0 in them: without the share a term of constant size outweighs it where nearly all succeed.
+    its square is the share of the variance of "which of the two succeeded" that the order explains. A coin has some
+    .1 with three successes and five failures. Only the order counts: a loss with a small β leaves p near ½, and a
+    Brier score near a coin's, where the order is right already. Groups that end alike show nothing, and the outcome's
+    own advantage is 0 in them: without the share a term of constant size outweighs it where nearly all succeed.
     """
     won, lost = success_pairs(batch.group_M, batch.x["success_M"])
     if not len(won):
