@@ -328,7 +328,7 @@ OTHERS = (
     "tokenizers",
     "torch._dynamo",
     "torch._inductor",
-    "torch.utils.tensorboard",
+    "tensorboard.summary.writer.record_writer",
     "transformers.models.qwen3.modeling_qwen3",
     "uvicorn",
 )

@@ -135,6 +135,16 @@ def test_tensorboard_has_every_number(tmp_path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("rl/a/x")] == [(3, 0.5), (4, 0.25)]
 
 
+def test_tensorboard_fails_where_it_is_called_on_a_full_disk(tmp_path) -> None:
+    """A thread that wrote it would end in a traceback of its own, in the middle of the run's error."""
+    with open_trackers(None, tmp_path, {}) as opened:
+        (events,) = (tmp_path / "tensorboard").iterdir()
+        events.unlink()
+        events.symlink_to("/dev/full")
+        opened.log("train", 1, {"loss": 0.5})
+        assert not opened._trackers
+
+
 def test_rows_are_spread_and_transcripts_bounded() -> None:
     episodes = [replace(EPISODE, task=task) for task in range(8)]
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in episode_rows(7, episodes, 4)]
