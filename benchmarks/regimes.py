@@ -209,6 +209,19 @@ VARIANTS = {
         control="SPA-RL's control",
         tuned_as="SPA-RL",
     ),
+    **{  # .95 carries a reward at the end back over twelve turns by itself
+        f"{name}, lambda .3": replace(
+            METHODS["SPA-RL" if name == "SPA-RL" else "SPA-RL's control"],
+            overrides=(*more, "credit.gamma=1.0", "credit.lam=0.3"),
+            control="" if name == "SPA-RL's control" else "SPA-RL's control, lambda .3",
+            tuned_as="SPA-RL",
+        )
+        for name, *more in (
+            ("SPA-RL",),
+            ("SPA-RL's control",),
+            ("true progress", "shaping.potential.weight=1.0"),
+        )
+    },
     "noise, gated": Method("prime", 8, NOISE, control="PRIME's control", tuned_as="PRIME"),
     "noise, no gate": Method(
         "prime", 8, (*NOISE, "credit.terms.process.gate=false"), control="PRIME's control", tuned_as="PRIME"
@@ -375,6 +388,7 @@ REGIMES = {
                 for how in ("", ", warmed up")
                 for name in ("turn PPO", "SPA-RL", "SPA-RL's control", "true progress")
             ),
+            *(f"{name}, lambda .3" for name in ("SPA-RL", "SPA-RL's control", "true progress")),
             "state score",
         ),
         enough=0.9,
