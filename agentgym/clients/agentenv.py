@@ -82,7 +82,7 @@ class AgentEnvClient:
     async def open(
         cls, calls: HttpClient, options: Mapping[str, str], known_spec: Mapping[str, Any], timeout_s: float | None
     ) -> AgentEnvClient:
-        """`options` are the URL's, `told` fields of the EnvSpec that nobody can know here."""
+        """`options` are the URL's, `known_spec` fields of the EnvSpec that the wire does not have."""
         dialect = DIALECTS[options["env"]]
         calls.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         known: dict[str, Any] = {

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from chaos.processes import MARK, command_of, kill, marked, wait_for
 from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings, victims
+from ray_nodes import started
 
 from agentgym_trainers.config.sections import Config
 from agentgym_trainers.recipe import to_toml
@@ -37,11 +38,6 @@ DEAD = (
     r"a learner's process is gone|a learner did not answer|3 rollout workers were lost over the same"
     r"|the server of oracle ended with status -9|every episode of \d+ groups failed"
 )
-NODE = {
-    "num_cpus": 2, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
-    "no_monitor": True,
-}  # fmt: skip
-"""Two processes, and of Ray's own as few as it does with: each takes seconds to start."""
 RECIPE: dict[str, Any] = {
     "name": "chaos",
     "run": {"steps": STEPS, "checkpoint_every": 1, "trajectories_every": 1, "threads": 1},
@@ -86,20 +82,14 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     """With room for two processes each; trainings find it by RAY_ADDRESS."""
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
     with pytest.MonkeyPatch.context() as patch:
         mark = uuid.uuid4().hex
         patch.setenv(MARK, mark)
         patch.setenv("PYTHONPATH", os.pathsep.join(folder for folder in sys.path if folder))
-        cluster = Cluster(initialize_head=True, head_node_args=NODE)
-        try:
-            cluster.add_node(**NODE)
+        with started(2, 2) as cluster:
             patch.delenv(MARK)
             patch.setenv("RAY_ADDRESS", cluster.address)
             yield Nodes(mark)
-        finally:
-            cluster.shutdown()
 
 
 @pytest.fixture(scope="module")

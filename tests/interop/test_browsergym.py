@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
+from running import in_session
 
 from agentgym import registry
 from agentgym.conformance.run import check_env
@@ -101,7 +101,7 @@ def test_closing_ends_its_processes(python):
     pid = env._child.pid  # type: ignore[attr-defined]
     env.close()
     for _ in range(50):  # killed is not yet buried
-        if not (left := subprocess.run(["pgrep", "--session", str(pid)], capture_output=True, text=True).stdout):
+        if not (left := in_session(pid)):
             break
         time.sleep(0.1)
     assert not left

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from ray_nodes import connected
 from running import running
 from token_versions import compare_versions
 
@@ -44,26 +45,11 @@ AGENTS = Path(__file__).parent.parent / "shape_agents.py"
 STEPS, STALENESS, SIZE = 4, 1, 3
 
 
-NODE = {
-    "num_cpus": 3, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
-    "no_monitor": True,
-}  # fmt: skip
-"""A learner and two workers, and of Ray's own as few as it does with: each takes seconds to start."""
-
-
 @pytest.fixture(scope="module")
 def node() -> Iterator[None]:
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(1)
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
-    try:
-        ray.init(address=cluster.address, log_to_driver=False)
+    """With room for a learner and two workers."""
+    with connected(3):
         yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def config(agents: Path, **rollout: Any) -> Config:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from importlib import util
@@ -19,12 +18,13 @@ from typing import Any
 
 import pytest
 import torch
+from ray_nodes import connected
+from running import running
 from token_versions import compare_versions
 
 from agentgym import registry
 from agentgym.errors import ConfigError, LearnerLost
 from agentgym.rollouts.policy import EpisodeSpec
-from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import Group, Trajectory
 from agentgym.session import LocalSession
 from agentgym_trainers.build import build
@@ -40,11 +40,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
-NODE = {
-    "num_cpus": 2, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
-    "no_monitor": True,
-}  # fmt: skip
-"""Two processes, and of Ray's own as few as it does with: each takes seconds to start."""
 ENV = "keydoor"
 
 
@@ -99,28 +94,8 @@ def modules(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def nodes(modules) -> Iterator[None]:
     """Two nodes with room for two processes each."""
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patched:  # workers have the environment of whoever started their node
-        patched.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
-        cluster = Cluster(initialize_head=True, head_node_args=NODE)
-        cluster.add_node(**NODE)
-    try:
-        ray.init(address=cluster.address, log_to_driver=False)
+    with connected(2, 2, modules=modules):
         yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    spec = registry.get_spec(ENV)
-    return tiny.make_tokenizer(
-        [PromptFormat().instructions(spec), *spec.actions, "user\n", "assistant\n"] * 3, 320, 1024
-    )
 
 
 def config(**more: Any) -> Config:
@@ -370,7 +345,7 @@ def test_every_worker_samples_a_placed_vllm_with_new_weights(nodes, tokenizer, t
                     assert max((weights[name] - weight).abs().max().item() for name, weight in first.items()) > 1e-3
         finally:
             await trainer.engine.aclose()
-        while subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout:  # or the test's deadline
+        while running(str(tmp_path)):  # or the test's deadline
             time.sleep(0.2)
 
     asyncio.run(play())

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray_nodes import connected
 
 from agentgym import registry
 from agentgym.errors import LearnerLost
@@ -40,10 +41,6 @@ pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
-NODE = {
-    "num_cpus": 4, "object_store_memory": 200 * 1024**2, "include_dashboard": False, "include_log_monitor": False,
-    "no_monitor": True,
-}  # fmt: skip
 ENV = "oracle"
 MODELS = {name: {} for name in ("progress", "prm", "instruction", "answer", "hindsight", "uncertainty")}
 PLAYING = {
@@ -87,20 +84,8 @@ def modules(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def nodes(modules) -> Iterator[None]:
-    import ray  # pyright: ignore[reportMissingImports]
-    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patched:  # workers have the environment of whoever started their node
-        patched.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
-        patched.syspath_prepend(str(modules))
-        cluster = Cluster(initialize_head=True, head_node_args=NODE)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with connected(4, modules=modules):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import colors
 import numpy as np
 import pytest
 import torch
@@ -113,6 +114,19 @@ def test_the_plan_of_a_folder_needs_its_config_alone(tmp_path):
     names = [part.name for part in plan.gpus[0].parts]
     assert names == ["weights", "gradients", "AdamW", "critic", "keys and values", "activations", "logits", "reserve"]
     assert plan.parameters == sum(p.numel() for p in Qwen3ForCausalLM(SMALL).parameters())
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
+def test_a_vision_tower_is_kept_like_the_rest(tmp_path, name):
+    model, _ = colors.build(name)
+    model.config.save_pretrained(tmp_path)
+    config = resolve("gigpo", [f"model.path={tmp_path}", "model.lora.rank=4"])
+    plan = plan_run(config, registry.get_spec("keydoor"), 2 * GB)
+    learner = build_learner(config, model, model)
+    planned = {part.name: part.amount for part in plan.gpus[0].parts}
+    assert planned["weights"] == size_of(model.parameters())
+    assert planned["gradients"] == size_of(trained(learner))
+    assert any("images" in note for note in plan.notes)
 
 
 def test_a_tiny_model_has_no_plan(capsys):

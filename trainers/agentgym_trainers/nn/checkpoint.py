@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from agentgym.errors import CheckpointError
@@ -141,10 +141,9 @@ def load_model(path: str | Path) -> tuple[Any, Any]:
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(path)
-            seeing = vision.is_vision(AutoConfig.from_pretrained(path))
-            kind = AutoModelForImageTextToText if seeing else AutoModelForCausalLM
-            model = kind.from_pretrained(path, dtype=torch.float32)
-            if seeing:
+            config = AutoConfig.from_pretrained(path)
+            model = vision.model_class(config).from_pretrained(path, dtype=torch.float32)
+            if vision.is_vision(config):
                 vision.attach(vision.load_processor(path), model, tokenizer)
     except Exception as error:  # transformers, safetensors and tokenizers each have their own
         reason = str(error).strip().partition("\n")[0]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoImageProcessor
+from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from agentgym.errors import CheckpointError
 from agentgym.rollouts.trajectory import ImageSpan
@@ -67,6 +67,11 @@ class ImageReader:
 def is_vision(config: Any) -> bool:
     """True where a transformers configuration is of a model whose images are read. Others are taken as text models."""
     return config.model_type in MODEL_TYPES
+
+
+def model_class(config: Any) -> Any:
+    """The class of transformers that makes a model of this configuration."""
+    return AutoModelForImageTextToText if is_vision(config) else AutoModelForCausalLM
 
 
 def load_processor(path: str | Path) -> Any:

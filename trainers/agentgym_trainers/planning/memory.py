@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from transformers import AutoModelForCausalLM
 
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.spec import EnvSpec
@@ -29,6 +28,8 @@ from agentgym_trainers.learner.learner import Learner
 from agentgym_trainers.nn import lora, tiny
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.precision import autocast, cast
+from agentgym_trainers.nn.vision import model_class
+from agentgym_trainers.planning.shapes import language_model
 from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS
@@ -76,7 +77,7 @@ class UpdateBytes:
 def model_on_meta(shape: Any) -> Any:
     """A float32 model of a transformers configuration, without memory."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(shape, dtype=torch.float32).eval()
+        return model_class(shape).from_config(shape, dtype=torch.float32).eval()
 
 
 def build_on_meta(config: Config, shape: Any, spec: EnvSpec) -> MetaModules:
@@ -129,7 +130,8 @@ def merged_bytes(model: Any) -> int:
 
 def update_bytes(config: Config, shape: Any, tokens: int, *, sharded: bool = False) -> UpdateBytes:
     """Bytes of the update of one micro-batch of `tokens`, every one of them sampled at most. `sharded`: layers are
-    gathered in `model.dtype` (FSDP2)."""
+    gathered in `model.dtype` (FSDP2). Of a vision-language model, its language model's."""
+    shape = language_model(shape)
     layers = shape.num_hidden_layers
     saved = {}
     for recompute in (False, True):
@@ -176,6 +178,7 @@ def _saved_bytes(config: Config, shape: Any, tokens: int, layers: int, recompute
 
 
 def trunk_matrices(model: Any) -> int:
-    """Entries of the layers' matrices, adapters left out: two operations each for a token's forward."""
+    """Entries of the language model's matrices, adapters left out: two operations each for a token's forward."""
     trunk = model.base_model.named_parameters()
-    return sum(p.numel() for name, p in trunk if p.ndim == 2 and "embed" not in name and ".lora_" not in name)
+    others = ("embed", ".lora_", "visual.")
+    return sum(p.numel() for name, p in trunk if p.ndim == 2 and not any(other in name for other in others))

@@ -28,7 +28,7 @@ from agentgym_trainers.planning.memory import (
     trunk_matrices,
     update_bytes,
 )
-from agentgym_trainers.planning.shapes import shape_notes, shape_of
+from agentgym_trainers.planning.shapes import language_model, shape_notes, shape_of
 from agentgym_trainers.planning.speed import PEAK, StepWork, learning_s, sampling_s, share_of, step_work
 from agentgym_trainers.signals import SIGNALS
 
@@ -105,7 +105,7 @@ class _Trainer:
 
     shape: Any
     parameters: int
-    """Parameters of the model without adapters."""
+    """Parameters of the model without adapters, a vision tower's among them."""
     matrices: int
     parts: tuple[PlanPart, ...]
 
@@ -117,6 +117,7 @@ class _Trainer:
 def _trainer(config: Config, spec: EnvSpec) -> _Trainer:
     shape = shape_of(config.model.path)
     modules = build_on_meta(config, shape, spec)
+    shape = language_model(shape)
     named = modules.learner.model.named_parameters()
     parameters = sum(p.numel() for name, p in named if ".lora_" not in name)
     parts = [*_trainer_parts(config, shape, modules, parameters)]

@@ -44,11 +44,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Fields of a transformers configuration by hub id."""
 
 
-VISION_NOTE = "images are not counted: neither the vision tower nor its activations"
+VISION_NOTE = "what images cost a step is not counted: the vision tower's activations, and its time"
 
 
-def _language_model(config: Any) -> Any:
-    """A vision-language model without its tower: Qwen2.5-VL's language model is a Qwen2, Qwen3-VL's a Qwen3."""
+def language_model(config: Any) -> Any:
+    """A vision-language model's configuration without its tower: Qwen2.5-VL's language model is a Qwen2, Qwen3-VL's a
+    Qwen3. Any other is its own."""
+    if not is_vision(config):
+        return config
     text = config.get_text_config()
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
              "num_key_value_heads", "max_position_embeddings", "head_dim")  # fmt: skip
@@ -74,7 +77,6 @@ def shape_of(path: str | None) -> Any:
     if path in SHAPES and not Path(path).exists():
         return AutoConfig.for_model(**SHAPES[path])
     try:
-        config = checkpoint.load_config(path)
-        return _language_model(config) if is_vision(config) else config
+        return checkpoint.load_config(path)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; known without the hub: {', '.join(SHAPES)}") from error
