@@ -222,10 +222,11 @@ VARIANTS = {
             ("true progress", "shaping.potential.weight=1.0"),
         )
     },
-    "noise, gated": Method("prime", 8, NOISE, control="PRIME's control", tuned_as="PRIME"),
-    "noise, no gate": Method(
-        "prime", 8, (*NOISE, "credit.terms.process.gate=false"), control="PRIME's control", tuned_as="PRIME"
-    ),
+    **{
+        f"noise{weight}, {gate}": Method("prime", 8, (*NOISE, *more, *off), control="PRIME's control", tuned_as="PRIME")
+        for weight, *more in (("",), (" of weight 1", "credit.terms.process.weight=1"))
+        for gate, *off in (("gated",), ("no gate", "credit.terms.process.gate=false"))
+    },
 }
 WARMED = {
     f"{name}, warmed up": replace(
@@ -329,8 +330,7 @@ REGIMES = {
             "ArCHer, warmed up",
             "turn PPO, HL-Gauss",
             "GRPO, Muon",
-            "noise, gated",
-            "noise, no gate",
+            *(name for name in VARIANTS if name.startswith("noise")),
             *RECIPES,
         ),
     ),
