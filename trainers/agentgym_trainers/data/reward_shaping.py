@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from agentgym.rollouts.trajectory import Trajectory
+from agentgym_credit.assigners.skill import of_contributions
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import position, remaining
 from agentgym_trainers.config.registry import FunctionPart, Registry
@@ -40,15 +41,16 @@ def spa(batch: Batch, *, alpha: float = 1.0, beta: float = 0.5) -> np.ndarray:
     return alpha * batch.x["progress_c_N"] + beta * batch.x["valid_N"] - batch.x["penalty_N"]
 
 
-def redistribute(batch: Batch, *, alpha: float = 1.0) -> np.ndarray:
+def redistribute(batch: Batch, *, alpha: float = 1.0, gate: bool = False) -> np.ndarray:
     """The environment's return, paid earlier: each turn is advanced what a learned head says that it contributed.
 
     r_t + alpha c_t, and the last turn pays Σ_k alpha c_k back, so that every trajectory's return stays as it was.
     The residual form of SPA-RL's progress (2505.20732), after return redistribution (Arjona-Medina et al. 2019, RUDDER,
     1806.07857). With γ = 1 what was paid before turn t is a baseline of its return: it changes the variance, not which
-    policy is best. Truncated: paid back at the cut.
+    policy is best. Truncated: paid back at the cut. gate: alpha is times the share of the batch's returns that the sums
+    of c explain (`of_contributions`), so that a head that has learned nothing yet pays nothing.
     """
-    advance_N = alpha * batch.x["progress_c_N"]
+    advance_N = alpha * (of_contributions(batch) if gate else 1.0) * batch.x["progress_c_N"]
     total_M = np.bincount(batch.traj_N, advance_N, minlength=len(batch.group_M))
     return batch.reward_N + advance_N - np.where(batch.last_N, total_M[batch.traj_N], 0.0)
 
