@@ -16,7 +16,7 @@ from agentgym_credit.assigners.gae import token_gae, turn_gae
 from agentgym_credit.assigners.group_baselines import reinforce
 from agentgym_credit.assigners.skill import of_contributions
 from agentgym_credit.batch import Batch
-from agentgym_credit.segments import remaining, reverse_scan
+from agentgym_credit.segments import position, remaining, reverse_scan
 from agentgym_trainers.data.reward_shaping import (
     SHAPERS,
     clip,
@@ -137,6 +137,18 @@ def test_what_contributions_do_not_explain_is_not_paid_ahead() -> None:
 def test_redistribution_keeps_every_return(seed: int, gate: bool) -> None:
     batch = batch_of(seed)
     assert np.bincount(batch.traj_N, redistribute(batch, gate=gate)) == pytest.approx(batch.return_M)
+
+
+@many
+@given(seed=seeds, lam=st.floats(0, 1))
+def test_redistribution_is_nothing_to_a_critic_that_has_learned_it(seed: int, lam: float) -> None:
+    """Values of the new rewards are lower by what was paid before: with gamma 1, GAE's advantages are the old ones."""
+    batch = batch_of(seed)
+    paid_N = np.cumsum(batch.x["progress_c_N"]) - batch.x["progress_c_N"]
+    paid_N -= paid_N[position(batch.traj_N) == 0][batch.traj_N]
+    shaped = replace(batch, reward_N=redistribute(batch)).with_columns(value_N=batch.x["value_N"] - paid_N)
+    ours, plain = (turn_gae(one, gamma=1.0, lam=lam).advantage_A for one in (shaped, batch))
+    assert ours == pytest.approx(plain, abs=1e-9)
 
 
 def as_released(reward_N: np.ndarray, batch: Batch) -> np.ndarray:
