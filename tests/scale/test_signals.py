@@ -69,7 +69,7 @@ class Pausing(ProgressHead):
         return await super().fit(context)
 
 
-KIND = SignalKind(ProgressOptions, Pausing, frozenset({"progress_c_N"}), learned=Pausing)
+KIND = SignalKind(ProgressOptions, Pausing, frozenset({"progress_c_N", "progress_skill_M"}), learned=Pausing)
 """
 """A signal that waits in the middle of its second fit until it is let go."""
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from agentgym_credit.assigners.gae import token_gae, turn_gae
 from agentgym_credit.assigners.group_baselines import reinforce
-from agentgym_credit.assigners.skill import of_contributions
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import position, remaining, reverse_scan
 from agentgym_trainers.data.reward_shaping import (
@@ -118,18 +117,11 @@ def test_redistribution_numbers() -> None:
     assert redistribute(batch, alpha=2) == pytest.approx((0.6, 0.4, 0.0, 0.2, 0.3))
 
 
-def test_what_contributions_do_not_explain_is_not_paid_ahead() -> None:
-    """Returns 1 and .5 vary by .125. Sums of 1 and -.3 miss by .8; of 1 and .7 by .2, so .04 of it is left."""
-    rewards = [[0, 0, 1], [0, 0.5]]
-    wrong = toy_batch(rewards, progress_c_N=(0.3, 0.2, 0.5, 0.1, -0.4))
-    assert redistribute(wrong, gate=True) == pytest.approx(wrong.reward_N)
-    level = toy_batch(rewards, progress_c_N=np.add((0.3, 0.2, 0.5, 0.25, 0.25), 0.2))  # in the right order
-    assert redistribute(level, gate=True) == pytest.approx(level.reward_N)
-    near = toy_batch(rewards, progress_c_N=(0.3, 0.2, 0.5, 0.4, 0.3))
-    assert of_contributions(near) == pytest.approx(1 - 0.04 / 0.125)
-    assert redistribute(near, gate=True) == pytest.approx(redistribute(near, alpha=0.68))
-    alike = toy_batch([[0, 1], [0, 1]], progress_c_N=(0.5, 0.5, 0.5, 0.5))
-    assert redistribute(alike, gate=True) == pytest.approx(alike.reward_N)
+def test_what_the_head_does_not_explain_is_not_paid_ahead() -> None:
+    batch = toy_batch([[0, 0, 1], [0, 0.5]], progress_c_N=(0.3, 0.2, 0.5, 0.1, -0.4), progress_skill_M=(0.25, 0.25))
+    assert redistribute(batch, gate=True) == pytest.approx(redistribute(batch, alpha=0.25))
+    nothing = batch.with_columns(progress_skill_M=np.zeros(2))
+    assert redistribute(nothing, gate=True) == pytest.approx(batch.reward_N)
 
 
 @many

@@ -155,6 +155,22 @@ def test_every_fit_moves_the_head_and_the_loss_falls(kit, chatty, context, trunk
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
 
 
+def test_skill_is_what_was_explained_before_it_was_learned_from(kit, chatty, context) -> None:
+    """Of the batches so far, the newest counts most; and the next batch's credit is weighted by it, not this one's."""
+    head = ProgressHead(ProgressOptions(lr=1e-2, epochs=30, target="success"), kit.parts(chatty()))
+    won_M = outcomes(context.trajectories, "success")
+    assert 0 < won_M.mean() < 1
+    missed, varied = 0.0, 0.0
+    for expected in (0, 0.2):  # at first all turns are alike; then something was learned
+        total_M = np.bincount(context.batch.traj_N, contributions_N(head, context))
+        missed, varied = 0.9 * missed + ((total_M - won_M) ** 2).sum(), 0.9 * varied + won_M.var(ddof=1) * 8
+        assert asyncio.run(head.annotate(context))["progress_skill_M"].tolist() == [0.0] * 8
+        skill = fit(head, context)["skill"]
+        assert skill == pytest.approx(max(0.0, 1 - missed / varied), abs=1e-4)
+        assert skill >= expected
+    assert asyncio.run(head.annotate(context))["progress_skill_M"].tolist() == [skill] * 8
+
+
 @DIVIDE
 def test_two_passes_over_any_shards_are_one_backward(kit, chatty, context, divide) -> None:
     model, options = chatty(), ProgressOptions(divide=divide)

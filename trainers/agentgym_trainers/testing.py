@@ -134,6 +134,7 @@ def random_columns(rng: np.random.Generator, m: int, n: int, a: int) -> dict[str
         "milestone_N": rng.integers(-1, 3, size=n),
         "reached_N": (rng.random(n) < 0.3).astype(np.float64),
         "hindsight_N": rng.normal(size=n),
+        "progress_skill_M": rng.random(m),
     }
 
 
@@ -229,6 +230,7 @@ def oracle_batch(
         mc_value_N=value[state_N],
         mc_after_N=after_N,
         progress_c_N=progress_N,
+        progress_skill_M=np.ones(len(reward_M)),
         prm_A=np.where(batch.first_A, progress_N[batch.turn_A], 0.0),
         inst_value_M=start[: len(reward_M)],
         baseline_M=start[: len(reward_M)],

@@ -1,7 +1,7 @@
 """Skill of what an assigner reads: how much of a batch's outcomes it explains, before it learns from them.
 
 1 explains all, 0 nothing; less than nothing counts as 0. A term of the credit with `gate` is weighted by it, so that a
-signal that knows nothing weighs nothing. Functions of (batch, the assigner's options); that of a shaper has none.
+signal that knows nothing weighs nothing. Functions of (batch, the assigner's options).
 """
 
 from __future__ import annotations
@@ -45,15 +45,6 @@ def of_reward_model(batch: Batch, options: Mapping[str, Any]) -> float:
     logit_M = batch.x["prm_logit_M"]
     mixed = float(np.isin(batch.group_M, batch.group_M[won]).mean())
     return mixed * max(0.0, float(np.sign(logit_M[won] - logit_M[lost]).mean())) ** 2
-
-
-def of_contributions(batch: Batch) -> float:
-    """Explained variance of trajectories' returns by the sums of c: 1 − Σ_M (R − Σ_t c_t)² / Σ_M (R − mean R)².
-
-    A constant error of all turns counts: it would be paid at every turn, and taken back at the last.
-    """
-    total_M = np.bincount(batch.traj_N, batch.x["progress_c_N"], minlength=len(batch.group_M))
-    return _explained(batch.return_M, total_M)
 
 
 def _returns(batch: Batch, gamma: float) -> np.ndarray:

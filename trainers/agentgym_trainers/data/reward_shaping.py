@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from agentgym.rollouts.trajectory import Trajectory
-from agentgym_credit.assigners.skill import of_contributions
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import position, remaining
 from agentgym_trainers.config.registry import FunctionPart, Registry
@@ -47,10 +46,11 @@ def redistribute(batch: Batch, *, alpha: float = 1.0, gate: bool = False) -> np.
     r_t + alpha c_t, and the last turn pays Σ_k alpha c_k back, so that every trajectory's return stays as it was.
     The residual form of SPA-RL's progress (2505.20732), after return redistribution (Arjona-Medina et al. 2019, RUDDER,
     1806.07857). With γ = 1 what was paid before turn t is a baseline of its return: it changes the variance, not which
-    policy is best. Truncated: paid back at the cut. gate: alpha is times the share of the batch's returns that the sums
-    of c explain (`of_contributions`), so that a head that has learned nothing yet pays nothing.
+    policy is best. Truncated: paid back at the cut. gate: alpha is times the head's skill, the share of outcomes that
+    its sums explain, so that a head that has learned nothing yet pays nothing.
     """
-    advance_N = alpha * (of_contributions(batch) if gate else 1.0) * batch.x["progress_c_N"]
+    skill_N = batch.x["progress_skill_M"][batch.traj_N] if gate else 1.0
+    advance_N = alpha * skill_N * batch.x["progress_c_N"]
     total_M = np.bincount(batch.traj_N, advance_N, minlength=len(batch.group_M))
     return batch.reward_N + advance_N - np.where(batch.last_N, total_M[batch.traj_N], 0.0)
 
@@ -154,7 +154,7 @@ SHAPERS = Registry(
     Shaper,
     {
         "spa": Shaper(spa, frozenset({"progress_c_N", "valid_N", "penalty_N"})),
-        "redistribute": Shaper(redistribute, frozenset({"progress_c_N"})),
+        "redistribute": Shaper(redistribute, frozenset({"progress_c_N", "progress_skill_M"})),
         "potential": Shaper(potential, frozenset({"progress_N"})),
         "information": Shaper(information, frozenset({"answer_prob_N"})),
         "judge": Shaper(judge, frozenset({"judge_N"})),

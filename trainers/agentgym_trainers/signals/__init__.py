@@ -47,7 +47,9 @@ SIGNALS = Registry(
             HindsightOptions, Hindsight, frozenset({"hindsight_N"}), learned=Hindsight, images=False
         ),
         "judge": SignalKind(JudgeOptions, Judge.build, frozenset({"judge_N", "judge_M"}), reads_policy=False),
-        "progress": SignalKind(ProgressOptions, ProgressHead, frozenset({"progress_c_N"}), learned=ProgressHead),
+        "progress": SignalKind(
+            ProgressOptions, ProgressHead, frozenset({"progress_c_N", "progress_skill_M"}), learned=ProgressHead
+        ),
         "prm": SignalKind(PRMOptions, ImplicitPRM, frozenset({"prm_A", "prm_logit_M"}), learned=ImplicitPRM),
         "instruction": SignalKind(
             InstructionOptions, InstructionValue, frozenset({"inst_value_M"}), learned=InstructionValue, images=False

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from agentgym_trainers.signals.base import ModelDependencies, SignalContext
 
 
+KEEP = 0.9
+"""Of the sums that skill is measured by, a batch."""
+
+
 class ProgressOptions(FitOptions):
     """Contribution of each turn to the outcome: a head whose outputs sum to it over an attempt (SPA-RL)."""
 
@@ -67,9 +71,10 @@ class ProgressHead(Signal):
         self.processes = parts.processes
         self.optimizer = SignalOptimizer(trained, options, parts.processes)
         self.started = False
+        self.missed, self.varied = 0.0, 0.0
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
-        """progress_c_N."""
+        """progress_c_N, and progress_skill_M, which was measured before these attempts."""
         self._start(context)
         contribution_N = np.zeros(len(context.batch.traj_N))
         with torch.no_grad():
@@ -77,10 +82,10 @@ class ProgressHead(Signal):
                 index, contribution = self.contributions(part, context.batch)
                 contribution_N[index] = contribution.cpu().numpy()
         self.processes.sum(torch.from_numpy(contribution_N))
-        return {"progress_c_N": contribution_N}
+        return {"progress_c_N": contribution_N, "progress_skill_M": np.full(len(context.batch.group_M), self.skill)}
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
-        """Loss, correlation and mean error are those before the first step on these attempts."""
+        """Loss, correlation, mean error and skill are those before the first step on these attempts."""
         done = self.options.fit_steps is not None and context.step >= self.options.fit_steps
         if not context.trajectories or done:
             return {}
@@ -102,8 +107,21 @@ class ProgressHead(Signal):
                 self.processes,
             )
             norm = self.optimizer.step()
-            metrics = metrics or {"loss": loss, "grad_norm": norm, **calibration(total_M, outcome_M)}
+            if not metrics:
+                self._measure(total_M, outcome_M)
+                metrics = {"loss": loss, "grad_norm": norm, "skill": self.skill, **calibration(total_M, outcome_M)}
         return metrics
+
+    @property
+    def skill(self) -> float:
+        """Explained variance of outcomes by Σ_t c_t, 1 − Σ (R − Σ c)² / Σ (R − mean R)², over the last batches, each
+        before it was learned from; 0 where it is negative. A constant error counts."""
+        return max(0.0, 1 - self.missed / self.varied) if self.varied > 0 else 0.0
+
+    def _measure(self, total_M: np.ndarray, outcome_M: np.ndarray) -> None:
+        varied = float(outcome_M.var(ddof=1)) * len(outcome_M) if len(outcome_M) > 1 else 0.0
+        self.missed = KEEP * self.missed + float(((total_M - outcome_M) ** 2).sum())
+        self.varied = KEEP * self.varied + varied
 
     def contributions(self, rows: list[Row], batch: Batch) -> tuple[np.ndarray, Tensor]:
         """(turns that end in these rows, their c): read at the position of a turn's last token."""
@@ -122,7 +140,7 @@ class ProgressHead(Signal):
         trunk = self.trunk.state_dict() if self.options.trunk == "own" else None
         return {
             "head": self.head.state_dict(), "trunk": trunk,
-            "optimizer": self.optimizer.state_dict(), "started": self.started,
+            "optimizer": self.optimizer.state_dict(), "started": self.started, "skill": (self.missed, self.varied),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -131,6 +149,7 @@ class ProgressHead(Signal):
             load_module(self.trunk, state["trunk"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.started = state["started"]
+        self.missed, self.varied = state["skill"]
 
     def _start(self, context: SignalContext) -> None:
         """Start with equal contributions of all turns, whose sum over the mean attempt is the mean outcome."""
