@@ -133,7 +133,7 @@ def test_redistribution_keeps_every_return(seed: int, gate: bool) -> None:
 
 @many
 @given(seed=seeds, lam=st.floats(0, 1))
-def test_redistribution_is_nothing_to_a_critic_that_has_learned_it(seed: int, lam: float) -> None:
+def test_redistribution_is_nothing_to_a_critic_that_knows_it(seed: int, lam: float) -> None:
     """Values of the new rewards are lower by what was paid before: with gamma 1, GAE's advantages are the old ones."""
     batch = batch_of(seed)
     paid_N = np.cumsum(batch.x["progress_c_N"]) - batch.x["progress_c_N"]

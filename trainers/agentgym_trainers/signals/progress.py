@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 KEEP = 0.9
-"""Of the sums that skill is measured by, a batch."""
+"""Factor a batch of the sums that skill is measured by: some ten batches count."""
 
 
 class ProgressOptions(FitOptions):
