@@ -71,7 +71,7 @@ class ProgressHead(Signal):
         self.processes = parts.processes
         self.optimizer = SignalOptimizer(trained, options, parts.processes)
         self.started = False
-        self.missed, self.varied = 0.0, 0.0
+        self.fits, self.missed, self.varied = 0, 0.0, 0.0
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """progress_c_N, and progress_skill_M, which was measured before these attempts."""
@@ -108,7 +108,9 @@ class ProgressHead(Signal):
             )
             norm = self.optimizer.step()
             if not metrics:
-                self._measure(total_M, outcome_M)
+                if self.fits:  # the first batch's own mean is where the head began
+                    self._measure(total_M, outcome_M)
+                self.fits += 1
                 metrics = {"loss": loss, "grad_norm": norm, "skill": self.skill, **calibration(total_M, outcome_M)}
         return metrics
 
@@ -140,7 +142,8 @@ class ProgressHead(Signal):
         trunk = self.trunk.state_dict() if self.options.trunk == "own" else None
         return {
             "head": self.head.state_dict(), "trunk": trunk,
-            "optimizer": self.optimizer.state_dict(), "started": self.started, "skill": (self.missed, self.varied),
+            "optimizer": self.optimizer.state_dict(), "started": self.started,
+            "skill": (self.fits, self.missed, self.varied),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -149,7 +152,7 @@ class ProgressHead(Signal):
             load_module(self.trunk, state["trunk"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.started = state["started"]
-        self.missed, self.varied = state["skill"]
+        self.fits, self.missed, self.varied = state["skill"]
 
     def _start(self, context: SignalContext) -> None:
         """Start with equal contributions of all turns, whose sum over the mean attempt is the mean outcome."""
