@@ -31,7 +31,7 @@ Estimate = tuple[float, float, float]
 """(estimate, low, high): 95 % bootstrap interval over seeds."""
 COLORS = (
     "#777777", "#b58900", "#cc5533", "#2266bb", "#117755", "#8844aa", "#c03070", "#445500", "#00a0a0",
-    "#aa7722", "#5599dd", "#99bb33", "#dd8899", "#333388", "#bbbbbb", "#000000",
+    "#66ccaa", "#5599dd", "#99bb33", "#dd8899", "#333388", "#bbbbbb", "#000000",
 )  # fmt: skip
 
 
