@@ -193,6 +193,8 @@ NOISE = ("signals.prm=", "signals.noise:noise.scale=1.0")
 """benchmarks/noise.py for PRIME's reward model: what a signal costs that knows nothing."""
 TRUTH = ("signals.prm=", "signals.process:truth.scale=1.0")
 """benchmarks/process.py for a reward model: the true worth of every token, and what a signal adds that knows all."""
+SHORT = ("credit.gamma=1.0", "credit.lam=0.3")
+"""A lambda of .95 carries a reward at the end back over twelve turns by itself."""
 VARIANTS = {
     "PRIME, truth": Method("prime", 8, TRUTH, control="PRIME's control", tuned_as="PRIME"),
     "iStar, truth": Method("istar", 8, TRUTH, control="iStar's control", tuned_as="iStar"),
@@ -209,19 +211,15 @@ VARIANTS = {
         control="SPA-RL's control",
         tuned_as="SPA-RL",
     ),
-    **{  # .95 carries a reward at the end back over twelve turns by itself
-        f"{name}, lambda .3": replace(
-            METHODS["SPA-RL" if name == "SPA-RL" else "SPA-RL's control"],
-            overrides=(*more, "credit.gamma=1.0", "credit.lam=0.3"),
-            control="" if name == "SPA-RL's control" else "SPA-RL's control, lambda .3",
-            tuned_as="SPA-RL",
-        )
-        for name, *more in (
-            ("SPA-RL",),
-            ("SPA-RL's control",),
-            ("true progress", "shaping.potential.weight=1.0"),
-        )
-    },
+    "SPA-RL, lambda .3": Method("spa-rl", 1, SHORT, control="SPA-RL's control, lambda .3", tuned_as="SPA-RL"),
+    "SPA-RL's control, lambda .3": Method("ppo-turn", 1, SHORT, tuned_as="SPA-RL"),
+    "true progress, lambda .3": Method(
+        "ppo-turn",
+        1,
+        (*SHORT, "shaping.potential.weight=1.0"),
+        control="SPA-RL's control, lambda .3",
+        tuned_as="SPA-RL",
+    ),
     **{
         f"noise{weight}, {gate}": Method("prime", 8, (*NOISE, *more, *off), control="PRIME's control", tuned_as="PRIME")
         for weight, *more in (("",), (" of weight 1", "credit.terms.process.weight=1"))

@@ -29,7 +29,6 @@ from agentgym_trainers.nn import lora, tiny
 from agentgym_trainers.nn.attention import use_packed_attention
 from agentgym_trainers.nn.precision import autocast, cast
 from agentgym_trainers.nn.vision import model_class
-from agentgym_trainers.planning.shapes import language_model
 from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals import SIGNALS
@@ -130,8 +129,7 @@ def merged_bytes(model: Any) -> int:
 
 def update_bytes(config: Config, shape: Any, tokens: int, *, sharded: bool = False) -> UpdateBytes:
     """Bytes of the update of one micro-batch of `tokens`, every one of them sampled at most. `sharded`: layers are
-    gathered in `model.dtype` (FSDP2). Of a vision-language model, its language model's."""
-    shape = language_model(shape)
+    gathered in `model.dtype` (FSDP2)."""
     layers = shape.num_hidden_layers
     saved = {}
     for recompute in (False, True):

@@ -115,9 +115,8 @@ class _Trainer:
 
 
 def _trainer(config: Config, spec: EnvSpec) -> _Trainer:
-    shape = shape_of(config.model.path)
-    modules = build_on_meta(config, shape, spec)
-    shape = language_model(shape)
+    with_tower = shape_of(config.model.path)
+    modules, shape = build_on_meta(config, with_tower, spec), language_model(with_tower)
     named = modules.learner.model.named_parameters()
     parameters = sum(p.numel() for name, p in named if ".lora_" not in name)
     parts = [*_trainer_parts(config, shape, modules, parameters)]

@@ -74,7 +74,7 @@ class ProgressHead(Signal):
         self.fits, self.missed, self.varied = 0, 0.0, 0.0
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
-        """progress_c_N, and progress_skill_M, which was measured before these attempts."""
+        """progress_c_N, and progress_skill_M, the skill so far."""
         self._start(context)
         contribution_N = np.zeros(len(context.batch.traj_N))
         with torch.no_grad():
@@ -108,7 +108,7 @@ class ProgressHead(Signal):
             )
             norm = self.optimizer.step()
             if not metrics:
-                if self.fits:  # the first batch's own mean is where the head began
+                if self.fits and len(outcome_M) > 1:  # the first batch's own mean is where the head began
                     self._measure(total_M, outcome_M)
                 self.fits += 1
                 metrics = {"loss": loss, "grad_norm": norm, "skill": self.skill, **calibration(total_M, outcome_M)}
@@ -121,9 +121,8 @@ class ProgressHead(Signal):
         return max(0.0, 1 - self.missed / self.varied) if self.varied > 0 else 0.0
 
     def _measure(self, total_M: np.ndarray, outcome_M: np.ndarray) -> None:
-        varied = float(outcome_M.var(ddof=1)) * len(outcome_M) if len(outcome_M) > 1 else 0.0
         self.missed = KEEP * self.missed + float(((total_M - outcome_M) ** 2).sum())
-        self.varied = KEEP * self.varied + varied
+        self.varied = KEEP * self.varied + float(outcome_M.var(ddof=1)) * len(outcome_M)
 
     def contributions(self, rows: list[Row], batch: Batch) -> tuple[np.ndarray, Tensor]:
         """(turns that end in these rows, their c): read at the position of a turn's last token."""
