@@ -392,14 +392,18 @@ def test_two_desktops_share_nothing(environment):
         other.close()
 
 
-def of_desktop(folder: Path) -> list[str]:
-    """Processes that have to do with a desktop's folder."""
-    found = []
+def processes_of(folder: Path) -> dict[int, str]:
+    """Processes that have to do with a desktop's folder, by number."""
+    found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and str(folder).encode() in (entry / "environ").read_bytes():
-                found.append((entry / "comm").read_text().strip())
-    return sorted(found)
+                found[int(entry.name)] = (entry / "comm").read_text().strip()
+    return found
+
+
+def of_desktop(folder: Path) -> list[str]:
+    return sorted(processes_of(folder).values())
 
 
 def gone(folder: Path) -> bool:
@@ -440,6 +444,24 @@ def test_a_dead_desktop_fails_the_step_and_reset_replaces_it():
         observation, _ = env.reset(seed=0)
         assert "galculator" in observation
         assert of_desktop(folder) == []
+    finally:
+        env.close()
+
+
+@real
+def test_a_crashed_application_fails_the_step_a_closed_one_not():
+    env = registry.make("gui-files")
+    try:
+        env.reset(seed=0)
+        assert env.step("press alt+f4")[2:4] == (True, False)
+        env.reset(seed=0)
+        running = processes_of(env.desktop.home.parent)
+        os.kill(next(pid for pid, name in running.items() if name == "pcmanfm"), signal.SIGSEGV)
+        with pytest.raises(EnvironmentCrashed, match=r"has crashed: pcmanfm \(SIGSEGV\)"):
+            env.step("wait")
+        observation, _ = env.reset(seed=0)
+        assert "Documents" in observation
+        assert env.step("wait")[2:4] == (False, False)
     finally:
         env.close()
 
@@ -497,8 +519,9 @@ def test_the_solver_does_every_kind_of_task(name, stride):
         for number, split in enumerate(env.env_spec.splits):
             for task in range(-number % stride, kinds, stride):
                 env.reset(seed=0, options={"split": split, "task": task})
-                if not play(env)[1][4]["success"]:
-                    lost.append((split, task, env.task.kind))
+                actions, last = play(env)
+                if not last[4]["success"]:
+                    lost.append((split, task, env.task.kind, actions, last[0], env.files))
         assert lost == []
     finally:
         env.close()

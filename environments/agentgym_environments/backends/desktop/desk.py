@@ -78,6 +78,8 @@ class XSession:
         os.mkdir(self.env["XDG_RUNTIME_DIR"], 0o700)
         os.makedirs(self.home, exist_ok=True)
         self.services = set()
+        self.started, self.ended = {}, {}
+        """Names and wait statuses of the applications, by process number."""
 
     def open(self, size):
         """`size`: (width, height) of the screen in pixels."""
@@ -153,6 +155,7 @@ class XSession:
         """Make home anew, and start the window manager (once) and then the commands, each when the last one's window
         is there and at rest."""
         self._end_applications()
+        self.started, self.ended = {}, {}
         empty(self.home)
         for folder in folders:
             os.makedirs(os.path.join(self.home, folder), exist_ok=True)
@@ -174,7 +177,7 @@ class XSession:
 
     def _show(self, command, number):
         """Start a program, and wait until there are `number` windows and all is at rest."""
-        self.start(command)
+        self.started[self.start(command).pid] = os.path.basename(command[0])
         until = time.monotonic() + 30
         while len(windows(self.bus)) < number:
             if time.monotonic() > until:
@@ -215,7 +218,7 @@ class XSession:
                 break
             for pid in left:
                 kill(pid)
-            reap()
+            reap(self.ended)
             time.sleep(0.005)
         for _ in range(200):
             if not windows(self.bus):
@@ -226,7 +229,7 @@ class XSession:
         """Wait until the desktop is at rest, at most `limit` seconds."""
         until, calm, last = time.monotonic() + limit, 0, None
         while time.monotonic() < until:
-            reap()
+            reap(self.ended)
             now, busy = activity()
             calm = calm + 1 if now == last and not busy else 0
             if calm >= CALM_SAMPLES:
@@ -242,8 +245,14 @@ class XSession:
 
     def running(self):
         """Names of the programs that run beside the display and its services."""
-        reap()
+        reap(self.ended)
         return sorted(name_of(pid) for pid in descendants() if pid not in self.services)
+
+    def crashed(self):
+        """Applications that a signal has ended since `launch`, each with its signal: an agent closes them otherwise."""
+        reap(self.ended)
+        statuses = ((name, self.ended.get(pid, 0)) for pid, name in self.started.items())
+        return [f"{name} ({signal.Signals(os.WTERMSIG(one)).name})" for name, one in statuses if os.WIFSIGNALED(one)]
 
     def close(self):
         self._end_all()
@@ -258,7 +267,7 @@ class XSession:
         for _ in range(400):
             for pid in descendants():
                 kill(pid)
-            if not reap():  # whoever loses its parent is this process's child: none is left
+            if not reap(self.ended):  # whoever loses its parent is this process's child: none is left
                 return True
             time.sleep(0.005)
         return False

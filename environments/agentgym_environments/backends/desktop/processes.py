@@ -77,11 +77,12 @@ def kill(pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def reap():
-    """Collect the children that have ended, and say whether there are others."""
+def reap(ended):
+    """Collect the children that have ended, {process number: wait status} into `ended`, and say whether there are
+    others."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (one := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[one[0]] = one[1]
     except ChildProcessError:
         return False
     return True

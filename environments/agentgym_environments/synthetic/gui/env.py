@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentgym.env import Action, Observation
+from agentgym.errors import EnvironmentCrashed
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.desktop.actions import parse
 from agentgym_environments.backends.desktop.desktop import Desktop
@@ -65,6 +66,8 @@ class Gui(DesktopEnv):
             with self.desktop.watched():
                 self.act(act, self.desktop)
                 self._look()
+            if crashed := self.desktop.ask("crashed"):
+                raise EnvironmentCrashed(f"an application of the desktop has crashed: {', '.join(crashed)}")
             self.success = self._is_done()
         nothing_open = not self.elements  # and nothing can be opened
         terminated, truncated = self.end_turn(self.success or nothing_open)
