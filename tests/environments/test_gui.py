@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -462,6 +463,22 @@ def test_a_crashed_application_fails_the_step_a_closed_one_not():
         observation, _ = env.reset(seed=0)
         assert "Documents" in observation
         assert env.step("wait")[2:4] == (False, False)
+    finally:
+        env.close()
+
+
+@real
+def test_an_application_that_answers_late_is_waited_for():
+    env = registry.make("gui-files")
+    try:
+        before, _ = env.reset(seed=0)
+        running = processes_of(env.desktop.home.parent)
+        manager = next(pid for pid, name in running.items() if name == "pcmanfm")
+        os.kill(manager, signal.SIGSTOP)
+        threading.Timer(6.0, os.kill, (manager, signal.SIGCONT)).start()
+        observation, _, terminated, truncated, _ = env.step("wait")
+        assert (terminated, truncated) == (False, False)
+        assert observation == before
     finally:
         env.close()
 

@@ -1,6 +1,7 @@
 """Contents of a desktop's windows, read from their applications over AT-SPI. Part of the program of `desk.py`."""
 
 import contextlib
+import time
 
 import gi  # pyright: ignore[reportMissingImports]
 
@@ -16,6 +17,7 @@ STATES = {1: "active", 4: "checked", 12: "focused", 23: "selected", 7: "editable
 READABLE = {"text", "entry", "icon", "password text", "paragraph"}
 """Roles of which the text is read too."""
 LONGEST_TEXT = 20_000
+AT_ONCE_S = 0.5
 
 Failed = GLib.Error
 
@@ -53,6 +55,15 @@ def gather(bus, requests, timeout_ms=2000):
     while left[0]:
         context.iteration(True)
     return answers
+
+
+def wait_for_answers(bus, seconds):
+    """Wait until every application answers, at most so many seconds; True when all did at once. One that has no time
+    for a call would look as if it had no window."""
+    begin = time.monotonic()
+    (roots,) = call(bus, *REGISTRY, ACCESSIBLE, "GetChildren", None)
+    gather(bus, [(root, ACCESSIBLE, "GetState", None) for root in roots], timeout_ms=int(1000 * seconds))
+    return time.monotonic() - begin < AT_ONCE_S
 
 
 def windows(bus):

@@ -28,6 +28,7 @@ from accessibility import (  # pyright: ignore[reportMissingImports]
     connect,
     read_tree,
     switch_on,
+    wait_for_answers,
     windows,
 )
 from processes import (  # pyright: ignore[reportMissingImports]
@@ -241,6 +242,8 @@ class XSession:
     def read(self, limit=LONGEST_REST_S):
         """Return what shows, once at rest: windows, each {role, name, text?, states, box, kids}."""
         self.rest(limit)
+        if not wait_for_answers(self.bus, limit):
+            self.rest(limit)
         return read_tree(self.bus)
 
     def running(self):
