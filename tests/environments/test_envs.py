@@ -154,6 +154,14 @@ def test_reset_without_a_task_draws_one_from_the_seed():
     assert len(set(one)) == 5
 
 
+def test_reset_refuses_an_option_that_it_does_not_read():
+    """Else {"index": 3}, the wire's name, would play a task drawn by chance."""
+    env = registry.make("keydoor-5x5")
+    with pytest.raises(BadRequest, match="reset of keydoor-5x5 takes the options split and task, not index, level"):
+        env.reset(seed=0, options={"level": "hard", "index": 3})
+    env.reset(seed=0, options={"split": "test", "task": 3})
+
+
 @pytest.mark.parametrize(("name", "word"), [("oracle", "gold"), ("frozenlake", "right"), ("blackjack", "hit")])
 def test_a_restored_episode_with_a_seed_has_that_seeds_chance(name, word):
     """One state, many futures: the same seed the same one, and a snapshot taken after a reseed keeps it."""

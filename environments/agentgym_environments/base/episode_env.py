@@ -55,6 +55,8 @@ class EpisodeEnv(Env):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
+        if unknown := sorted(set(options or ()) - {"split", "task"}):
+            raise BadRequest(f"reset of {self.env_spec.id} takes the options split and task, not {', '.join(unknown)}")
         split, task = self.select_task(options)
         self.begin(split, task)
         self.turn, self.over, self.success = 0, False, False
