@@ -25,7 +25,7 @@ import numpy as np
 from agentgym.errors import EnvironmentCrashed, MissingDependency
 from agentgym_environments.backends.desktop.enclosure import enclosure
 from agentgym_environments.backends.desktop.setup import SIZE
-from agentgym_environments.backends.desktop.window_manager import find_window, request
+from agentgym_environments.backends.desktop.window_manager import find_window, request, window_numbers
 from agentgym_environments.backends.json_process import JsonProcess
 
 PACKAGES = {
@@ -183,6 +183,9 @@ class Desktop:
         return found if found.is_relative_to(self.root.resolve()) else None
 
     # Windows.
+
+    def has_windows(self) -> bool:
+        return bool(window_numbers(self._display))
 
     def activate(self, name: str, strict: bool = False, by_class: bool = False) -> bool:
         """Bring the window of a name to the front; False where there is none. See `find_window`."""

@@ -6,16 +6,22 @@ import contextlib
 from typing import Any
 
 
+def window_numbers(display: Any) -> list[int]:
+    """Return the windows of all applications, as X counts them."""
+    from Xlib import X
+
+    listed = display.screen().root.get_full_property(display.intern_atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
+    return list(listed.value) if listed else []
+
+
 def find_window(display: Any, name: str, strict: bool, by_class: bool) -> Any:
     """Return the window of a name, or None: one whose title has it in any case, or with `strict` is it.
 
     by_class: the name is of its class (WM_CLASS).
     """
-    from Xlib import X
     from Xlib.error import XError
 
-    listed = display.screen().root.get_full_property(display.intern_atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
-    for number in listed.value if listed else ():
+    for number in window_numbers(display):
         window = display.create_resource_object("window", number)
         with contextlib.suppress(XError):  # it has gone meanwhile
             title = ".".join(window.get_wm_class() or ()) if by_class else _title(display, window)
