@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any
 
+import psutil
 import pytest
 from security.memory_group import measured, supervisor
 from security.sandbox_attacks import ALL, CALL
@@ -199,14 +200,25 @@ def test_a_sandbox_that_a_command_ended_ends_the_episode(env, monkeypatch):
         env.snapshot()
 
 
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_a_command_that_stops_every_answer_ended_the_sandbox(monkeypatch):
     monkeypatch.setattr(boxes, "GRACE_S", 0.5)
     with Sandbox(limits=LIMITS, backend="bubblewrap") as box:
-        process = supervisor(box._process.pid)
-        stop = threading.Timer(0.3, lambda: os.kill(process, signal.SIGSTOP))
-        stop.start()
+        process = psutil.Process(supervisor(box._process.pid))
+        threading.Timer(0.3, process.suspend).start()
         with pytest.raises(SandboxEnded):
             box.run("sleep 20", timeout_s=0.5)
+    for _ in range(50):
+        if has_ended(process):
+            break
+        time.sleep(0.1)
+    assert has_ended(process)  # stopped as it was
 
 
 def test_a_sandbox_killed_from_outside_is_the_machines_fault():

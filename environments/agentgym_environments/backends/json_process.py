@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 import weakref
@@ -120,6 +121,13 @@ class JsonProcess:
         return b""
 
 
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None, own_group: bool) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
@@ -128,6 +136,9 @@ def _end(process: subprocess.Popen[bytes], log: IO[bytes] | None, own_group: boo
     try:
         process.wait(CLOSE_S)
     except subprocess.TimeoutExpired:
+        for child in children(process.pid):  # one that has become another user may outlive its parent
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGKILL)
         process.kill()
         process.wait()
     if own_group:
