@@ -318,9 +318,10 @@ def save(
 
 
 def keep_unfinished(ledger: Ledger) -> None:
-    """unfinished.jsonl: the jobs that stand in no regime's results."""
+    """unfinished.jsonl: the jobs of rows that stand in no regime's results. A tuned row is not raced yet."""
     kept = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
-    saved = {key(run) for results in kept for runs in (results["tuning"], *results["raced"].values()) for run in runs}
+    played = [(runs, r["raced"]) for r in kept for runs in (r["tuning"], *r["raced"].values())]
+    saved = {key(run) for runs, raced in played for run in runs if run["method"] in raced}
     left = [json.dumps(job) + "\n" for job in ledger.done.values() if key(job) not in saved and job["budget"]]
     UNFINISHED.write_text("".join(left)) if left else UNFINISHED.unlink(missing_ok=True)
 
