@@ -320,8 +320,9 @@ def save(
 def keep_unfinished(ledger: Ledger) -> None:
     """unfinished.jsonl: the jobs of rows that stand in no regime's results. A tuned row is not raced yet."""
     kept = [json.loads(path.read_text()) for path in RESULTS.glob("*.json")]
-    played = [(runs, r["raced"]) for r in kept for runs in (r["tuning"], *r["raced"].values())]
-    saved = {key(run) for runs, raced in played for run in runs if run["method"] in raced}
+    tuned = [run for results in kept for run in results["tuning"] if run["method"] in results["raced"]]
+    raced = [run for results in kept for runs in results["raced"].values() for run in runs]
+    saved = {key(run) for run in (*tuned, *raced)}
     left = [json.dumps(job) + "\n" for job in ledger.done.values() if key(job) not in saved and job["budget"]]
     UNFINISHED.write_text("".join(left)) if left else UNFINISHED.unlink(missing_ok=True)
 

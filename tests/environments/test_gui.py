@@ -407,6 +407,10 @@ def of_desktop(folder: Path) -> list[str]:
     return sorted(processes_of(folder).values())
 
 
+def process_of(env: Gui, name: str) -> int:
+    return next(pid for pid, found in processes_of(env.desktop.home.parent).items() if found == name)
+
+
 def gone(folder: Path) -> bool:
     for _ in range(100):
         if not of_desktop(folder) and not folder.exists():
@@ -456,8 +460,7 @@ def test_a_crashed_application_fails_the_step_a_closed_one_not():
         env.reset(seed=0)
         assert env.step("press alt+f4")[2:4] == (True, False)
         env.reset(seed=0)
-        running = processes_of(env.desktop.home.parent)
-        os.kill(next(pid for pid, name in running.items() if name == "pcmanfm"), signal.SIGSEGV)
+        os.kill(process_of(env, "pcmanfm"), signal.SIGSEGV)
         with pytest.raises(EnvironmentCrashed, match=r"has crashed: pcmanfm \(SIGSEGV\)"):
             env.step("wait")
         observation, _ = env.reset(seed=0)
@@ -472,8 +475,7 @@ def test_an_application_that_answers_late_is_waited_for():
     env = registry.make("gui-files")
     try:
         before, _ = env.reset(seed=0)
-        running = processes_of(env.desktop.home.parent)
-        manager = next(pid for pid, name in running.items() if name == "pcmanfm")
+        manager = process_of(env, "pcmanfm")
         os.kill(manager, signal.SIGSTOP)
         threading.Timer(6.0, os.kill, (manager, signal.SIGCONT)).start()
         observation, _, terminated, truncated, _ = env.step("wait")

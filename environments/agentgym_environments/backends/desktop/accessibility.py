@@ -18,6 +18,7 @@ READABLE = {"text", "entry", "icon", "password text", "paragraph"}
 """Roles of which the text is read too."""
 LONGEST_TEXT = 20_000
 AT_ONCE_S = 0.5
+"""An application that took longer to answer may have gone on since the desktop was at rest."""
 
 Failed = GLib.Error
 

@@ -185,6 +185,7 @@ class Desktop:
     # Windows.
 
     def has_windows(self) -> bool:
+        """Return whether a window of an application is open, by what X says."""
         return bool(window_numbers(self._display))
 
     def activate(self, name: str, strict: bool = False, by_class: bool = False) -> bool:

@@ -69,7 +69,8 @@ class Gui(DesktopEnv):
             if crashed := self.desktop.ask("crashed"):
                 raise EnvironmentCrashed(f"an application of the desktop has crashed: {', '.join(crashed)}")
             self.success = self._is_done()
-        nothing_open = not self.elements and not self.desktop.has_windows()  # and nothing can be opened
+        with self.desktop.watched():
+            nothing_open = not self.elements and not self.desktop.has_windows()  # and nothing can be opened
         terminated, truncated = self.end_turn(self.success or nothing_open)
         info = self._info(valid=not isinstance(act, str))
         refusal = f"{act}\n" if isinstance(act, str) else ""
