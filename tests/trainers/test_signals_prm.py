@@ -260,6 +260,26 @@ def test_rewards_telescope(kit, chatty, context, loss) -> None:
         assert found[row.trajectory] == pytest.approx(total - reference, abs=1e-3)
 
 
+def test_a_difference_is_of_probabilities(kit, chatty, context) -> None:
+    """p_φ − p_ref of every token; the logit of success stays that of the log-ratios."""
+    model = chatty()
+    ratios, differences = (
+        ImplicitPRM(PRMOptions(reward=reward), kit.parts(model, temperature=TEMPERATURE))
+        for reward in ("log_ratio", "difference")
+    )
+    for prm in (ratios, differences):
+        perturb(prm.model)
+    found, by_ratio = (annotate(prm, context).batch.x for prm in (differences, ratios))
+    np.testing.assert_allclose(found["prm_logit_M"], by_ratio["prm_logit_M"])
+    for row in context.rows:
+        at = (torch.from_numpy(row.action_at - 1), torch.from_numpy(row.ids[row.action_at]))
+        ours, reference = (
+            kit.plain_logprobs(one, row.ids.tolist(), TEMPERATURE)[at].exp() for one in (differences.model, model)
+        )
+        np.testing.assert_allclose(found["prm_A"][row.action_index], (ours - reference).detach(), atol=1e-5)
+    assert np.ptp(found["prm_A"]) > 1e-2
+
+
 def test_the_rolling_reference_is_the_policy_before_the_update(kit, chatty, context) -> None:
     prm = ImplicitPRM(PRMOptions(loss="pair"), kit.parts(chatty()))
     assert np.abs(annotate(prm, context).batch.x["prm_A"]).max() < 1e-4  # φ is still the policy that acted

@@ -1,6 +1,6 @@
 """The implicit process reward model: a language model φ, trained on outcomes alone, whose log-ratio rewards each token.
 
-    q_j = ℓ_φ(y_j | ·) − ℓ_ref(y_j | ·)            column prm_A, not times β
+    q_j = ℓ_φ(y_j | ·) − ℓ_ref(y_j | ·)            not times β; column prm_A, or p_φ − p_ref in its place (`reward`)
 
     loss = "outcome"  PRIME (Cui et al. 2025, 2502.01456): p = σ(β Σ_j q_j), cross-entropy with success; ref = φ as it
                       began, which is the policy as RL began.
@@ -9,7 +9,8 @@
 
 Where most attempts fail, either loss makes φ find what they did less likely, and whatever was not sampled likelier, so
 that improbable and invalid replies are rewarded (likelihood displacement: Razin et al. 2024, 2410.08847). `anchor`, the
-likelihood of the successes (Pang et al. 2024, 2404.19733, eq. 1), keeps it from that.
+likelihood of the successes (Pang et al. 2024, 2404.19733, eq. 1), keeps it from the worst of that; the difference in
+probability is small for every token that is improbable to both.
 
 Both couple whole trajectories; the gradient is exact whatever the micro-batches are (`learner.full_batch_gradient`).
 Released iStar detaches the scores before the loss, so that its φ never moves.
@@ -58,6 +59,8 @@ class PRMOptions(FitOptions):
     long episode saturates σ."""
     anchor: float = Field(default=0.0, ge=0)
     """Weight of the mean log-ratio of a success's token, which is made large; 0 in both papers."""
+    reward: Literal["log_ratio", "difference"] = "log_ratio"
+    """A token's reward: q, as in both papers, or p_φ − p_ref. The error of q grows as a token gets less probable."""
     max_grad_norm: float = Field(default=10.0, gt=0)
 
 
@@ -82,7 +85,8 @@ class ImplicitPRM(Signal):
         """prm_A; prm_logit_M, the log-odds of success by φ; and prm_ref_A, which `fit` then need not compute."""
         reference_A = self._reference_A(context)
         q_A = self._logprob_A(self.model, context) - reference_A
-        return {"prm_A": q_A, "prm_logit_M": self._logit_M(q_A, context.batch), "prm_ref_A": reference_A}
+        reward_A = q_A if self.options.reward == "log_ratio" else np.exp(reference_A) * np.expm1(q_A)
+        return {"prm_A": reward_A, "prm_logit_M": self._logit_M(q_A, context.batch), "prm_ref_A": reference_A}
 
     def _logit_M(self, q_A: np.ndarray, batch: Batch) -> np.ndarray:
         size = len(batch.group_M)
