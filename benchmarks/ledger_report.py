@@ -304,7 +304,9 @@ def origins(saved: dict[str, Any]) -> str:
     texts = Counter(
         f"{row['date']}, {row['machine']}, commit {row['commit'][:7]}" for row in saved["measured"].values()
     )
-    return "; ".join(text if len(texts) == 1 else f"{count} rows: {text}" for text, count in texts.items())
+    return "; ".join(
+        text if len(texts) == 1 else f"{count} row{'s' * (count > 1)}: {text}" for text, count in texts.items()
+    )
 
 
 def hours(saved: dict[str, Any]) -> float:

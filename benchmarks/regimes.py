@@ -228,11 +228,9 @@ VARIANTS = {
 }
 WARMED = {
     "turn PPO, warmed up": replace(METHODS["turn PPO"], episodes=(("value.warmup", 64),), control="turn PPO"),
-    "SPA-RL, warmed up": Method("spa-rl", 1, ("shaping.redistribute.gate=false",), (("value.warmup", 128),)),
     "ArCHer, warmed up": replace(METHODS["ArCHer"], episodes=(("signals.twin.warmup", 128),), control="ArCHer"),
 }
-"""As recipes with a critic were until 2026-11-27: the critic learns alone at first, from episodes that count. SPA-RL
-had no gate."""
+"""As recipes with a critic were until 2026-11-27: the critic learns alone at first, from episodes that count."""
 DECISIONS = (
     "GRPO",
     "RLOO",
@@ -280,7 +278,6 @@ def meadow(corridor: int, question: str) -> Regime:
         SMALL,
         held_out=96,
         evaluations=8,
-        methods=(*METHODS, "turn PPO, warmed up", "SPA-RL, warmed up"),
     )
 
 

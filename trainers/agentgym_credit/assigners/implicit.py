@@ -1,6 +1,7 @@
 """Credit from an implicit reward model: how much more likely it finds each token than its reference does.
 
-`prm_A` is q_j = ℓ_φ(token) − ℓ_ref(token), not times β. It is combined with the outcome as an advantage of its own.
+`prm_A` is q_j = ℓ_φ(token) − ℓ_ref(token), not times β, or the difference of probabilities. It is combined with the
+outcome as an advantage of its own.
 """
 
 from __future__ import annotations
