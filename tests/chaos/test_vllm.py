@@ -1,6 +1,6 @@
 """Asynchronous training with a vLLM server of its own, while its trainer, that server and its environment's are killed.
 
-`make scale` installs vLLM's build for CPUs beside this environment and runs this; `--runs 20` trains twenty times.
+`make scale RUNS=20` installs vLLM's build for CPUs beside this environment, and trains twenty times.
 """
 
 from __future__ import annotations

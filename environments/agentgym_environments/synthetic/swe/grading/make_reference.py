@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -63,7 +64,12 @@ def make_reference(package: PackageSource, cache: Path, backend: str) -> Referen
         point for points in first.values() for point, texts in points.items() if any(t.endswith("~") for t in texts)
     }
     template = make_template(package.hidden, seed, kept)
-    runs = [observe(package, {}, template, chosen, cache, backend=backend, timeout_s=LIMIT_S) for _ in range(RUNS)]
+    with ThreadPoolExecutor(RUNS) as threads:
+        begun = [
+            threads.submit(observe, package, {}, template, chosen, cache, backend=backend, timeout_s=LIMIT_S)
+            for _ in range(RUNS)
+        ]
+        runs = [run.result() for run in begun]
     common = [test for test in runs[0] if all(test in run for run in runs)]
     expected = {test: agreed([run[test] for run in runs]) for test in common}
     expected = {test: points for test, points in expected.items() if not test[1] or points.get(END)}
