@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import random
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agentgym_environments.synthetic.swe.grading import observer
+from agentgym_environments.synthetic.swe.grading import make_reference, observer
 from agentgym_environments.synthetic.swe.grading.checks import CheckRewriter
 from agentgym_environments.synthetic.swe.grading.make_reference import agreed
 from agentgym_environments.synthetic.swe.grading.observations import END, digest
@@ -16,6 +18,7 @@ from agentgym_environments.synthetic.swe.grading.reference import Reference, as_
 from agentgym_environments.synthetic.swe.grading.template import draw, make_template
 from agentgym_environments.synthetic.swe.grading.vary import variant
 from agentgym_environments.synthetic.swe.grading.verdict import compare, junit_name, plain_name
+from agentgym_environments.synthetic.swe.source import PackageSource
 
 REWRITTEN = {
     "assert f(3) == 4": "o.operand('@0', f(3))",
@@ -157,3 +160,24 @@ def test_texts_of_large_and_endless_values_end():
     assert len(observer.short(observer.plain(endless))) < 100
     assert len(observer.plain(list(range(100_000)))) < 20_000
     assert observer.short("a" * 1_000_000).startswith("#")
+
+
+def test_a_reference_is_made_once_however_many_want_it(tmp_path, monkeypatch):
+    """Workers that judged their first fix at the same time each ran the tests, until a step's deadline passed."""
+    package = PackageSource({}, {"test_it.py": b"def test(): assert f(3) == 4"}, "", "thing/")
+    made = []
+
+    def make(package, cache, backend):
+        made.append(cache)
+        time.sleep(0.3)
+        return Reference(make_template(package.hidden, "seed"), {})
+
+    monkeypatch.setattr(make_reference, "make_reference", make)
+    uncached = make_reference.reference.__wrapped__
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: uncached(package, tmp_path), range(4)))
+    assert len(made) == 1
+    assert found == [found[0]] * 4
+    nowhere = tmp_path / "file"
+    nowhere.write_text("no folder can be made here")
+    assert uncached(package, nowhere) == found[0]

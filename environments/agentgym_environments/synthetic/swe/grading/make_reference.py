@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -30,17 +32,38 @@ RUNS = 3
 
 @lru_cache(maxsize=16)
 def reference(package: PackageSource, cache: Path, backend: str = "auto") -> Reference:
-    """The package's reference, from the cache folder; it takes four runs of the tests where that has none."""
+    """The package's reference, from the cache folder; it takes four runs of the tests where that has none, for which
+    other processes wait."""
     path = cache / FOLDER / f"{package.module.strip('/').rpartition('/')[2]}-{fingerprint(package, backend)}.json"
+    if (kept := read(path)) is not None:
+        return kept
+    with alone(path):
+        if (kept := read(path)) is not None:
+            return kept
+        made = make_reference(package, cache, backend)
+        with contextlib.suppress(OSError):  # a cache that cannot be written is made anew by the next process
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+                json.dump(as_json(made), file)
+            os.replace(file.name, path)
+    return made
+
+
+def read(path: Path) -> Reference | None:
+    """The reference at `path`, if it is there and whole."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return from_json(json.loads(path.read_text(encoding="utf-8")))
-    made = make_reference(package, cache, backend)
-    with contextlib.suppress(OSError):  # a cache that cannot be written is made anew by the next process
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            json.dump(as_json(made), file)
-        os.replace(file.name, path)
-    return made
+    return None
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Wait until nobody else makes what will be at `path`: of eight workers that judge their first fix of a package,
+    each would run its tests. Nobody waits where the folder cannot be written."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context(path.with_suffix(".lock").open("a")), fcntl.LOCK_EX)
+        yield
 
 
 def fingerprint(package: PackageSource, backend: str) -> str:
