@@ -97,7 +97,7 @@ def test_every_package_is_verified_both_ways(name):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["swe", "swe-hard"])
 def test_the_solver_solves_tasks_and_submitting_at_once_none(name, chosen):
-    """`-m envs`: the first task of each package but `LONG`, of `swe-hard` only those of `test`; `-m every`: all."""
+    """`-m envs`: the first task of each package but `LONG`, of `swe-hard` none of `train`; `-m every`: all."""
     env = registry.make(name)
     for split in env.env_spec.splits:
         packages = [task.package for task in of_split(split, 1 if name == "swe" else 2)]
