@@ -59,7 +59,7 @@ def test_solver_plays_through_its_action_format(name):
     env = registry.make(name)
     try:
         spec, solver = env.env_spec, Solver()
-        split = list(spec.splits)[-1]  # in `swe`, packages whose references take the shortest
+        split = list(spec.splits)[-1]  # of `swe`'s packages, the quickest to judge a first time
         limits = Limits(None if spec.inline else HEAVY_TURNS)
         episode = EpisodeSpec(spec.id, split, 0)
         played = asyncio.run(rollout(LocalSession(env), solver, PromptFormat(), episode, limits))

@@ -11,7 +11,7 @@ import platform
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from agentgym.errors import EnvironmentCrashed
@@ -35,24 +35,15 @@ def reference(package: PackageSource, cache: Path, backend: str = "auto") -> Ref
     """The package's reference, from the cache folder; it takes four runs of the tests where that has none, for which
     other processes wait."""
     path = cache / FOLDER / f"{package.module.strip('/').rpartition('/')[2]}-{fingerprint(package, backend)}.json"
-    if (kept := read(path)) is not None:
-        return kept
     with alone(path):
-        if (kept := read(path)) is not None:
-            return kept
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return from_json(json.loads(path.read_text(encoding="utf-8")))
         made = make_reference(package, cache, backend)
         with contextlib.suppress(OSError):  # a cache that cannot be written is made anew by the next process
             with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
                 json.dump(as_json(made), file)
             os.replace(file.name, path)
     return made
-
-
-def read(path: Path) -> Reference | None:
-    """The reference at `path`, if it is there and whole."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return from_json(json.loads(path.read_text(encoding="utf-8")))
-    return None
 
 
 @contextlib.contextmanager
@@ -88,11 +79,8 @@ def make_reference(package: PackageSource, cache: Path, backend: str) -> Referen
     }
     template = make_template(package.hidden, seed, kept)
     with ThreadPoolExecutor(RUNS) as threads:
-        begun = [
-            threads.submit(observe, package, {}, template, chosen, cache, backend=backend, timeout_s=LIMIT_S)
-            for _ in range(RUNS)
-        ]
-        runs = [run.result() for run in begun]
+        run = partial(observe, package, {}, template, chosen, cache, backend=backend, timeout_s=LIMIT_S)
+        runs = list(threads.map(lambda _: run(), range(RUNS)))
     common = [test for test in runs[0] if all(test in run for run in runs)]
     expected = {test: agreed([run[test] for run in runs]) for test in common}
     expected = {test: points for test, points in expected.items() if not test[1] or points.get(END)}
