@@ -243,6 +243,13 @@ def test_replayed_tokens_have_the_ratio_to_their_sampler(chatty, tokenizer, tmp_
     assert all(line["policy/engine_gap"] < 1e-4 for line in lines)
 
 
+def test_a_replay_kl_that_only_a_schedule_sets(chatty, tokenizer, tmp_path) -> None:
+    """The reference is there from the first step on, although the recipe's own coefficient is 0."""
+    rising = {"replay.loss.kl": {"kind": "linear", "start": 0.0, "end": 0.1, "steps": 1}}
+    _, lines = mixed(chatty(), tokenizer, tmp_path, schedules=rising)
+    assert any("replay/loss/kl" in line for line in lines)
+
+
 def test_a_resumed_run_replays_what_an_undisturbed_one_does(chatty, tokenizer, tmp_path) -> None:
     sections = {"replay": {"size": 4, "trigger": 2.0, "max_age": 3}, "run": {**BASE["run"], "steps": 4}}
     start = checkpoint.save(tmp_path / "start", chatty(), tokenizer, {})

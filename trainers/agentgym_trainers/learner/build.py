@@ -43,7 +43,8 @@ def build_learner(config: Config, model: Any, reference: Any, processes: DataPar
             value = Critic(reference, config.value)
         if config.model.gradient_checkpointing:
             use_recompute(value.trunk)
-    kl = config.loss.kl or "loss.kl" in config.schedules or (config.replay is not None and config.replay.loss.kl)
+    kl = config.loss.kl or (config.replay is not None and config.replay.loss.kl)
+    kl = kl or not {"loss.kl", "replay.loss.kl"}.isdisjoint(config.schedules)
     frozen = None
     if kl or "ref_logprob_A" in config.all_needs:
         frozen = copy.deepcopy(reference).requires_grad_(False) if config.model.lora is None else model
