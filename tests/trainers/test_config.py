@@ -125,6 +125,10 @@ def test_text_of_any_kind_survives_toml(mine):
     [
         (["credit.assigner=turn_gae"], "reads a critic's values: add a [value] table (value.lr=1e-3 adds one)"),
         (["value.lr=1e-3"], "reads no values, so nothing would use [value]: remove it (value= removes it)"),
+        (
+            ["value.lr=1e-3", "loss.objective=oreo"],
+            "a critic's values, and the critic learns from the assigner: credit.",
+        ),
         (["credit.assigner=grpo", "rollout.group_size=1"], "rollout.group_size must be at least 2, not 1"),
         (["loss.reducer=constant"], 'reducer = "constant" and reducer_length go together'),
         (["loss.reducer_length=8"], 'reducer = "constant" and reducer_length go together'),

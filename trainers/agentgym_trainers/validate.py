@@ -31,11 +31,7 @@ def _validate_step(config: Config) -> None:
     for who, needs in config.needs.items():
         for need in sorted(needs):
             _check_provided(who, need, config)
-    if config.value is not None and not config.all_needs & VALUES:
-        raise ValueError(
-            f"{', '.join(_assigners(config))} reads no values, so nothing would use [value]: remove it "
-            "(value= removes it)"
-        )
+    _check_critic(config)
     _check_terms(config)
     source, engine = SOURCES[config.source.kind], ENGINES[config.engine.kind]
     if config.rollout.groups % source.players:
@@ -77,6 +73,23 @@ def _validate_step(config: Config) -> None:
         raise ValueError(
             f"select.kind = {config.select.kind!r} reads what models say of a step, so there is no asking for more: "
             "select.tries must be 1"
+        )
+
+
+def _check_critic(config: Config) -> None:
+    """Raises ValueError where nothing reads the critic or nothing trains it."""
+    if config.value is None:
+        return
+    if not config.all_needs & VALUES:
+        raise ValueError(
+            f"{', '.join(_assigners(config))} reads no values, so nothing would use [value]: remove it "
+            "(value= removes it)"
+        )
+    if not any(ASSIGNERS[t.assigner].needs & VALUES for t in config.credit.parts.values()):
+        readers = [who for who, needs in config.needs.items() if needs & VALUES]
+        raise ValueError(
+            f"{readers[0]} reads a critic's values, and the critic learns from the assigner: {_assigners(config)[0]} "
+            'gives it no targets; set credit.assigner = "oreo", or another that reads values'
         )
 
 
