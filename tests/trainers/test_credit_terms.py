@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,14 +15,16 @@ from agentgym_credit.assigners.gigpo import gigpo
 from agentgym_credit.assigners.group_baselines import rloo
 from agentgym_credit.assigners.implicit import istar, prime, prm_turns
 from agentgym_credit.assigners.skill import of_reward_model, of_token_values, of_turn_values
-from agentgym_credit.batch import Batch
+from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.normalize import normalize
 from agentgym_credit.segments import reverse_scan, segment_mean
 from agentgym_trainers.config.sections import CreditOptions
 from agentgym_trainers.credit import ASSIGNERS
-from agentgym_trainers.credit.assign import assign_credit
+from agentgym_trainers.credit.assign import apply_stages, assign_credit
+from agentgym_trainers.losses import OBJECTIVES, token_weights
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.testing import random_batch, t4, toy_batch
+from agentgym_trainers.validate import validate_config
 
 many = settings(deadline=None, derandomize=True, database=None, max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
@@ -200,3 +203,43 @@ def test_skills_are_declared_where_something_learns() -> None:
     measured = {name for name, part in ASSIGNERS.items() if part.skill is not None}
     assert measured == {"turn_gae", "token_gae", "bilevel_gae", "prm_tokens", "prm_turns"}
     assert replace(ASSIGNERS["rloo"], skill=of_reward_model).skill is of_reward_model
+
+
+@pytest.mark.parametrize("objective", ["direct_advantage", "oreo", "ppo_clip"])
+@pytest.mark.parametrize("cause", ["filter", "staleness"])
+def test_dropped_tokens_have_no_gradient(objective, cause) -> None:
+    """Neither where the objective is a regression, to which an advantage of 0 is a target like any other."""
+    batch = toy_batch(
+        [[0, 1], [0, 0]], tokens=2, value_N=np.zeros(4), ref_logprob_A=np.full(8, -1.0),
+        version_A=[7, 7, 7, 7, 5, 5, 5, 5],
+    )  # fmt: skip
+    config = resolve("grpo", ["rollout.staleness=1"] if cause == "staleness" else [])
+    if cause == "filter":
+        batch = batch.with_columns(kept_M=np.array([1.0, 0.0]))
+    credit, _ = apply_stages(batch, Credit(np.ones(8)), config, 7)
+    logprob, old = torch.full((8,), -0.5, dtype=torch.float64, requires_grad=True), torch.from_numpy(batch.logprob_A)
+    advantage, weights = torch.from_numpy(credit.advantage_A), token_weights(batch, "token_mean") * credit.weight_A
+    part = OBJECTIVES[objective]
+    if part.unit == "token":
+        loss = (torch.from_numpy(weights) * part.function(logprob, old, advantage)[0]).sum()
+    else:
+        loss, _ = part.function(logprob, old, batch, advantage, torch.from_numpy(weights))
+    loss.backward()
+    assert logprob.grad is not None
+    assert (logprob.grad != 0).tolist() == [True] * 4 + [False] * 4
+
+
+def test_a_mask_keeps_the_weights_of_the_others() -> None:
+    batch = toy_batch([[1], [0]], prox_logprob_A=np.log([0.6, 0.6]), kept_M=[1, 0])
+    credit, _ = apply_stages(batch, Credit(np.ones(2)), resolve("grpo", ["correct.kind=tis"]), 0)
+    assert credit.weight_A is not None
+    assert credit.weight_A.tolist() == [pytest.approx(1.2), 0]
+    plain, _ = apply_stages(batch.with_columns(kept_M=np.ones(2)), Credit(np.ones(2)), resolve("grpo"), 0)
+    assert plain.weight_A is None
+
+
+def test_a_filter_that_no_comparison_would_see_is_refused() -> None:
+    options = ["select.kind=instruction", "signals.instruction.head=two_class", "loss.objective=pacs"]
+    options += ["loss.clip_low=", "loss.clip_high="]
+    with pytest.raises(ConfigError, match="stays in the batch for the critic"):
+        validate_config(resolve("ppo-turn", options))

@@ -77,7 +77,7 @@ def _validate_step(config: Config) -> None:
 
 
 def _check_critic(config: Config) -> None:
-    """Raises ValueError where nothing reads the critic or nothing trains it."""
+    """Raises ValueError where nothing reads the critic, nothing trains it, or it keeps what a filter drops."""
     if config.value is None:
         return
     if not config.all_needs & VALUES:
@@ -90,6 +90,15 @@ def _check_critic(config: Config) -> None:
         raise ValueError(
             f"{readers[0]} reads a critic's values, and the critic learns from the assigner: {_assigners(config)[0]} "
             'gives it no targets; set credit.assigner = "oreo", or another that reads values'
+        )
+    if (
+        config.select is not None
+        and needs_model_columns(config.select.kind)
+        and OBJECTIVES[config.loss.objective].needs_full_groups
+    ):
+        raise ValueError(
+            f"what select.kind = {config.select.kind!r} drops stays in the batch for the critic, and loss.objective = "
+            f"{config.loss.objective!r} compares all attempts of the batch: remove [value], or choose another objective"
         )
 
 

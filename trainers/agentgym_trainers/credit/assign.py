@@ -34,13 +34,13 @@ def assign_credit(batch: Batch, options: CreditOptions) -> tuple[Credit, dict[st
 
 
 def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tuple[Credit, dict[str, float]]:
-    """The credit after filters, importance weights and the staleness mask; and their metrics."""
+    """The credit after importance weights, filters and the staleness mask; and their metrics."""
     metrics: dict[str, float] = {}
-    credit = mask_dropped(batch, credit)
     if config.correct is not None:
         weight_A, extra = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch)
         credit = replace(credit, weight_A=weight_A)
         metrics |= {f"correct/{name}": value for name, value in extra.items()}
+    credit = mask_dropped(batch, credit)
     if config.rollout.staleness:
         credit, extra = mask_stale_tokens(batch, credit, step, config.rollout.staleness)
         metrics |= extra
@@ -48,14 +48,16 @@ def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tup
 
 
 def mask_dropped(batch: Batch, credit: Credit) -> Credit:
-    """No advantage for the trajectories that a filter dropped (`kept_M`); a critic still learns from them."""
+    """No advantage and no weight for the trajectories that a filter dropped (`kept_M`); a critic still learns from
+    them."""
     if "kept_M" not in batch.x:
         return credit
-    return replace(credit, advantage_A=credit.advantage_A * batch.x["kept_M"][batch.traj_A])
+    return _masked(credit, batch.x["kept_M"][batch.traj_A] > 0)
 
 
 def mask_stale_tokens(batch: Batch, credit: Credit, step: int, staleness: int) -> tuple[Credit, dict[str, float]]:
-    """No advantage for tokens more than `staleness` updates old; "async/staleness_max" is of the others."""
+    """No advantage and no weight for tokens more than `staleness` updates old; "async/staleness_max" is of the
+    others."""
     age_A = np.maximum(step - batch.x["version_A"], 0)
     old_A = age_A > staleness
     kept = age_A[~old_A]
@@ -64,4 +66,16 @@ def mask_stale_tokens(batch: Batch, credit: Credit, step: int, staleness: int) -
         "async/staleness_max": float(kept.max(initial=0)),
         "async/stale": float(old_A.mean()) if len(age_A) else 0.0,
     }
-    return replace(credit, advantage_A=np.where(old_A, 0.0, credit.advantage_A)), metrics
+    return _masked(credit, ~old_A), metrics
+
+
+def _masked(credit: Credit, keep_A: np.ndarray) -> Credit:
+    """The credit of the tokens in `keep_A`. An advantage of 0 is not enough: to a regression it is a target."""
+    if keep_A.all():
+        return credit
+    weight_A = np.ones(len(keep_A)) if credit.weight_A is None else credit.weight_A
+    return replace(
+        credit,
+        advantage_A=np.where(keep_A, credit.advantage_A, 0.0),
+        weight_A=np.where(keep_A, weight_A, 0.0),
+    )
