@@ -13,6 +13,7 @@ from agentgym_trainers.config.schedules import (
     Linear,
     ScheduleOptions,
     Stages,
+    steps_to_validate,
 )
 
 READ = TypeAdapter(ScheduleOptions)
@@ -84,6 +85,23 @@ def test_epo_phases() -> None:
 def test_linear() -> None:
     line = Linear(start=1.0, end=0.0, steps=10, begin=5)
     assert [line.at(step) for step in (0, 5, 10, 15, 99)] == pytest.approx([1, 1, 0.5, 0, 0])
+
+
+@pytest.mark.parametrize("options", [{"start": 1, "end": 101, "steps": 100}, {"start": 0, "end": 49, "steps": 49}])
+def test_a_line_between_integers_gives_integers(options) -> None:
+    """1 + 100 · .14 is a little more than 15, which no horizon can be: the run ended in its fifteenth step."""
+    line = Linear(**options)
+    assert [line.at(step) for step in range(102)] == [
+        min(options["start"] + step, options["end"]) for step in range(102)
+    ]
+
+
+def test_a_line_that_begins_late_is_checked_at_the_start() -> None:
+    """Its first value that is no whole number comes in step 5, which no step that is tried shows."""
+    line = Linear(start=10, end=20, steps=4, begin=3)
+    assert [line.at(step) for step in (0, 1, 5, 10)] == [10, 10, 15, 20]
+    assert line.at(4) == 12.5
+    assert 4 in steps_to_validate([line], 10)
 
 
 def test_schedules_are_read_by_kind() -> None:

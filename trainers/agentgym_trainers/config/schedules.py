@@ -46,7 +46,8 @@ class Linear(_Schedule):
     begin: int = Field(default=0, ge=0)
 
     def at(self, step: int) -> float:
-        return self.start + (self.end - self.start) * _share(step - self.begin, self.steps)
+        done = min(max(step - self.begin, 0), self.steps)
+        return self.start + (self.end - self.start) * done / self.steps  # divided last: whole numbers stay whole
 
 
 class Cosine(_Schedule):
@@ -115,7 +116,9 @@ def steps_to_validate(schedules: Iterable[Any], steps: int) -> list[int]:
     """Steps at which every value that makes a difference for an option's bounds and type is seen."""
     every = list(schedules)
     stages = {i * s.every for s in every if isinstance(s, Stages) for i in range(len(s.values))}
-    return sorted({0, 1, steps // 2, steps} | stages) if every else []
+    # A line between whole numbers whose first step is whole is whole at every step.
+    lines = {s.begin + 1 for s in every if isinstance(s, Linear) and s.begin < steps}
+    return sorted({0, 1, steps // 2, steps} | stages | lines) if every else []
 
 
 def _share(step: float, steps: float) -> float:
