@@ -243,6 +243,15 @@ def test_replayed_tokens_have_the_ratio_to_their_sampler(chatty, tokenizer, tmp_
     assert all(line["policy/engine_gap"] < 1e-4 for line in lines)
 
 
+def test_a_scheduled_age_is_the_age_of_its_step(chatty, tokenizer, tmp_path) -> None:
+    """From the second step on an attempt is forgotten in the step after its own."""
+    never = {"size": 99, "trigger": 9.0, "max_age": 9}
+    ages = {"replay.max_age": {"kind": "stages", "values": [9, 0], "every": 1}}
+    trainer, _ = mixed(chatty(), tokenizer, tmp_path, replay=never, schedules=ages)
+    assert trainer.buffer is not None
+    assert {entry.step for entry in trainer.buffer.kept} == {2}
+
+
 def test_a_replay_kl_that_only_a_schedule_sets(chatty, tokenizer, tmp_path) -> None:
     """The reference is there from the first step on, although the recipe's own coefficient is 0."""
     rising = {"replay.loss.kl": {"kind": "linear", "start": 0.0, "end": 0.1, "steps": 1}}

@@ -13,6 +13,7 @@ from agentgym_trainers.config.schedules import (
     Linear,
     ScheduleOptions,
     Stages,
+    applied,
     steps_to_validate,
 )
 
@@ -102,6 +103,13 @@ def test_a_line_that_begins_late_is_checked_at_the_start() -> None:
     assert [line.at(step) for step in (0, 1, 5, 10)] == [10, 10, 15, 20]
     assert line.at(4) == 12.5
     assert 4 in steps_to_validate([line], 10)
+
+
+def test_what_is_built_once_has_no_schedule() -> None:
+    tree = {"replay": {"history": 9, "max_age": 5}}
+    assert applied(tree, {"replay.max_age": Stages(values=(1,))}, 0)["replay"]["max_age"] == 1
+    with pytest.raises(ValueError, match=r"'replay.history' is read only when a run begins"):
+        applied(tree, {"replay.history": Stages(values=(1,))}, 0)
 
 
 def test_schedules_are_read_by_kind() -> None:

@@ -90,6 +90,8 @@ LIVE_OPTIONS = frozenset(
     {"env.max_turns", "rollout.groups", "rollout.group_size", "optim.lr", "optim.epochs", "optim.minibatches"}
 )
 """Options that are read anew in every step, and so may be scheduled; all else is built once."""
+BUILT_ONCE = frozenset({"replay.history"})
+"""Options that are not, among the sections of `LIVE`."""
 
 
 def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def applied(tree: dict[str, Any], schedules: Mapping[str, Any], step: int) -> di
             table = table.get(section) if isinstance(table, dict) else None
         if not isinstance(table, dict) or last not in table:
             raise ValueError(f"[schedules] there is no option {path!r} in this recipe")
-        if not (path.startswith(LIVE) or path in LIVE_OPTIONS):
+        if path in BUILT_ONCE or not (path.startswith(LIVE) or path in LIVE_OPTIONS):
             raise ValueError(
                 f"[schedules] {path!r} is read only when a run begins; options of {', '.join(p[:-1] for p in LIVE)} "
                 f"and {', '.join(sorted(LIVE_OPTIONS))} can change"

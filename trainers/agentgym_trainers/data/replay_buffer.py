@@ -73,11 +73,20 @@ class ReplayBuffer:
             if totals:
                 self.means.append(float(np.mean(totals)))
 
-    def add(self, batch: Batch, credit: Credit, trajectories: Sequence[Trajectory], step: int) -> None:
-        """Keep the batch's attempts whose mean advantage over their tokens is positive, and forget old ones."""
+    def add(
+        self,
+        batch: Batch,
+        credit: Credit,
+        trajectories: Sequence[Trajectory],
+        step: int,
+        options: BufferOptions | None = None,
+    ) -> None:
+        """Keep the batch's attempts whose mean advantage over their tokens is positive, and forget old ones. `options`
+        are this step's, where a schedule changes them."""
+        max_age = (options or self.options).max_age
         advantage_M = segment_mean(credit.advantage_A, batch.traj_A)
         good = [trajectories[m] for m in np.flatnonzero(advantage_M > 0).tolist()]
-        self.kept = [item for item in self.kept if step - item.step <= self.options.max_age]
+        self.kept = [item for item in self.kept if step - item.step <= max_age]
         self.kept += [ReplayEntry(t, total_return(t), step) for t in good if not is_demonstration(t)]
 
     def draw(self, rng: np.random.Generator, options: BufferOptions | None = None) -> list[Trajectory]:

@@ -27,7 +27,7 @@ def replay_update(
     seed: int,
 ) -> dict[str, float]:
     """Keep the step's good attempts, and learn from what was kept once there is enough of it. Returns metrics."""
-    buffer.add(batch, credit, trajectories, step)
+    buffer.add(batch, credit, trajectories, step, options)
     metrics = {"replay/kept": float(len(buffer.kept)), "replay/median": buffer.median}
     drawn = buffer.draw(np.random.default_rng([seed, step, 3]), options)
     if not drawn:
