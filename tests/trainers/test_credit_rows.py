@@ -123,6 +123,7 @@ def test_values_of_a_critic():
         ({"trajectory_B": [0, 1, 1]}, "an attempt has rows of two groups"),
         ({"mask_BT": MASK[:0], "reward_BT": REWARD[:0], "group_B": []}, "there are no rows"),
         ({"states": [["a", "b"], ["a"], ["a", "b", "b"]]}, "row 1 has 2 turns and 1 states"),
+        ({"value": np.ones((3, 8))}, "value: a column's name ends in its level, _A, _N, _M"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, why):
@@ -136,6 +137,15 @@ def test_an_assigner_names_what_it_lacks():
         rows.assign("turn_gae")
     with pytest.raises(ValueError, match="there is no assigner 'gipo'; there are reinforce, rloo"):
         rows.assign("gipo")
+
+
+def test_a_cut_attempt_asks_for_the_value_after_it():
+    value = np.ones((3, 8))
+    rows = from_rows(MASK, REWARD, [0, 0, 1], truncated_B=[True, False, False], value_N=value)
+    with pytest.raises(ValueError, match="turn_gae reads bootstrap_M: give each to from_rows by its name"):
+        rows.assign("turn_gae")
+    rows = from_rows(MASK, REWARD, [0, 0, 1], truncated_B=[True, False, False], value_N=value, bootstrap_M=value)
+    assert rows.assign("turn_gae", gamma=1.0, lam=0.0)[0, 5] == REWARD[0, 5:].sum()
 
 
 def test_verl(monkeypatch):

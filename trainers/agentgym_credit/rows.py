@@ -9,8 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from agentgym_credit.assigners import ASSIGNERS
-from agentgym_credit.batch import Batch
+from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.normalize import normalize as normalized
+
+LEVELS = ("_A", "_N", "_M")
+"""Ends of columns' names."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,21 @@ class TokenRows:
 
         Raises ValueError where there is no such assigner, or where the rows lack a column that it reads.
         """
+        return self.padded(self.credit(name, normalize=normalize, **options).advantage_A)
+
+    def credit(
+        self, name: str, *, normalize: Literal["none", "token", "turn", "trajectory"] = "none", **options: Any
+    ) -> Credit:
+        """The same before it is padded, with the targets of a critic. Raises ValueError as `assign` does."""
         if name not in ASSIGNERS:
             raise ValueError(f"there is no assigner {name!r}; there are {', '.join(ASSIGNERS)}")
-        columns = {need for need in ASSIGNERS[name].needs if need[-2:] in ("_A", "_N", "_M") and need != "bootstrap_M"}
+        columns = {need for need in ASSIGNERS[name].needs if need[-2:] in LEVELS}
+        if not self.batch.truncated_M.any():
+            columns.discard("bootstrap_M")
         if missing := sorted(columns - self.batch.x.keys()):
             raise ValueError(f"{name} reads {', '.join(missing)}: give each to from_rows by its name, as float[B, T]")
         credit = ASSIGNERS[name].function(self.batch, **options)
-        if normalize != "none":
-            credit = normalized(credit, self.batch, population=normalize)
-        return self.padded(credit.advantage_A)
+        return credit if normalize == "none" else normalized(credit, self.batch, population=normalize)
 
     def padded(self, x_A: np.ndarray) -> np.ndarray:
         """A number for every action token as float64[B, T], 0 elsewhere."""
@@ -74,7 +83,7 @@ def from_rows(
     Raises ValueError that says what does not fit.
     """
     mask_BT, reward_BT = np.asarray(mask_BT).astype(bool), np.asarray(reward_BT, dtype=np.float64)
-    _check_shapes(mask_BT, {"rewards": reward_BT, "turn_BT": turn_BT, **columns_BT})
+    _check_shapes(mask_BT, {"rewards": reward_BT, "turn_BT": turn_BT}, columns_BT)
     lengths = {"groups": group_B, "trajectories": trajectory_B, "states": states, "truncated flags": truncated_B}
     for name, given in lengths.items():
         if given is not None and len(given) != len(mask_BT):
@@ -110,11 +119,16 @@ def from_rows(
     return TokenRows(replace(batch, x=read), row_A, column_A, mask_BT.shape)
 
 
-def _check_shapes(mask_BT: np.ndarray, given_BT: dict[str, np.ndarray | None]) -> None:
-    """Raise ValueError unless there are rows, each with an action token, and all else has the mask's shape."""
+def _check_shapes(
+    mask_BT: np.ndarray, given_BT: dict[str, np.ndarray | None], columns_BT: dict[str, np.ndarray]
+) -> None:
+    """Raise ValueError unless there are rows, each with an action token, all else has the mask's shape, and columns
+    have names."""
+    if unknown := [name for name in columns_BT if not name.endswith(LEVELS)]:
+        raise ValueError(f"{', '.join(unknown)}: a column's name ends in its level, {', '.join(LEVELS)}")
     if mask_BT.ndim != 2:
         raise ValueError(f"the mask is [rows, tokens]; not {mask_BT.shape}")
-    for name, given in given_BT.items():
+    for name, given in {**given_BT, **columns_BT}.items():
         if given is not None and np.shape(given) != mask_BT.shape:
             raise ValueError(f"{name}: [rows, tokens] as the mask, {mask_BT.shape}; not {np.shape(given)}")
     if not len(mask_BT):
