@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentgym_credit import ASSIGNERS, Batch, from_rows
 from agentgym_credit.adapters import prime_rl, verl
+from agentgym_credit.segments import reverse_scan
 
 MASK = np.array([[0, 1, 1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 1, 0, 1, 0]])
 REWARD = np.zeros(MASK.shape)
@@ -167,6 +168,19 @@ def test_verl(monkeypatch):
     values = torch.rand(MASK.shape)
     advantages, returns = verl.estimator("turn_gae", gamma=1.0, lam=1.0)(reward, mask, uid, values=values)
     np.testing.assert_allclose(returns[0, [1, 5]], [0.75, 0.5], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("token_gae", {"lam": 1.0, "normalize": "token"}), ("turn_gae", {"gamma": 1.0, "lam": 1.0}), ("digirl", {})],
+)
+def test_verl_fits_the_critic_to_what_is_to_come(name, options):
+    """Not to normalized advantages plus the values, nor at a turn's later tokens to values of their own."""
+    mask, reward = torch.tensor(MASK), torch.tensor(REWARD, dtype=torch.float32)
+    _, returns = verl.estimator(name, **options)(reward, mask, ["x", "x", "y"], values=torch.rand(MASK.shape))
+    rows = from_rows(MASK, REWARD, [0, 0, 1])
+    to_come = rows.padded(reverse_scan(rows.batch.reward_N, rows.batch.traj_N, 1.0)[rows.batch.turn_A])
+    np.testing.assert_allclose(returns.numpy(), to_come, atol=1e-6)
 
 
 def test_verl_rows_that_are_masked_out_have_no_credit():

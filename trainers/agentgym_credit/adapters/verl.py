@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.rows import from_rows
+
+
+def _target_A(credit: Credit, batch: Batch) -> np.ndarray | None:
+    """A critic's target at every token, where the assigner has some: never of advantages that were normalized."""
+    if "value_N" in credit.targets:
+        return credit.targets["value_N"][batch.turn_A]
+    return credit.targets.get("value_A")
 
 
 def register(name: str, **options: Any) -> str:
@@ -27,7 +35,11 @@ def register(name: str, **options: Any) -> str:
 
 
 def estimator(name: str, **options: Any) -> Any:
-    """(token_level_rewards, response_mask, index, ...) -> (advantages, returns), both float[B, T]."""
+    """(token_level_rewards, response_mask, index, ...) -> (advantages, returns), both float[B, T].
+
+    Returns are what verl's critic is fitted to: the assigner's own targets, a turn's at each of its tokens; of an
+    assigner without targets the advantages, plus the values where there are any.
+    """
 
     def advantages(
         token_level_rewards: Any, response_mask: Any, index: Any = None, config: Any = None, **batch: Any
@@ -40,6 +52,7 @@ def estimator(name: str, **options: Any) -> Any:
             reward = np.zeros(mask.shape)
             reward[np.arange(len(mask)), last] = np.asarray(batch["rewards"], np.float64)
         found = token_level_rewards.new_zeros(mask.shape)
+        returns = found.clone()
         if len(kept):
             rows = from_rows(
                 mask[kept],
@@ -51,7 +64,12 @@ def estimator(name: str, **options: Any) -> Any:
                 else [s if isinstance(s, list | tuple) else [s] for s in map(states.__getitem__, kept)],
                 **({} if values is None else {key: values.cpu().numpy()[kept] for key in ("value_A", "value_N")}),
             )
-            found[kept] = found.new_tensor(rows.assign(name, **options))
-        return found, found if values is None else (found + values) * response_mask
+            credit = rows.credit(name, **options)
+            found[kept] = found.new_tensor(rows.padded(credit.advantage_A))
+            returns = found if values is None else (found + values) * response_mask
+            if (target_A := _target_A(credit, rows.batch)) is not None:
+                returns = found.new_zeros(mask.shape)
+                returns[kept] = found.new_tensor(rows.padded(target_A))
+        return found, returns
 
     return advantages
