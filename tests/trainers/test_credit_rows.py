@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_credit import ASSIGNERS, Batch, from_rows
-from agentgym_credit.adapters import prime_rl, verl
+from agentgym_credit.adapters import prime_rl, trl, verl
 from agentgym_credit.segments import reverse_scan
 
 MASK = np.array([[0, 1, 1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 1, 0, 0], [0, 0, 1, 0, 1, 0, 1, 0]])
@@ -201,6 +201,33 @@ def test_verl_counts_a_repeated_return_once():
         repeated, mask, ["x"] * 3, traj_uid=["a", "a", "b"], rewards=np.array([0.0, 1.0, 0.5], dtype=object)
     )
     np.testing.assert_allclose(found.numpy(), np.array([[0.5, 0.5, 0], [0.5, 0, 0], [-0.5, -0.5, -0.5]]))
+
+
+class Scored:
+    """GRPOTrainer's part of the contract: rewards first, then a batch whose advantages are a number a row."""
+
+    accelerator, model = SimpleNamespace(process_index=0), SimpleNamespace(training=True)
+    num_generations, reward_weights, mask = 2, torch.ones(1), torch.ones(2, 3)
+
+    def _calculate_rewards(self, inputs):
+        return torch.tensor([[1.0], [0.0]])
+
+    def _generate_and_score_completions(self, inputs):
+        self._calculate_rewards(inputs)
+        return {"completion_mask": self.mask, "advantages": torch.zeros(2)}
+
+
+def test_trl_where_every_completion_is_masked_out():
+    """As with `mask_truncated_completions`, where all of them were cut: no credit, and no error."""
+
+    class Trainer(trl.TurnCredit, Scored):
+        credit = "rloo"
+
+    found = Trainer()._generate_and_score_completions([{}, {}])["advantages"]
+    assert found.tolist() == [[1.0] * 3, [-1.0] * 3]
+    cut = Trainer()
+    cut.mask = torch.zeros(2, 3)
+    assert cut._generate_and_score_completions([{}, {}])["advantages"].tolist() == [[0.0] * 3] * 2
 
 
 def test_prime_rl():

@@ -44,7 +44,8 @@ class TurnCredit:
             reward_BT[row, ends] = inputs[row].get("turn_rewards", 0.0)
             reward_BT[row, ends[-1]] += rewards[row]
         states = [inputs[row]["turn_states"] for row in kept] if "turn_states" in inputs[0] else None
-        rows = from_rows(mask[kept], reward_BT[kept], kept // group, states=states)
         advantages = output["advantages"].new_zeros(mask.shape)
-        advantages[kept] = advantages.new_tensor(rows.assign(self.credit, **self.credit_options))
+        if len(kept):
+            rows = from_rows(mask[kept], reward_BT[kept], kept // group, states=states)
+            advantages[kept] = advantages.new_tensor(rows.assign(self.credit, **self.credit_options))
         return {**output, "advantages": advantages}
