@@ -76,3 +76,9 @@ def test_rewardflow_is_the_distance_to_a_success(seed: int) -> None:
     batch = batch_of(states, won)
     found = rewardflow(batch, gamma=0.9).advantage_A - rewardflow(batch, omega=0).advantage_A
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_rewardflow_reaches_the_first_of_many_turns() -> None:
+    """A success 700 states away is one all the same; a fixed number of passes did not carry it back so far."""
+    found = rewardflow(batch_of([list(range(700)), [0]], [1.0, 0.0]), gamma=1.0).advantage_A
+    assert found[[0, -1]].tolist() == [1.0, -1.0]

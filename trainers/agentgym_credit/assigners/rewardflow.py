@@ -10,7 +10,8 @@ from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.segments import named, standardize
 
 ITERATIONS = 500
-"""Enough for any path that an episode has; only a cycle of negative values and γ < 1 would go on for ever."""
+"""Passes over the graph, or as many as it has states where those are more: enough for any path. Only a cycle of
+negative values and γ < 1 would go on for ever."""
 
 
 def rewardflow(
@@ -44,7 +45,7 @@ def _flow(batch: Batch, node_N: np.ndarray, gamma: float) -> np.ndarray:
     np.maximum.at(value, node_N, batch.reward_N)
     edge = np.flatnonzero(~batch.last_N)
     edge = edge[node_N[edge] != node_N[edge + 1]]  # staying where one is leads nowhere
-    for _ in range(ITERATIONS):
+    for _ in range(max(ITERATIONS, len(value))):
         before = value.copy()
         np.maximum.at(value, node_N[edge], gamma * before[node_N[edge + 1]])
         if np.array_equal(value, before):
