@@ -6,12 +6,18 @@ Each depends on its batch alone, not on the order of it: equals at the edge of a
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import at_least, segment_mean, segment_std
 from agentgym_trainers.config.registry import FunctionPart, Registry
 from agentgym_trainers.data.sequences import trajectory_columns
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Quantile = Annotated[float, Field(ge=0, le=1)]
 
 
 def mixed_outcomes(batch: Batch) -> np.ndarray:
@@ -38,7 +44,7 @@ def accuracy_band(batch: Batch, *, low: float = 0.2, high: float = 0.8) -> np.nd
     return (at_least(success_G, low) & at_least(-success_G, -high))[batch.group_M]
 
 
-def top_std(batch: Batch, *, fraction: float = 0.25) -> np.ndarray:
+def top_std(batch: Batch, *, fraction: Fraction = 0.25) -> np.ndarray:
     """The groups whose returns differ most: `fraction` of them, one at least.
 
     std R (K − 1 in the denominator) not below that of the ⌈fraction · G⌉-th group.
@@ -51,7 +57,7 @@ def top_std(batch: Batch, *, fraction: float = 0.25) -> np.ndarray:
     return at_least(std_G, _edge(std_G[present_G], fraction))[batch.group_M]
 
 
-def top_return(batch: Batch, past: np.ndarray, *, quantile: float = 0.9, distinct: bool = False) -> np.ndarray:
+def top_return(batch: Batch, past: np.ndarray, *, quantile: Quantile = 0.9, distinct: bool = False) -> np.ndarray:
     """Trajectories whose return reaches a quantile of all returns so far: filtered imitation.
 
     R ≥ quantile(past), and R > min(past): where most attempts fail the quantile is the return of failure itself.
@@ -70,7 +76,7 @@ def top_return(batch: Batch, past: np.ndarray, *, quantile: float = 0.9, distinc
     return keep_M
 
 
-def instruction(batch: Batch, *, fraction: float = 0.1) -> np.ndarray:
+def instruction(batch: Batch, *, fraction: Fraction = 0.1) -> np.ndarray:
     """The trajectories that did best by what their task lets expect: `fraction` of them, one at least.
 
     R − V_inst(task) not below that of the ⌈fraction · M⌉-th trajectory.

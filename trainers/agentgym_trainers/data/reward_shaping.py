@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import PositiveInt
 
 from agentgym.rollouts.trajectory import Trajectory
 from agentgym_credit.batch import Batch
@@ -112,7 +113,9 @@ def delta(batch: Batch, *, weight: float = 1.0) -> np.ndarray:
     return batch.reward_N + weight * np.where(left_N > 0, score_N - following_N, 0.0)
 
 
-def overlong(batch: Batch, *, max_length: int = 1024, buffer: int = 256, factor: float = 1.0) -> np.ndarray:
+def overlong(
+    batch: Batch, *, max_length: PositiveInt = 1024, buffer: PositiveInt = 256, factor: float = 1.0
+) -> np.ndarray:
     """A penalty that grows over the last `buffer` tokens of the length allowed, at the trajectory's last turn.
 
     + factor · clip(−(tokens − (max_length − buffer)) / buffer, −1, 0), tokens those that the policy sampled.

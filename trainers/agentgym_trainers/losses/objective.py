@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
+
+DualClip = Annotated[float, Field(gt=1)]
+"""Bound of a ratio where the advantage is negative. At 1 or below such tokens have no gradient on policy."""
 
 MAX_LOG_RATIO = 20.0
 """exp(20) ≈ 5e8 is finite in float32 and still far outside any clip range."""
@@ -19,9 +25,9 @@ def ppo_clip(
     old_logprob_A: Tensor,
     advantage_A: Tensor,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual_clip: float | None = None,
+    clip_low: NonNegativeFloat = 0.2,
+    clip_high: NonNegativeFloat = 0.28,
+    dual_clip: DualClip | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """max(−A ρ, −A clip(ρ, 1 − clip_low, 1 + clip_high)), ρ = exp(ℓ − ℓ_old); Schulman et al. 2017 (1707.06347) eq. 7.
 

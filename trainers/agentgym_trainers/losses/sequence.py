@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentgym_credit.batch import Batch
 from agentgym_trainers.data.token_segments import Unit, as_tensor, segment_sum, unit_A
-from agentgym_trainers.losses.objective import MAX_LOG_RATIO, ppo_clip
+from agentgym_trainers.losses.objective import MAX_LOG_RATIO, DualClip, ppo_clip
 from agentgym_trainers.losses.token import bounded
 
 
@@ -26,7 +26,7 @@ def ratio_clip(
     ratio: Literal["sum", "mean"] = "sum",
     clip_low: PositiveFloat = 0.2,
     clip_high: PositiveFloat = 0.28,
-    dual_clip: PositiveFloat | None = None,
+    dual_clip: DualClip | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's clip on one ratio a turn (or a trajectory): all its tokens are kept or clipped together.
 
@@ -113,7 +113,7 @@ def clip_cov(
     *,
     clip_low: PositiveFloat = 0.2,
     clip_high: PositiveFloat = 0.28,
-    dual_clip: PositiveFloat | None = None,
+    dual_clip: DualClip | None = None,
     fraction: NonNegativeFloat = 0.02,
     cov_low: float = 2.0,
     cov_high: float = 60.0,
