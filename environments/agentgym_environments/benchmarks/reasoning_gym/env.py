@@ -8,6 +8,7 @@ from typing import Any
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.engine_env import EngineEnv, require_flag
 from agentgym_environments.base.text_env import Outcome
+from agentgym_environments.benchmarks.reasoning_gym.checks import is_full, is_readable
 from agentgym_environments.benchmarks.reasoning_gym.tasks import NO_SOLVER, UNSTEADY, question, require
 
 RIGHT = 0.999
@@ -77,7 +78,10 @@ class ReasoningGym(EngineEnv):
         return self._entry["answer"]
 
     def _judge(self, answer: str) -> float:
+        if not is_readable(self.dataset, answer):
+            return 0.0
         try:
-            return min(1.0, max(0.0, float(self._verifier.score_answer(answer, self._entry))))
+            score = min(1.0, max(0.0, float(self._verifier.score_answer(answer, self._entry))))
+            return score if score < RIGHT or is_full(self.dataset, answer, self._entry["answer"]) else 0.0
         except Exception:  # noqa: BLE001 - a verifier that cannot read an answer has not been given one
             return 0.0

@@ -8,6 +8,7 @@ from typing import Any
 from agentgym.errors import ConfigError
 from agentgym_environments.base.engine_env import package, require_int
 from agentgym_environments.base.text_env import split_of, task_random
+from agentgym_environments.benchmarks.reasoning_gym.checks import only_literals
 
 LEFT_OUT = {
     "arc_agi": "a question takes seconds to make",
@@ -24,6 +25,9 @@ UNSTEADY = frozenset(
     {"isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication", "ransom_note"}
 )
 """Their questions follow the order of Python's sets, which is another in every process (PYTHONHASHSEED)."""
+
+UNSOLVED = "Integral("
+"""Mark of a stored answer that solves nothing: one in ten of intermediate_integration repeats the question."""
 
 TRIES = 400
 """Questions drawn until one belongs to a split that has a tenth of them: 0.9 ** 400 is 5e-19."""
@@ -42,6 +46,7 @@ def require(dataset: str, level: int | None) -> None:
         raise ConfigError(f"reasoning-gym has no data set {dataset!r}; it has {', '.join(names())}")
     if dataset == "bf":  # its compiler prints a dot a question
         package("reasoning_gym.code.contrib.bfit.Compiler.Optimizer", "reasoning-gym").print = lambda *text, **how: None
+    only_literals(dataset)
     if level is None:
         return
     factory = package("reasoning_gym.factory", "reasoning-gym")
@@ -73,6 +78,6 @@ def question(dataset: str, level: int | None, split: str, task: int) -> tuple[An
     for _ in range(TRIES):
         made = make(dataset, level, random.randrange(2**31))
         entry = made[0]
-        if split_of(entry["question"]) == split:
+        if split_of(entry["question"]) == split and UNSOLVED not in str(entry["answer"]):
             return made, entry
     raise ConfigError(f"reasoning-gym: {dataset} has too few questions for a {split} split")
