@@ -241,6 +241,27 @@ def test_mathematics_that_hangs_is_wrong(answer):
     assert score("3", {"kind": "math", "answers": ["3"]}) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "expected"),
+    [
+        ("-1", "-1", 1),
+        ("-1", "1", 0),
+        ("1.5", "15", 0),
+        ("+", "+", 1),
+        ("+", "-", 0),
+        ("+", "", 0),
+        ("Aa", "AA", 0),
+        ("A", "A", 0),  # the letter of another choice
+        ("A", "B. A", 1),
+        ("The Arctic tern", "arctic tern.", 1),
+        ("The Arctic tern", "**B**", 1),
+        ("x + 1", "`x + 1`", 1),
+    ],
+)
+def test_a_choice_is_its_letter_or_its_own_text(text, answer, expected):
+    assert score(answer, {"kind": "choice", "answers": ["B"], "text": text, "choices": 4}) == expected
+
+
 def test_boxed_answers():
     assert boxed(r"so \boxed{\frac{1}{2}} and then \boxed{\sqrt{2}}.") == r"\sqrt{2}"
     assert boxed(r"so \boxed 7.") == "7"

@@ -20,6 +20,8 @@ LONGEST = 4000
 VERIFY_S = 10.0
 """Seconds in which the verifier of mathematics must be done with an answer. One that keeps it busy is wrong."""
 
+EMPHASIS = re.compile(r"\A\s*(\*\*|__|`)(.+)\1\s*\Z", re.DOTALL)
+
 NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -62,11 +64,25 @@ def last_number(text: str) -> Decimal | None:
 
 
 def choice_score(answer: str, grader: dict[str, Any]) -> float:
-    """Return 1 for the letter of the right choice, alone or before its text, or for the text itself."""
-    if normalize(answer) == normalize(grader["text"]):
+    """Return 1 for the letter of the right choice, alone or before its text, or for the text itself.
+
+    A letter by itself names a choice, even where it is another choice's text.
+    """
+    answer = answer.strip()
+    found = re.fullmatch(r"\(?([A-Za-z])(?:[).:]\s*.*)?", answer, re.DOTALL)
+    letter = found[1].upper() if found else ""
+    if letter in grader["answers"]:
         return 1.0
-    found = re.fullmatch(r"\(?([A-Za-z])(?:[).:]\s*.*)?", answer.strip(), re.DOTALL)
-    return float(found is not None and found[1].upper() in grader["answers"])
+    names_another = answer.upper() in tuple(string.ascii_uppercase[: grader["choices"]])
+    return float(not names_another and _is_text(answer, grader["text"]))
+
+
+def _is_text(answer: str, text: str) -> bool:
+    """Compare words without case and punctuation, but formulas and short symbols ("-1.5", "Aa") as they are."""
+    if re.search(r"[^\W\d_]{4}", text) and not re.search(r"\d", text):
+        return normalize(answer) == normalize(text)
+    one, other = (" ".join(unicodedata.normalize("NFKC", some).split()).removesuffix(".") for some in (answer, text))
+    return one == other
 
 
 MATHEMATICS = SharedProcess(
@@ -102,5 +118,6 @@ def require_graders(kinds: Sequence[str]) -> None:
 
 
 def score(answer: str, grader: dict[str, Any]) -> float:
-    """Score of an answer by a task's grader."""
-    return GRADERS[grader["kind"]](answer[:LONGEST], grader)
+    """Score of an answer by a task's grader. Emphasis of Markdown around all of it is no part of it."""
+    answer = EMPHASIS.sub(r"\2", answer[:LONGEST])
+    return GRADERS[grader["kind"]](answer, grader)
