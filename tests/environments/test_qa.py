@@ -262,6 +262,13 @@ def test_a_choice_is_its_letter_or_its_own_text(text, answer, expected):
     assert score(answer, {"kind": "choice", "answers": ["B"], "text": text, "choices": 4}) == expected
 
 
+@pytest.mark.parametrize("answer", [r"\$18.90", "$18.90", "18.90", r"$\$18.90$", r"\boxed{\$18.90}", "**18.90**"])
+def test_a_price_in_latex_can_be_answered(answer):
+    pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'turngym[math]'")
+    assert score(answer, {"kind": "math", "answers": [r"\$18.90"]}) == 1
+    assert score(answer, {"kind": "math", "answers": [r"\$18.91"]}) == 0
+
+
 def test_boxed_answers():
     assert boxed(r"so \boxed{\frac{1}{2}} and then \boxed{\sqrt{2}}.") == r"\sqrt{2}"
     assert boxed(r"so \boxed 7.") == "7"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 
 from math_verify import parse, verify
@@ -19,7 +20,8 @@ def is_right(answer: str, right: list[str]) -> bool:
 
 
 def _delimited(text: str) -> str:
-    return text if "$" in text or r"\boxed" in text else f"${text}$"
+    r"""Return mathematics between dollars. `\$18` has none yet: its dollar is a price's."""
+    return text if re.search(r"(?<!\\)\$", text) or r"\boxed" in text else f"${text}$"
 
 
 def main() -> None:
