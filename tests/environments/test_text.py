@@ -147,6 +147,15 @@ def test_a_guess_has_three_forms_and_wrong_ones_run_out(name):
     assert steps[-1][1] == 0
 
 
+def test_nonsense_after_every_question_is_refused():
+    env = begin("twenty-questions-tiny")
+    for question in env.table.answers:
+        env.step(question)
+    observation, reward, ended, _, info = env.step("no idea")
+    assert (reward, ended, info["valid_action"]) == (0, True, False)
+    assert observation.startswith("not a question or guess that is understood; say for example: guess aeroplane")
+
+
 def test_questions_are_understood_in_other_words_too():
     env = begin("twenty-questions")
     env.secret = "cat"

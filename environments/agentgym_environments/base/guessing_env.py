@@ -99,7 +99,8 @@ class Guessing(TurnEnv):
         return f"{self.answer_text}\n{turns} turn{'s' * (turns > 1)}, {guesses} guess{'es' * (guesses > 1)} left"
 
     def refuse(self, action: str) -> str:
-        example = next(question for question in self.table.answers if question not in self.history)
+        unused = (question for question in self.table.answers if question not in self.history)
+        example = next(unused, f"guess {self.table.names[0]}")
         return f"not a question or guess that is understood; say for example: {example}\n{self.observe()}"
 
     def act(self, action: str) -> Outcome | None:
