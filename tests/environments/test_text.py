@@ -156,6 +156,48 @@ def test_nonsense_after_every_question_is_refused():
     assert observation.startswith("not a question or guess that is understood; say for example: guess aeroplane")
 
 
+@pytest.mark.parametrize(
+    ("name", "secret", "guess"),
+    [
+        ("twenty-questions", "ice-cream", "guess ice cream"),
+        ("twenty-questions", "washing-machine", "Is it a washing machine?"),
+        ("twenty-questions", "aeroplane", "My guess is: airplane"),
+        ("twenty-questions-mini", "cat", "**Guess: cat**"),
+        ("twenty-questions-tiny", "key", "“key”"),
+        ("guess-city", "sao paulo", "guess São Paulo"),
+        ("guess-city", "zurich", "`guess Zürich`"),
+        ("guess-city", "saint petersburg", "Guess St. Petersburg"),
+        ("guess-city", "washington", "I guess Washington, D.C."),
+    ],
+)
+def test_a_guess_may_be_written_as_people_do(name, secret, guess):
+    env = begin(name)
+    env.secret = secret
+    assert env.step(guess)[1] == 1
+
+
+@pytest.mark.parametrize("name", GUESSING)
+def test_another_name_means_one_thing(name):
+    table = begin(name).table
+    for text in table.named:
+        assert text == plain(text)
+        assert text not in table.answers
+    assert {table.named[plain(one)] for one in table.names} == set(table.names)
+
+
+def test_a_place_may_have_another_name_in_a_question():
+    env = begin("guess-city")
+    env.secret = "chicago"
+    answers = {
+        "Is it in the USA?": "is it in united states: yes",
+        "is it in the UK": "is it in united kingdom: no",
+        "which continent is it in?": "which continent is it on: north america",
+        "Is it north of Bogotá?": "is it north of bogota: yes",
+        "is it bigger than Washington, DC": "is it bigger than washington: yes",
+    }
+    assert {question: env.step(question)[0].split("\n")[0] for question in answers} == answers
+
+
 def test_questions_are_understood_in_other_words_too():
     env = begin("twenty-questions")
     env.secret = "cat"

@@ -6,8 +6,9 @@ A secret name, questions whose answers follow from a table, and a few guesses. T
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -19,11 +20,21 @@ from agentgym_environments.base.text_env import Outcome, TurnEnv
 class AnswerTable:
     """Names, questions, and the answer to each question for each name, in the order of `names`."""
 
-    def __init__(self, names: Sequence[str], answers: dict[str, tuple[str, ...]], offered: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        answers: dict[str, tuple[str, ...]],
+        offered: Sequence[str] = (),
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """aliases: other names -> the name."""
         self.names, self.answers = tuple(names), answers
         self.offered = tuple(offered or answers)
         """The questions of `available_actions`, where all would be too many to send with every step."""
         self.column = {name: number for number, name in enumerate(self.names)}
+        aliases = {plain(alias): name for alias, name in (aliases or {}).items() if name in self.column}
+        self.named = {**aliases, **{plain(name): name for name in self.names}}
+        """Name of what a guess may call it, made plain."""
 
     def answer(self, question: str, name: str) -> str:
         return self.answers[question][self.column[name]]
@@ -44,6 +55,10 @@ class AnswerTable:
             if bits > most + 1e-9:
                 best, most = question, bits
         return best
+
+
+GUESS = ("guess ", "is it ", "my guess is ", "i guess ", "")
+"""Beginnings of a guess."""
 
 
 class Guessing(TurnEnv):
@@ -105,9 +120,7 @@ class Guessing(TurnEnv):
 
     def act(self, action: str) -> Outcome | None:
         text = plain(action)
-        guess = next(
-            (rest for start in ("guess ", "is it ", "") if (rest := _after(start, text)) in self.table.column), ""
-        )
+        guess = next((name for start in GUESS if (name := self.table.named.get(_after(start, text)))), "")
         if guess:
             if guess == self.secret:
                 return Outcome(1.0, ended=True, success=True)
@@ -159,8 +172,11 @@ class Guessing(TurnEnv):
 
 
 def plain(text: str) -> str:
-    """A question without punctuation, articles and courtesies: "Is it an animal?" and "is it animal" are the same."""
-    words = "".join(letter for letter in text if letter not in "?!.,'\"").split()
+    """A question without punctuation, accents, articles and courtesies: "Is it an animal?" and "is it animal" are the
+    same, and so are "ice-cream" and "**ice cream**", "São Paulo" and "sao paulo".
+    """
+    letters = unicodedata.normalize("NFKD", text.replace("-", " "))
+    words = "".join(letter for letter in letters if letter.isalnum() or letter.isspace()).split()
     return " ".join(word for word in words if word not in ("a", "an", "the", "please"))
 
 

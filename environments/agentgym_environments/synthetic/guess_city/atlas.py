@@ -26,6 +26,21 @@ class City(NamedTuple):
     """"capital", "sea"."""
 
 
+ALIASES = {
+    "kiev": "kyiv", "odessa": "odesa", "st petersburg": "saint petersburg", "petersburg": "saint petersburg",
+    "marrakech": "marrakesh", "cracow": "krakow", "gothenborg": "gothenburg", "goteborg": "gothenburg",
+    "new york city": "new york", "nyc": "new york", "washington dc": "washington", "new delhi": "delhi",
+    "bombay": "mumbai", "calcutta": "kolkata", "madras": "chennai", "hongkong": "hong kong", "peking": "beijing",
+    "tel aviv yafo": "tel aviv", "ciudad de mexico": "mexico city",
+    "usa": "united states", "us": "united states", "united states of america": "united states",
+    "america": "united states", "uk": "united kingdom", "great britain": "united kingdom", "britain": "united kingdom",
+    "uae": "united arab emirates", "emirates": "united arab emirates", "czech republic": "czechia",
+    "turkiye": "turkey", "holland": "netherlands", "korea": "south korea",
+    "democratic republic of congo": "congo", "dr congo": "congo", "mandarin": "chinese", "farsi": "persian",
+    "tagalog": "filipino",
+}  # fmt: skip
+"""Other names of cities, countries and languages -> the name."""
+
 WHICH = ("which continent is it on", "which language do they speak")
 
 
@@ -71,7 +86,7 @@ def table(few: bool, which: bool) -> AnswerTable:
     small = {city.name for city in known} - {city.name for city in cities(few=True)}
     ends = tuple(f" {word} {name}" for word in ("than", "of", "from") for name in small)
     offered = [question for question, row in answers.items() if len(set(row)) > 1 and not question.endswith(ends)]
-    return AnswerTable([city.name for city in known], answers, offered)
+    return AnswerTable([city.name for city in known], answers, offered, ALIASES)
 
 
 def far(one: City, other: City) -> str:

@@ -15,6 +15,8 @@ SAME = {
     "by sea": "on sea",
     "what continent": "which continent",
     "what language": "which language",
+    "continent is it in": "continent is it on",
+    "language is spoken there": "language do they speak",
     "is it capital city": "is it capital",
     "is language": "do they speak",
 }
@@ -44,4 +46,8 @@ class GuessCity(Guessing):
         for other, usual in SAME.items():
             text = text.replace(other, usual)
         normalized = plain(text)
+        ends = [f" {alias}" for alias in atlas.ALIASES if normalized.endswith(f" {alias}")]
+        if normalized not in self.table.answers and ends:
+            end = max(ends, key=len)
+            normalized = f"{normalized.removesuffix(end)} {atlas.ALIASES[end[1:]]}"
         return normalized if normalized in self.table.answers else None

@@ -20,6 +20,17 @@ TINY = {
 """The tiny game: every two of its things differ in one of its questions."""
 
 
+ALIASES = {
+    "airplane": "aeroplane", "plane": "aeroplane", "bath": "bathtub", "bike": "bicycle", "cookie": "biscuit",
+    "cell phone": "telephone", "couch": "sofa", "die": "dice", "eyeglasses": "spectacles", "flashlight": "torch",
+    "fridge freezer": "fridge", "glasses": "spectacles", "grapes": "grape", "ladybug": "ladybird",
+    "motorbike": "motorcycle", "mobile phone": "telephone", "pants": "trousers", "phone": "telephone",
+    "refrigerator": "fridge", "rhino": "rhinoceros", "shovel": "spade", "sled": "sledge",
+    "television set": "television", "tv": "television", "watch": "wristwatch", "washer": "washing-machine", "ax": "axe",
+}  # fmt: skip
+"""Other names of things -> the name."""
+
+
 @lru_cache
 def questions() -> dict[str, tuple[str, ...]]:
     """Attribute -> its question and other ways to ask it."""
@@ -47,7 +58,8 @@ def table(size: Size) -> AnswerTable:
         for attribute, wordings in questions().items()
         if size != "tiny" or attribute in TINY["questions"]
     }
-    return AnswerTable(tuple(known), answers, [question for question, row in answers.items() if len(set(row)) == 2])
+    offered = [question for question, row in answers.items() if len(set(row)) == 2]
+    return AnswerTable(tuple(known), answers, offered, ALIASES)
 
 
 @lru_cache
