@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +21,7 @@ from agentgym.rollouts.runner import Limits, rollout
 from agentgym.rollouts.trajectory import StopReason
 from agentgym.session import LocalSession
 from agentgym_environments.synthetic.tools_dialogue.cases import KINDS
+from agentgym_environments.synthetic.tools_dialogue.days import days_in
 from agentgym_environments.synthetic.tools_dialogue.users import PERSONAS
 
 
@@ -41,6 +43,10 @@ def found(env: Any) -> Any:
     """The customer is found, and the order of the first wish is known."""
     do(env, "find_customer", email=env.case.caller.email)
     return env.case.caller.wishes[0].order
+
+
+def arrival(env: Any) -> date:
+    return date.fromisoformat(env.case.arrives)
 
 
 def finish(env: Any) -> bool:
@@ -164,6 +170,31 @@ def test_a_cancellation_fails_if_the_amount_is_not_stated():
     do(env, "cancel_order", order=order)
     assert env.answered() is False
     assert not finish(env)
+
+
+@pytest.mark.parametrize("way", ["{day:%Y-%m-%d}", "{day:%B} {day.day}, {day.year}", "the {day.day}th of {day:%B}"])
+def test_a_day_of_delivery_may_be_in_words(way):
+    for task in range(8):
+        env = desk("ask_delivery", task=task)
+        found(env)
+        say(env, f"Thank you for waiting! Your order will be with you on {way.format(day=arrival(env))}. {'.' * 150}")
+        assert finish(env)
+
+
+def test_naming_every_day_does_not_say_when_it_comes():
+    for task in range(8):
+        days = [date.fromisoformat(desk("ask_delivery", task=task).case.today) + timedelta(n) for n in range(1, 10)]
+        for messages in ([" ".join(map(str, days))], map(str, days)):
+            env = desk("ask_delivery", task=task)
+            for message in messages:
+                say(env, f"It comes on {message}.")
+            assert not finish(env)
+
+
+def test_days_of_a_message():
+    text = "Today, Dec 28th, I see it: ordered 2026-12-20, it comes on 1 January, 2.1.2027 or Jan. 3, 2027."
+    days = [(2026, 12, 28), (2026, 12, 20), (2027, 1, 1), (2027, 1, 2), (2027, 1, 3)]
+    assert days_in(f"{text} Not on 30 February.", date(2026, 12, 28)) == {date(*day) for day in days}
 
 
 @pytest.mark.parametrize(

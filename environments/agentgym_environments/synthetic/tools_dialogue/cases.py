@@ -36,6 +36,8 @@ THINGS = [
 ]
 COLOURS = ("black", "white", "red", "blue", "green", "grey")
 STREETS = ("Elm Street", "Mill Lane", "Harbour Road", "Church Square", "Garden Way")
+LAST_DELIVERY = 9
+"""Days from today on within which what is on its way comes."""
 
 ASK = {
     "return": "which item is it, and how shall I refund it?",
@@ -55,6 +57,8 @@ class Case:
     caller: Caller
     must_say: list[Says]
     """Contents that the agent's messages must have had, each in one message."""
+    arrives: str
+    """Day on which an order comes, which the agent must have said; "" where it was not asked for."""
     today: str
     image: bytes = b""
     before: Dump = field(default_factory=dict)
@@ -96,7 +100,7 @@ class RetailData:
     def order(self, customer: Row, status: str, ago: int | None = None) -> Row:
         """An order of two products of different kinds, delivered `ago` days ago; its items are under "items"."""
         days = self.chance.randrange(1, DAYS) if ago is None else ago
-        day = self.today - timedelta(days=days) if status == "delivered" else self.today + timedelta(days=days % 9 + 1)
+        day = self.today + timedelta(days=-days if status == "delivered" else days % LAST_DELIVERY + 1)
         ordered = min(day, self.today) - timedelta(days=5)
         values: Row = {"ordered": str(ordered), "delivery": str(day), "address": self.street(), "status": status}
         paid_by = self.chance.choice(("card", "invoice"))
@@ -134,6 +138,8 @@ class Draft:
     say: str = ""
     """Message of the solver otherwise: an answer, or why not."""
     must_say: list[Says] = field(default_factory=list)
+    arrives: str = ""
+    """Day that the customer asks for."""
 
 
 def cancel(shop: RetailData) -> Draft:
@@ -209,7 +215,7 @@ def swap(shop: RetailData) -> Draft:
 def ask_delivery(shop: RetailData) -> Draft:
     order = shop.order(shop.me, "shipped")
     wish = Wish("ask", order["id"], order["items"][0]["name"], "When will {order} come?", (order["delivery"],))
-    return Draft(wish, [], say=f"It comes on {order['delivery']}.", must_say=[Says((order["delivery"],), longest=200)])
+    return Draft(wish, [], say=f"It comes on {order['delivery']}.", arrives=order["delivery"])
 
 
 def anothers(shop: RetailData) -> Draft:
@@ -259,7 +265,8 @@ def case(split: str, index: int, kind: str, persona: str) -> Case:
     me, manner = shop.me, persona or chance.choice(list(PERSONAS))
     caller = Caller(me["name"], me["email"], me["postcode"], manner, tuple(draft.wish for draft in drafts))
     must_say = [one for draft in drafts for one in draft.must_say]
-    made = Case(plan(drafts, caller), caller, must_say, str(shop.today), shop.db.image(), shop.db.dump())
+    arrives = "".join(draft.arrives for draft in drafts)
+    made = Case(plan(drafts, caller), caller, must_say, arrives, str(shop.today), shop.db.image(), shop.db.dump())
     shop.db.close()
     return made
 

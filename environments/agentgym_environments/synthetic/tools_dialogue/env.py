@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -18,7 +19,8 @@ from agentgym_environments.synthetic.tools.goals import says
 from agentgym_environments.synthetic.tools.job import Job, PlannedStep
 from agentgym_environments.synthetic.tools.registry import Tool, tool, tools_of
 from agentgym_environments.synthetic.tools_dialogue import desk
-from agentgym_environments.synthetic.tools_dialogue.cases import KINDS, Case, case
+from agentgym_environments.synthetic.tools_dialogue.cases import KINDS, LAST_DELIVERY, Case, case
+from agentgym_environments.synthetic.tools_dialogue.days import days_in
 from agentgym_environments.synthetic.tools_dialogue.policy import POLICY
 from agentgym_environments.synthetic.tools_dialogue.users import AFFIRMED, PERSONAS, ModelUser, ScriptedUser
 
@@ -106,9 +108,23 @@ class Dialogue(JobEnv):
         return f"The customer says: {answer}"
 
     def answered(self) -> bool | None:
-        if not self.case.must_say:
-            return None
-        return all(any(says(text, one) for text, _ in self.turns) for one in self.case.must_say)
+        statements = self._statements()
+        return all(statements) if statements else None
+
+    def _statements(self) -> list[bool]:
+        """Return of each content that has to be said whether it was."""
+        messages = [text for text, _ in self.turns]
+        found = [any(says(text, one) for text in messages) for one in self.case.must_say]
+        return [*found, self._names_day(messages)] if self.case.arrives else found
+
+    def _names_day(self, messages: list[str]) -> bool:
+        """Return whether the day of delivery was said, and no other of the next days on which nothing comes: nobody
+        succeeds by naming them all."""
+        today = date.fromisoformat(self.case.today)
+        days = {day for text in messages for day in days_in(text, today) if 0 < (day - today).days <= LAST_DELIVERY}
+        sql = "SELECT delivery FROM orders JOIN customers ON customers.id = customer WHERE email = ?"
+        own = {row["delivery"] for row in self.db.rows(sql, self.case.caller.email)}
+        return self.case.arrives in map(str, days) and {str(day) for day in days} <= own
 
     def farewell(self) -> Action:
         return {"name": "finish", "arguments": {}}
@@ -128,8 +144,7 @@ class Dialogue(JobEnv):
         """Return where the conversation stands, not how it came there; a model's next word depends on all of it."""
         if self._model is not None:
             return self.extra()
-        statements = [any(says(text, one) for text, _ in self.turns) for one in self.case.must_say]
-        return [self.desk.known, self.desk.agreed, statements, ScriptedUser(self.case.caller).stage(self.turns)]
+        return [self.desk.known, self.desk.agreed, self._statements(), ScriptedUser(self.case.caller).stage(self.turns)]
 
     def set_extra(self, extra: Any) -> None:
         self.turns = [(agent, user) for agent, user in extra["turns"]]
