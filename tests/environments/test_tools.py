@@ -217,6 +217,12 @@ def test_numbers_and_phrases_are_found_however_they_are_written():
 # Calls.
 
 
+def test_space_around_a_text_does_not_matter():
+    goal = StateGoal("notes", "update", {"text": "- rope\n- map"}, 1)
+    for text, met in (("- rope\n- map\n", True), (" - rope\n- map", True), ("- rope\n\n- map", False)):
+        assert goal.met_by(Change("notes", "update", 1, {"text": text})) is met
+
+
 def test_a_wrong_call_costs_a_turn_and_explains_the_error():
     env = new_env()
     before = env.key()
