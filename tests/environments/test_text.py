@@ -285,6 +285,15 @@ def test_she_pays_what_she_would_pay_and_not_more():
     assert (over, info["success"]) == (True, missed <= 0.1)
 
 
+def test_a_dealer_may_write_sentences():
+    env = begin("car-dealer")
+    car = env.deal.cars[0]
+    for words in ("Ask kind.", "ask wishes!", "Ask budget?", f"Praise the {car.name}’s {car.features[0]}."):
+        assert env.step(words)[4]["valid_action"], words
+    assert env.questions == {"ask kind", "ask wishes", "ask budget"}
+    assert env.step(f"Offer the {car.name} at {car.cost - 1:,} euros.")[0].startswith("buyer: (the house does not sell")
+
+
 def test_unwanted_cars_low_prices_and_patience():
     for persona, patience in (("frank", 2), ("hurried", 1)):
         env = first(persona, "car-dealer-hard")

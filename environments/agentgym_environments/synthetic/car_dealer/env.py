@@ -14,8 +14,8 @@ from agentgym_environments.synthetic.car_dealer.lazy import LAZY_POLICIES
 from agentgym_environments.synthetic.car_dealer.solver import Known, next_action
 from agentgym_environments.synthetic.car_dealer.tasks import deal
 
-_OFFER = re.compile(r"offer (\w+) (?:at |for )?[€$]?(\d{1,7})")
-_PRAISE = re.compile(r"praise (\w+)(?:'s)? (\w+)")
+_OFFER = re.compile(r"offer (?:the )?(\w+) (?:at |for )?[€$]?(\d{1,7})(?: ?€| euros?)?")
+_PRAISE = re.compile(r"praise (?:the )?(\w+)(?:['’]s)? (\w+)")
 QUESTIONS = ("ask kind", "ask wishes", "ask budget")
 
 
@@ -77,11 +77,11 @@ class CarDealer(TurnEnv):
         )
 
     def act(self, action: str) -> Outcome | None:
-        if action in QUESTIONS:
-            self.reply = self._answer(action)
-            self.questions.add(action)
+        text = action.rstrip(".!?").replace(",", "")
+        if text in QUESTIONS:
+            self.reply = self._answer(text)
+            self.questions.add(text)
             return Outcome()
-        text = action.rstrip(".!").replace(",", "")
         if text == "accept":
             return self._accept()
         if (praise := _PRAISE.fullmatch(text)) and praise[2] in FEATURES and (car := self.deal.car(praise[1])):
