@@ -261,6 +261,29 @@ def test_guessed_numbers_of_one_split_are_of_no_other():
         assert all(found.values())
 
 
+@pytest.mark.parametrize(
+    ("game", "action", "move"),
+    [
+        ("FrozenLake-v0", "I go [Down].", "[down]"),
+        ("FrozenLake-v0", "[s]", "[down]"),  # as its rules offer
+        ("TowerOfHanoi-v0", "**[a, c]**", "[A C]"),
+        ("Secretary-v0", "[Accept]", "[accept]"),
+        ("LightsOut-v0", "[1,1]", "[1 1]"),
+        ("FrozenLake-v0", "[down] [right]", None),
+        ("FrozenLake-v0", "down", None),
+        ("2048-v0", "[w]", None),
+    ],
+)
+def test_a_move_may_stand_in_a_sentence(game, action, move):
+    env, copy = registry.make(f"textarena:game={game}"), registry.make(f"textarena:game={game}")
+    for one in (env, copy):
+        one.reset(seed=0, options={"task": 0})
+    step = env.step(action)
+    assert step[4]["valid_action"] is (move is not None)
+    if move:
+        assert step == copy.step(move)
+
+
 def test_textarenas_engine_does_the_action_and_only_that():
     env = registry.make("textarena")
     observation, info = env.reset(options={"task": 0})

@@ -13,7 +13,7 @@ from agentgym.spec import EnvSpec
 from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_int
 from agentgym_environments.base.text_env import Outcome, split_of, task_random
 from agentgym_environments.benchmarks.textarena.engine import chance, make
-from agentgym_environments.benchmarks.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE
+from agentgym_environments.benchmarks.textarena.games import ALIKE, GAMES, LEFT_OUT, SINGLE, move_of
 from agentgym_environments.benchmarks.textarena.solver import SOLVERS
 
 
@@ -64,14 +64,13 @@ class TextArena(EngineEnv):
         return self._text
 
     def apply(self, action: str) -> Outcome | None:
-        closed = GAMES[self.game]
-        action = " ".join(action.split())
-        if closed and action.lower() not in map(str.lower, closed):
+        move = move_of(self.game, action) if GAMES[self.game] else " ".join(action.split())
+        if move is None:
             return None
         state = self.inner.state
         before = state.error_count
         with chance(self._chance):
-            done, _ = self.inner.step(action)
+            done, _ = self.inner.step(move)
         self._text = self._news() or self._text
         if state.error_count > before:
             self._taken.append(action)  # the game may remember it

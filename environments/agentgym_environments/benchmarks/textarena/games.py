@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 MOVES = ("[up]", "[down]", "[left]", "[right]")
 PEGS = tuple(f"[{one} {other}]" for one in "ABC" for other in "ABC" if one != other)
 
@@ -45,6 +47,23 @@ GAMES: dict[str, tuple[str, ...]] = {
     "TowerOfHanoi-v0-hard": PEGS,
 }
 """Game: its actions, when they are few and fixed."""
+
+KEYS = {"w": "up", "a": "left", "s": "down", "d": "right"}
+"""Short names that FrozenLake's rules offer."""
+
+
+def move_of(game: str, action: str) -> str | None:
+    """Return the move of a game with few moves that an action has in its one pair of brackets, as the game writes it:
+    "I go [Up]." is "[up]", "[a, c]" is "[A C]". None where there is none, or more than one pair.
+    """
+    marked = re.findall(r"\[([^\[\]]*)\]", action)
+    if len(marked) != 1:
+        return None
+    word = " ".join(marked[0].replace(",", " ").lower().split())
+    if game.startswith("FrozenLake"):
+        word = KEYS.get(word, word)
+    return next((move for move in GAMES[game] if move.lower() == f"[{word}]"), None)
+
 
 LEFT_OUT = {
     "Bandit": "its state cannot be told from its history, and nothing in it is ever solved",
