@@ -330,6 +330,9 @@ def test_normalisation():
     assert exact_match("the CDG.", ["cdg"])
     assert not exact_match("", [""])
     assert not exact_match("the", ["a"])
+    for answer, right in (("-1266", True), ("−1,266.", True), ("minus 1266", True), ("1266", False)):
+        assert exact_match(answer, ["-1266"]) is right
+    assert exact_match("1,234-5", ["12345"])
 
 
 @pytest.mark.parametrize(

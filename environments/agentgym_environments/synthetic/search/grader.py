@@ -1,7 +1,8 @@
 """Comparison of answers as in SQuAD: lower case, no punctuation, no articles, single spaces.
 
-Two things beyond SQuAD: accents are folded, since the corpus spells names as their countries do, and a point or comma
-inside a number goes without leaving a space, as all punctuation does ("1,234" is "1234").
+Three things beyond SQuAD: accents are folded, since the corpus spells names as their countries do; a point or comma
+inside a number goes without leaving a space, as all punctuation does ("1,234" is "1234"); and a negative number keeps
+its sign.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
+SIGN = re.compile(r"(?<!\w)(?:[-−]|minus )(?=\d)")
+"""Sign of a number, which is no punctuation: an airfield may lie below the sea."""
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
     plain = "".join(char for char in unicodedata.normalize("NFKD", text.lower()) if not unicodedata.combining(char))
+    plain = SIGN.sub("minus", plain)
     return " ".join(ARTICLES.sub(" ", plain.translate(PUNCTUATION)).split())
 
 
