@@ -40,6 +40,22 @@ GYMNASIUM = "gymnasium:"
 
 SPEC_FILE = "spec.toml"
 
+
+class ArgumentType(NamedTuple):
+    """Type of a class's parameter: the types of TOML values that it takes, and how it is called."""
+
+    types: tuple[type, ...]
+    words: str
+
+
+TYPES = {
+    "bool": ArgumentType((bool,), "true or false"),
+    "float": ArgumentType((int, float), "a number"),
+    "int": ArgumentType((int,), "a whole number"),
+    "str": ArgumentType((str,), "text"),
+}
+"""Types of parameters that arguments in a name are checked against: the others are left to the class."""
+
 _registered: dict[str, str] = {}
 
 
@@ -128,11 +144,23 @@ def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
     if path is not None:
         found = EnvSpec.load(path, name)
         kwargs = {"spec": found, **found.kwargs, **kwargs}
+    signature = inspect.signature(cls)
     try:
-        inspect.signature(cls).bind(**kwargs)
+        signature.bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"{name} cannot be made with {', '.join(kwargs) or 'no arguments'}: {error}") from error
+    _check_types(name, signature, arguments)
     return partial(cls, **kwargs)
+
+
+def _check_types(name: str, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
+    """Raises ConfigError for an argument in a name that is not of its parameter's type, where that is a plain one."""
+    for key, value in arguments.items():
+        annotation = signature.parameters[key].annotation if key in signature.parameters else ""
+        kinds = str(getattr(annotation, "__name__", annotation)).replace("None", "").strip(" |").split(" | ")
+        if all(kind in TYPES for kind in kinds) and not any(type(value) in TYPES[kind].types for kind in kinds):
+            meant = " or ".join(TYPES[kind].words for kind in kinds)
+            raise ConfigError(f"{name}: {key} is {meant}, not {value!r}")
 
 
 def is_url(name: str) -> bool:

@@ -178,6 +178,22 @@ def test_register_wants_a_path(package):
         registry.register("x", "package.module.Class")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("keydoor:size=abc", "keydoor: size is a whole number, not 'abc'"),
+        ("keydoor:size=true", "keydoor: size is a whole number, not True"),
+        ("keydoor:corridor=3,reveal=False", "keydoor: reveal is true or false, not 'False'"),
+        ("keydoor:distractors=[1]", r"keydoor: distractors is a number, not \[1\]"),
+        ("tic-tac-toe:side=[1]", r"tic-tac-toe: side is a whole number or text, not \[1\]"),
+        ("osworld:folder=1", "osworld: folder is text, not 1"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        registry.make(name)
+
+
 def test_a_name_may_carry_arguments_of_the_class(package):
     registry.register("tiny-env", f"{package}.env:Env")
     assert registry.make("tiny-env:size=7").size == 7
