@@ -98,3 +98,8 @@ def test_more_tasks_than_words_are_refused():
     spec = registry.get_spec("wordle-mini")
     with pytest.raises(ConfigError, match="more tasks than the 269 words"):
         type(registry.make("wordle-mini"))(spec.model_copy(update={"splits": {"train": 300}}), answers="answers4")
+
+
+def test_a_list_of_words_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="no list of words 'answers9'; there are answers4, answers5, guesses5"):
+        registry.make("wordle:answers=answers9")
