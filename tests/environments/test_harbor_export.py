@@ -61,6 +61,14 @@ def test_what_cannot_be_exported_says_why(tmp_path, exported):
     assert "not from its URL" in exported("http://127.0.0.1:1", "--out", tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, exported):
+    (tmp_path / "file").write_text("")
+    assert exported("research", "--out", tmp_path / "file" / "below", "--tasks", "1") == (
+        f"error: {tmp_path}/file/below/research-test-000 cannot be written (Not a directory); "
+        "name another folder for the tasks\n"
+    )
+
+
 def test_a_folder_that_exists_is_not_written_over(tmp_path):
     folder = HarborFolder("a", 'a "b"', "Do.", ("x",), {"Dockerfile": b"FROM x"}, {"checks.py": b""}, "true", 64, 1, 1)
     place = write_folder(folder, tmp_path)

@@ -71,10 +71,20 @@ class HarborFolder(NamedTuple):
 
 
 def write_folder(folder: HarborFolder, out: Path) -> Path:
-    """Write a task below `out` and return its folder. Raises ConfigError where there is one of its name."""
+    """Write a task below `out` and return its folder.
+
+    Raises ConfigError where there is one of its name, and where nothing can be written."""
     place = out / folder.name
     if place.exists():
         raise ConfigError(f"{place} exists: remove it, or name another folder for the tasks")
+    try:
+        _write_files(folder, place)
+    except OSError as error:
+        raise ConfigError(f"{place} cannot be written ({error.strerror}); name another folder for the tasks") from error
+    return place
+
+
+def _write_files(folder: HarborFolder, place: Path) -> None:
     task = TASK.format(
         workdir=WORKDIR,
         name=json.dumps(f"agentgym/{folder.name}"),
@@ -98,4 +108,3 @@ def write_folder(folder: HarborFolder, out: Path) -> Path:
         (place / path).write_bytes(content)
     for script in ("tests/test.sh", "solution/solve.sh"):
         (place / script).chmod(0o755)
-    return place
