@@ -189,7 +189,7 @@ def register(
         "limits": _given(**limits),
         "read_only": None if writable is None else not writable,
     }
-    env = _ask("POST", f"{url}/environments", key, _given(**body))
+    env = _ask("POST", f"{url}/environments", key, "path", _given(**body))
     click.echo(f"{name} is live at {url.rstrip('/')}{env['path']}")
 
 
@@ -199,7 +199,7 @@ def register(
 @of_a_gateway
 def unregister(name: str, drain: float, url: str, key: str | None) -> None:
     """Remove an environment from a gateway once its sessions have ended, or after so long."""
-    gone = _ask("DELETE", f"{url}/environments/{name}?drain_s={drain:g}", key)
+    gone = _ask("DELETE", f"{url}/environments/{name}?drain_s={drain:g}", key, "sessions_lost")
     click.echo(f"{name} is removed; {gone['sessions_lost']} sessions were lost")
 
 
@@ -210,7 +210,7 @@ def registered(url: str, key: str | None) -> None:
     table = Table()
     for column in ("name", "from", "state", "replicas", "sessions"):
         table.add_column(column)
-    for env in _ask("GET", f"{url}/environments", key)["environments"]:
+    for env in _ask("GET", f"{url}/environments", key, "environments")["environments"]:
         source = f"{env['kind']} {env[env['kind']]}"
         sessions = sum(replica["sessions"] for replica in env["running"])
         table.add_row(env["name"], escape(source), env["state"], str(len(env["running"])), str(sessions))
@@ -221,16 +221,24 @@ def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
-def _ask(method: str, url: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
-    """A gateway's answer. Raises AgentGymError with what it says is wrong."""
+def _ask(method: str, url: str, key: str | None, field: str, body: dict[str, Any] | None = None) -> Any:
+    """A gateway's answer, which has `field`. Raises AgentGymError with what it says is wrong."""
     import httpx
 
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
         reply = httpx.request(method, url, json=body, headers=headers, timeout=httpx.Timeout(10, read=None))
-        answer = reply.json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise AgentGymError(f"no gateway answers at {url}: {error}; start one by `agentgym gateway`") from error
-    if reply.is_error:
-        raise AgentGymError(answer.get("message", answer) if isinstance(answer, dict) else str(answer))
+    try:
+        answer = reply.json()
+    except ValueError:  # a page of another server
+        answer = None
+    if reply.is_error and isinstance(answer, dict):
+        raise AgentGymError(answer.get("message", answer))
+    if not isinstance(answer, dict) or field not in answer:
+        raise AgentGymError(
+            f"{url} answered {reply.status_code}, and not as a gateway does; name the gateway by --gateway URL, "
+            "or start one by `agentgym gateway`"
+        )
     return answer

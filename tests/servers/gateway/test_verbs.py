@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
+
 import pytest
 
 from agentgym.cli.main import main
@@ -91,3 +94,30 @@ def test_what_cannot_be_is_one_sentence(run, tmp_path):
     assert (status, "is no rate" in error) == (2, True)
     status, _, error = run("registered", "--gateway", "http://127.0.0.1:9")
     assert (status, "no gateway answers" in error) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "page"), [(200, b"<html></html>"), (200, b'{"a": 1}'), (200, b"[1]"), (404, b"null"), (404, b"no")]
+)
+def test_a_server_that_is_no_gateway_is_one_sentence(run, status, page):
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        do_POST = do_DELETE = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        for verb in (("register", "a", "--url", address), ("unregister", "a"), ("registered",)):
+            code, _, error = run(*verb, "--gateway", address)
+            assert (code, error.count("\n")) == (1, 1)
+            assert f"answered {status}, and not as a gateway does; name the gateway" in error
+        server.shutdown()
