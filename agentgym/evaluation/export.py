@@ -152,8 +152,10 @@ def prompt_formats(about: dict[str, Any]) -> dict[str, PromptFormat]:
 
 
 def last_trajectories(folder: Path) -> dict[EpisodeSpec, Trajectory]:
-    """The last trajectory of each attempt. Raises CheckpointError where none were kept."""
+    """The last trajectory of each attempt, without one that a kill cut short.
+
+    Raises CheckpointError where none were kept."""
     path = folder / "trajectories.jsonl"
     if not path.exists():
         raise CheckpointError(f"{folder} holds no trajectories: it was evaluated with --no-trajectories")
-    return {key_of(trajectory): trajectory for trajectory in read_jsonl(path)}
+    return {key_of(trajectory): trajectory for trajectory in read_jsonl(path, cut=True)}

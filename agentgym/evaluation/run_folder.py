@@ -265,13 +265,18 @@ def _cut_partial_line(path: Path) -> None:
 
 
 def _drop_unrecorded(path: Path, recorded: set[EpisodeSpec]) -> None:
-    """Keep the last trajectory of each recorded attempt, and nothing that a kill cut short."""
+    """Keep the last trajectory of each recorded attempt, and nothing that a kill cut short.
+
+    Raises CheckpointError naming any other line that is not a trajectory."""
     if not path.exists():
         return
     kept: dict[EpisodeSpec, bytes] = {}
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        record = json.loads(line)
-        key = EpisodeSpec(*(record[name] for name in EpisodeSpec._fields))
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            record = json.loads(line)
+            key = EpisodeSpec(*(record[name] for name in EpisodeSpec._fields))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}, line {number} is not a trajectory: remove the line ({error!r})") from error
         if key in recorded:
             kept[key] = line + b"\n"
     _write(path, b"".join(kept.values()))

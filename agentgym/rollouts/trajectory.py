@@ -236,13 +236,17 @@ def json_line(record: dict[str, Any]) -> str:
     return line + "\n"
 
 
-def read_jsonl(path: Path) -> Iterator[Trajectory]:
-    """Trajectories of a JSONL file. Raises CheckpointError naming the line that is not one."""
+def read_jsonl(path: Path, *, cut: bool = False) -> Iterator[Trajectory]:
+    """Trajectories of a JSONL file. Raises CheckpointError naming the line that is not one.
+
+    With `cut`, a last line that a kill cut short is left out."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield Trajectory.from_json(json.loads(line))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                if cut and not line.endswith(b"\n"):
+                    return
                 raise CheckpointError(f"{path}, line {number} is not a trajectory: {error!r}") from error
 
 

@@ -96,6 +96,19 @@ def test_folders_without_trajectories_and_large_ones(folder, tmp_path, monkeypat
         write_viewer(tmp_path / "none", tmp_path / "page.html")
 
 
+@pytest.mark.parametrize("left", [1, 100])
+def test_a_trajectory_that_a_kill_cut_short_is_left_out(folder, tmp_path, left):
+    shutil.copytree(folder, tmp_path / "killed")
+    path = tmp_path / "killed" / "trajectories.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]) + lines[-1][:left])
+    assert write_viewer(tmp_path / "killed", tmp_path / "page.html") == 6
+    assert sum(attempt["trajectory"] is None for attempt in embedded(tmp_path / "page.html")["attempts"]) == 1
+    path.write_bytes(lines[0][:left] + b"\n" + lines[1])
+    with pytest.raises(CheckpointError, match=r"trajectories\.jsonl, line 1 is not a trajectory"):
+        write_viewer(tmp_path / "killed", tmp_path / "page.html")
+
+
 @pytest.mark.browser
 def test_filters_and_trajectories_in_a_browser(folder, tmp_path):
     sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")

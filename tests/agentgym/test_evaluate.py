@@ -194,6 +194,15 @@ def test_a_line_that_is_no_attempt_is_named(tmp_path):
             play(tmp_path)
 
 
+@pytest.mark.parametrize("bad", [b"{}", b"[]", b"{", b"\xff"])
+def test_a_line_that_is_no_trajectory_is_named(tmp_path, bad):
+    play(tmp_path)
+    path = tmp_path / "trajectories.jsonl"
+    path.write_bytes(bad + b"\n" + path.read_bytes())
+    with pytest.raises(CheckpointError, match=r"trajectories\.jsonl, line 1 is not a trajectory: remove the line"):
+        play(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
