@@ -81,11 +81,22 @@ def test_no_opening_is_in_two_splits(name):
     assert not validation & test
 
 
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("form", ["{}.", "**{}**", "`{}`", "“{}!”"])
+def test_an_action_may_stand_as_prose_or_markdown_has_it(name, form):
+    plain, marked = registry.make(name), registry.make(name)
+    for env in (plain, marked):
+        env.reset(seed=0, options={"task": 0})
+    action = plain.solver()
+    assert marked.step(form.format(action.capitalize())) == plain.step(action)
+    assert marked.snapshot() == plain.snapshot()
+
+
 @pytest.mark.parametrize("name", ENVS)
 def test_an_invalid_action_costs_a_turn_and_lists_legal_ones(name):
     env = registry.make(name)
     _, before = env.reset(seed=0)
-    observation, reward, terminated, truncated, info = env.step("  dance!  ")
+    observation, reward, terminated, truncated, info = env.step("  dance, please!  ")
     assert (terminated, truncated, info["valid_action"], info["success"]) == (False, False, False, False)
     assert info["state_key"] == before["state_key"]
     assert reward == env.invalid_reward

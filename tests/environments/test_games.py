@@ -130,6 +130,16 @@ def test_against_an_opponent_reward_counts_its_reply(name):
 
 
 @pytest.mark.parametrize("name", GAMES)
+def test_a_move_may_stand_as_prose_or_markdown_has_it(name):
+    for form in ("{}.", "**{}**"):
+        plain, marked = make(name), make(name)
+        for env in (plain, marked):
+            env.reset(seed=0, options={"task": 0})
+        move = plain.solver()
+        assert marked.step(form.format(move)) == plain.step(move)
+
+
+@pytest.mark.parametrize("name", GAMES)
 def test_whoever_makes_too_many_illegal_moves_loses(name):
     env = make(name)
     _, info = env.reset(seed=0, options={"task": 0})

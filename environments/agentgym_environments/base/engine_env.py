@@ -87,6 +87,10 @@ class EngineEnv(TurnEnv):
         with self.alone:
             super().restore(state)
 
+    def readings(self, action: Action) -> tuple[str, ...]:
+        """One: an engine may remember an action that it refuses."""
+        return super().readings(action)[:1]
+
     def act(self, action: str) -> Outcome | None:
         action = self._action if self.verbatim else action
         outcome = self.apply(action)

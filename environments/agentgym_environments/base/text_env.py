@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from agentgym.env import Action
 from agentgym_environments.base.episode_env import EpisodeEnv
 
+AROUND = " .!*_`\"'“”‘’"
+"""Characters around an action that end a sentence or mark it, in prose and in Markdown."""
+
 
 class Outcome(NamedTuple):
     """Result of an understood action."""
@@ -50,17 +53,30 @@ class TurnEnv(EpisodeEnv):
         """`progress` and `available_actions`, where the environment has them."""
         return {}
 
+    def readings(self, action: Action) -> tuple[str, ...]:
+        """Texts that `act` is given until it understands one."""
+        return readings(action)
+
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        text = " ".join(action.lower().split()) if isinstance(action, str) else ""
-        outcome = self.act(text)
+        texts = self.readings(action)
+        outcome = next((found for text in texts if (found := self.act(text)) is not None), None)
         reward, ended, self.success, cut = outcome or Outcome(reward=self.invalid_reward)
         terminated, truncated = self.end_turn(ended, cut)
-        observation = self.refuse(text) if outcome is None else self.observe()
+        observation = self.refuse(texts[0]) if outcome is None else self.observe()
         return observation, reward, terminated, truncated, self._info(valid=outcome is not None)
 
     def _info(self, valid: bool) -> dict[str, Any]:
         return {"success": self.success, "valid_action": valid, "state_key": self.key(), **self.describe()}
+
+
+def readings(action: Action) -> tuple[str, ...]:
+    """The text of an action, lower case with single spaces, and the same without punctuation and emphasis around it:
+    "Go north." and "**go north**" are "go north" to an environment that does not understand them as they stand.
+    """
+    text = " ".join(action.lower().split()) if isinstance(action, str) else ""
+    bare = text.strip(AROUND)
+    return (text, bare) if bare not in ("", text) else (text,)
 
 
 def task_random(*names: str | int) -> random.Random:

@@ -108,11 +108,12 @@ class Game(TurnEnv):
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
-        text = " ".join(action.lower().split()) if isinstance(action, str) else ""
-        role, before = self.role, self.scores
-        self.acted, valid = role, text in self.rules.legal(self.state)
-        if valid:
-            self.state = self.rules.play(self.state, text)
+        role, before, legal = self.role, self.scores, self.rules.legal(self.state)
+        texts = self.readings(action)
+        move = next((text for text in texts if text in legal), None)
+        self.acted, valid = role, move is not None
+        if move is not None:
+            self.state = self.rules.play(self.state, move)
             self._reply()
         else:
             self.illegal[role] += 1
@@ -120,7 +121,7 @@ class Game(TurnEnv):
         self.end_turn(self.ended)
         self.success = self.succeeded(role) if self.agent is not None else self.over and self.forfeited is None
         self.rewards = tuple(after - was for after, was in zip(self.scores, before))  # type: ignore[assignment]
-        observation = self.observe() if valid or self.over else self.refuse(text)
+        observation = self.observe() if valid or self.over else self.refuse(texts[0])
         return observation, self.rewards[role], self.over, False, self._info(valid=valid)
 
     def _reply(self) -> None:

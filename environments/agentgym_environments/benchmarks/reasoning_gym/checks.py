@@ -98,6 +98,6 @@ def _is_small(node: Any) -> bool:
             return _is_small(operand)
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _is_small(left) and _is_small(right)
-        case ast.Constant(value=value):
+        case ast.Constant(value=int() | float() as value):
             return abs(value) <= LARGEST_POWER
     return False
