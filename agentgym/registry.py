@@ -9,6 +9,7 @@ class. A name may end with arguments of the class: `miniwob:page=click-test,obse
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -50,8 +51,10 @@ class ArgumentType(NamedTuple):
 
 TYPES = {
     "bool": ArgumentType((bool,), "true or false"),
+    "dict": ArgumentType((dict,), "a table"),
     "float": ArgumentType((int, float), "a number"),
     "int": ArgumentType((int,), "a whole number"),
+    "list": ArgumentType((list,), "a list"),
     "str": ArgumentType((str,), "text"),
 }
 """Types of parameters that arguments in a name are checked against: the others are left to the class."""
@@ -156,11 +159,26 @@ def env_factory(name: str, **kwargs: Any) -> Callable[[], Env]:
 def _check_types(name: str, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
     """Raises ConfigError for an argument in a name that is not of its parameter's type, where that is a plain one."""
     for key, value in arguments.items():
-        annotation = signature.parameters[key].annotation if key in signature.parameters else ""
-        kinds = str(getattr(annotation, "__name__", annotation)).replace("None", "").strip(" |").split(" | ")
+        if key not in signature.parameters:
+            continue  # a class that takes any
+        annotation = signature.parameters[key].annotation
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        kinds = _kinds(ast.parse(text, mode="eval").body)
         if all(kind in TYPES for kind in kinds) and not any(type(value) in TYPES[kind].types for kind in kinds):
             meant = " or ".join(TYPES[kind].words for kind in kinds)
             raise ConfigError(f"{name}: {key} is {meant}, not {value!r}")
+
+
+def _kinds(annotation: ast.expr) -> list[str]:
+    """Return the names of the types in a union, without None, and without what a table or a list holds."""
+    match annotation:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return [*_kinds(left), *_kinds(right)]
+        case ast.Subscript(value=value):
+            return _kinds(value)
+        case ast.Constant(value=None):
+            return []
+    return [ast.unparse(annotation)]
 
 
 def is_url(name: str) -> bool:

@@ -32,6 +32,8 @@ def named_policy(
     change = {} if grammar is None else {"grammar": grammar}
     named = {"human": policies.HumanPolicy, "random": policies.RandomPolicy, "solver": policies.SolverPolicy}
     if what in named:
+        if temperature is not None or max_new_tokens is not None:
+            raise UsageError(f"{what} is no model: --temperature and --max-new-tokens go with a checkpoint or a URL")
         return named[what](), what, PromptFormat(**change)
     if "://" in what:
         from agentgym.rollouts.openai_policy import OpenAIPolicy

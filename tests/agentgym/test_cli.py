@@ -591,6 +591,10 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("eval compare one two", "one holds no evaluation: there is no attempts.jsonl"),
         ("eval human", "a person plays one episode at a time: agentgym play ENV"),
         ("eval http://127.0.0.1:9/v1", "name the model that http://127.0.0.1:9/v1 should run: --model NAME"),
+        (
+            "eval solver --temperature 0.3",
+            "solver is no model: --temperature and --max-new-tokens go with a checkpoint or a URL",
+        ),
         ("eval random --tasks 3", "--split, --tasks, --attempts and --seed go with --env"),
         ("eval random --suite smoke --env keydor", "smoke has no environment 'keydor'. Did you mean keydoor? It has"),
         ("eval random --suite smoke --split train", "--split, --tasks, --attempts and --seed go with --env"),

@@ -187,6 +187,7 @@ def test_register_wants_a_path(package):
         ("keydoor:distractors=[1]", r"keydoor: distractors is a number, not \[1\]"),
         ("tic-tac-toe:side=[1]", r"tic-tac-toe: side is a whole number or text, not \[1\]"),
         ("osworld:folder=1", "osworld: folder is text, not 1"),
+        ("blackjack:make_kwargs=abc", "blackjack: make_kwargs is a table, not 'abc'"),
     ],
 )
 def test_arguments_of_another_type_are_refused(name, message):

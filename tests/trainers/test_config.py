@@ -145,6 +145,12 @@ def test_text_of_any_kind_survives_toml(mine):
         (["select.kind=top_return", "select.quantile=2"], "quantile should be less than or equal to 1, not 2"),
         (["select.kind=top_std", "select.fraction=0"], "fraction should be greater than 0, not 0"),
         (["loss.dual_clip=0.5"], "dual_clip should be greater than 1, not 0.5"),
+        (["credit.assigner=critical", "credit.share=2"], "share should be less than or equal to 1, not 2"),
+        (["credit.assigner=filtered", "credit.quantile=2"], "quantile should be less than or equal to 1, not 2"),
+        (["credit.assigner=rtg_loo", "credit.gamma=-1"], "gamma should be greater than or equal to 0, not -1"),
+        (["credit.assigner=hgpo", "credit.history=-1"], "history should be greater than or equal to 0, not -1"),
+        (["credit.assigner=hcapo", "credit.clip=0.5"], "clip should be greater than or equal to 1, not 0.5"),
+        (["replay.loss.objective=dpo"], "compares attempts at one task, and [replay] draws single ones"),
         (["loss.clip_low=-0.2"], "clip_low should be greater than or equal to 0, not -0.2"),
         (["nothing"], "'nothing' is not an override; write section.key=value"),
         (["..=3"], "'..=3' is not an override; write section.key=value"),
@@ -198,7 +204,8 @@ def test_credit_options_are_the_assigners_own(assigner):
         with pytest.raises(ValidationError, match=name):
             options(**{name: "nonsense"})
         if isinstance(default, float):
-            assert options(**{name: 0.5}) == {**defaults, name: 0.5}
+            other = 0.5 if default <= 1 else 1.5
+            assert options(**{name: other}) == {**defaults, name: other}
 
 
 def test_a_recipe_that_is_not_there():

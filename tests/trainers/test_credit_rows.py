@@ -140,6 +140,17 @@ def test_an_assigner_names_what_it_lacks():
         rows.assign("gipo")
 
 
+def test_an_option_outside_its_bounds_is_refused():
+    rows = from_rows(MASK, REWARD, [0, 0, 1])
+    for options, why in (
+        ({"gamma": 2.0}, "gamma is 0 to 1, not 2.0"),
+        ({"gamma": float("nan")}, "gamma is 0 to 1, not"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            rows.assign("rtg_loo", **options)
+    rows.assign("rtg_loo", gamma=1)
+
+
 def test_a_cut_attempt_asks_for_the_value_after_it():
     value = np.ones((3, 8))
     rows = from_rows(MASK, REWARD, [0, 0, 1], truncated_B=[True, False, False], value_N=value)

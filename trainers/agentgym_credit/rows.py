@@ -10,6 +10,7 @@ import numpy as np
 
 from agentgym_credit.assigners import ASSIGNERS
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import check_bounds
 from agentgym_credit.normalize import normalize as normalized
 
 LEVELS = ("_A", "_N", "_M")
@@ -32,7 +33,8 @@ class TokenRows:
     ) -> np.ndarray:
         """float64[B, T]: the advantage of every action token, 0 elsewhere. `options` are the assigner's own.
 
-        Raises ValueError where there is no such assigner, or where the rows lack a column that it reads.
+        Raises ValueError where there is no such assigner, where the rows lack a column that it reads, and for an option
+        that is outside its bounds.
         """
         return self.padded(self.credit(name, normalize=normalize, **options).advantage_A)
 
@@ -47,6 +49,7 @@ class TokenRows:
             columns.discard("bootstrap_M")
         if missing := sorted(columns - self.batch.x.keys()):
             raise ValueError(f"{name} reads {', '.join(missing)}: give each to from_rows by its name, as float[B, T]")
+        check_bounds(ASSIGNERS[name].function, options)
         credit = ASSIGNERS[name].function(self.batch, **options)
         return credit if normalize == "none" else normalized(credit, self.batch, population=normalize)
 

@@ -69,6 +69,11 @@ def _validate_step(config: Config) -> None:
         raise ValueError(
             f"[correct] weighs losses of tokens, and loss.objective = {config.loss.objective!r} has none: remove it"
         )
+    if config.replay is not None and OBJECTIVES[config.replay.loss.objective].needs_full_groups:
+        raise ValueError(
+            f"replay.loss.objective = {config.replay.loss.objective!r} compares attempts at one task, and [replay] "
+            "draws single ones: choose an objective of tokens, such as ppo_clip"
+        )
     if config.select is not None and config.select.tries > 1 and needs_model_columns(config.select.kind):
         raise ValueError(
             f"select.kind = {config.select.kind!r} reads what models say of a step, so there is no asking for more: "

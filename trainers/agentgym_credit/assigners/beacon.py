@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import named, reverse_scan, standardize
 
 
-def beacon(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95) -> Credit:
+def beacon(batch: Batch, *, omega: float = 1.0, gamma: UnitInterval = 0.95) -> Credit:
     """The trajectory's advantage in its group, plus the turn's among turns that follow the same milestone.
 
     A_{i,t} = (R_i − mean R) + ω (r_t − mean r),  r_t = γ^(turns until the next milestone is reached), 0 where none is.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import at_least, standardize
 
 
-def critical(batch: Batch, *, share: float = 0.3) -> Credit:
+def critical(batch: Batch, *, share: UnitInterval = 0.3) -> Credit:
     """The trajectory's advantage at the `share` of its group's turns whose entropy is largest; 0 elsewhere.
 
     A_{i,t} = (R_i − mean R) / (std R + 1e-6) · 1[entropy_t ≥ that of the ⌈share · N⌉-th turn of the group's N].

@@ -6,13 +6,14 @@ import numpy as np
 
 from agentgym_credit.assigners.gae import final_value_M
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import remaining, reverse_scan
 
 
 def digirl(
     batch: Batch,
     *,
-    lam: float = 0.5,
+    lam: UnitInterval = 0.5,
     filter: bool = False,
     threshold: float = 0.0,
 ) -> Credit:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import reverse_scan
 
 
-def token_gae(batch: Batch, *, gamma: float = 1.0, lam: float = 0.95) -> Credit:
+def token_gae(batch: Batch, *, gamma: UnitInterval = 1.0, lam: UnitInterval = 0.95) -> Credit:
     """PPO's advantage, every action token a step: observations are skipped, and use up neither γ nor λ.
 
     A_j = Σ_k (γλ)^k δ_{j+k} over the action tokens j of a trajectory; a turn's reward falls on its last token.
@@ -25,7 +26,7 @@ def token_gae(batch: Batch, *, gamma: float = 1.0, lam: float = 0.95) -> Credit:
     return Credit(advantage_A, {"value_A": advantage_A + value_A})
 
 
-def turn_gae(batch: Batch, *, gamma: float = 0.99, lam: float = 0.9) -> Credit:
+def turn_gae(batch: Batch, *, gamma: UnitInterval = 0.99, lam: UnitInterval = 0.9) -> Credit:
     """Every turn a step: V is read before the turn's first token, and all tokens of the turn share the advantage.
 
     A_t = Σ_k (γλ)^k δ_{t+k},  δ_t = r_t + γ V(s_{t+1}) − V(s_t).
@@ -39,7 +40,12 @@ def turn_gae(batch: Batch, *, gamma: float = 0.99, lam: float = 0.9) -> Credit:
 
 
 def bilevel_gae(
-    batch: Batch, *, gamma_turn: float = 0.95, lam_turn: float = 0.95, gamma: float = 1.0, lam: float = 0.95
+    batch: Batch,
+    *,
+    gamma_turn: UnitInterval = 0.95,
+    lam_turn: UnitInterval = 0.95,
+    gamma: UnitInterval = 1.0,
+    lam: UnitInterval = 0.95,
 ) -> Credit:
     """Turns first, then tokens: each turn's return, by GAE over turn ends, is the reward of GAE over its tokens.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import named, reverse_scan, segment_mean
 
 
-def gagpo(batch: Batch, *, gamma: float = 0.95, lam: float = 0.9) -> Credit:
+def gagpo(batch: Batch, *, gamma: UnitInterval = 0.95, lam: UnitInterval = 0.9) -> Credit:
     """GAE over turns, V(s) the mean return of the group's visits of s in place of a critic's.
 
     V(s) = mean of G_t over the group's turns at s, G_t = Σ_{k≥t} γ^{k−t} r_k;

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import named, reverse_scan, standardize
 
 
-def gigpo(batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Literal["mean", "std"] = "mean") -> Credit:
+def gigpo(
+    batch: Batch, *, omega: float = 1.0, gamma: UnitInterval = 0.95, norm: Literal["mean", "std"] = "mean"
+) -> Credit:
     """The trajectory's advantage in its group plus the turn's among all visits of the same state.
 
     A_{i,t} = A_E(R_i) + ω A_S(G_t),  G_t = Σ_{k≥t} γ^{k−t} r_k;  both x − mean, or over (std + 1e-6) with norm="std".

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval, Within
 from agentgym_credit.segments import named, position, reverse_scan, standardize
 
 EPS = 1e-9
@@ -16,9 +17,9 @@ EPS = 1e-9
 def hgpo(
     batch: Batch,
     *,
-    history: int = 2,
+    history: Annotated[int, Within(0)] = 2,
     alpha: float = 1.0,
-    gamma: float = 0.95,
+    gamma: UnitInterval = 0.95,
     norm: Literal["mean", "std"] = "mean",
 ) -> Credit:
     """A turn's return among visits of the same state, averaged over how much of the way there they share.

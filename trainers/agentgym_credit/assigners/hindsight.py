@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import Within
 from agentgym_credit.segments import standardize
 
 
-def hcapo(batch: Batch, *, omega: float = 1.0, clip: float = 2.0) -> Credit:
+def hcapo(batch: Batch, *, omega: float = 1.0, clip: Annotated[float, Within(1)] = 2.0) -> Credit:
     """The trajectory's advantage, weighted at each turn by the ratio of its probability with hindsight to that without.
 
     A_{i,t} = (R_i − mean R) (1 + ω (ρ_t − 1));  ρ_t = exp(hindsight_N), at least 1/clip and at most clip; of

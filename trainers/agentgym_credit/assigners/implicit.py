@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import leave_one_out, position, reverse_scan, segment_mean, standardize
 
 
@@ -20,7 +21,7 @@ def prime(
     variant: Literal["released", "paper"] = "released",
     beta: float = 0.05,
     coefficient: float = 5.0,
-    gamma: float = 1.0,
+    gamma: UnitInterval = 1.0,
 ) -> Credit:
     """Two leave-one-out advantages, of the outcome and of every token's implicit reward, each after its own baseline.
 
@@ -50,7 +51,7 @@ def prime(
     return Credit(process_A + leave_one_out(batch.return_M, group_M)[traj_A])
 
 
-def prm_tokens(batch: Batch, *, gamma: float = 1.0) -> Credit:
+def prm_tokens(batch: Batch, *, gamma: UnitInterval = 1.0) -> Credit:
     """Every token's implicit reward-to-go against the group's others: PRIME's process part alone, as a credit term.
 
     A_{i,j} = Σ_{s≥j} γ^{s−j} (q_{i,s} − 1/(K−1) Σ_{k≠i} q̄_k), q̄_k the mean over k's tokens. Its scale is the

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 
 
-def mc_branch(batch: Batch, *, gamma: float = 1.0) -> Credit:
+def mc_branch(batch: Batch, *, gamma: UnitInterval = 1.0) -> Credit:
     """The reward plus what continuations got after the turn, minus what they got before it. Unbiased, and expensive.
 
     A_t = r_t + γ V̂(s_{t+1}) − V̂(s_t), V̂ the mean return of continuations played from the state; 0 after the end.

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import at_least
 
 
@@ -24,7 +25,7 @@ def filtered(
     *,
     keep: Literal["success", "threshold", "quantile"] = "success",
     threshold: float = 0.5,
-    quantile: float = 0.9,
+    quantile: UnitInterval = 0.9,
 ) -> Credit:
     """Imitate what went well: 1 for every token of a good trajectory, else 0. Filtered behavior cloning.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import joined, position, reverse_scan, segment_mean, standardize
 
 
-def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
+def rtg_loo(batch: Batch, *, gamma: UnitInterval = 1.0) -> Credit:
     """Reward to go minus the others' mean from the same turn index on: unbiased.
 
     A_{i,t} = G_{i,t} − 1/(K−1) Σ_{j≠i} G_{j,t},  G_t = Σ_{k≥t} γ^{k−t} r_k, and G_{j,t} = 0 after j's end: an episode
@@ -28,7 +29,7 @@ def rtg_loo(batch: Batch, *, gamma: float = 1.0) -> Credit:
     return Credit(np.where(size_N > 1, own_share_N * (to_go_N - mean_N), 0.0)[batch.turn_A])
 
 
-def mt_grpo(batch: Batch, *, gamma: float = 1.0, eps: float = 1e-6) -> Credit:
+def mt_grpo(batch: Batch, *, gamma: UnitInterval = 1.0, eps: float = 1e-6) -> Credit:
     """Each turn's reward standardized among the group's turns of the same index, then summed from the turn on: BIASED.
 
     r̂_{i,t} = (r_{i,t} − mean_t r) / (std_t r + eps);  A_{i,t} = Σ_{k≥t} γ^{k−t} r̂_{i,k}.

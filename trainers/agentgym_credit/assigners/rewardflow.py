@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
+from agentgym_credit.bounds import UnitInterval
 from agentgym_credit.segments import named, standardize
 
 ITERATIONS = 500
@@ -15,7 +16,7 @@ negative values and γ < 1 would go on for ever."""
 
 
 def rewardflow(
-    batch: Batch, *, omega: float = 1.0, gamma: float = 0.95, norm: Literal["mean", "std"] = "mean"
+    batch: Batch, *, omega: float = 1.0, gamma: UnitInterval = 0.95, norm: Literal["mean", "std"] = "mean"
 ) -> Credit:
     """The trajectory's advantage in its group plus the turn's value in the graph, among visits of the same state.
 
