@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from agentgym.errors import AtCapacity, DeadlineExceeded, EnvironmentFailure, EpisodeLost, UnknownSession, Unreachable
 from agentgym.protocol import ResetRequest, RestoreRequest, SessionReply, SessionRequest, StepRequest, Verb
 from agentgym.spec import EnvSpec
+from agentgym_servers.gateway.errors import EnvNotRegistered
 from agentgym_servers.gateway.metrics import Traffic
 from agentgym_servers.gateway.pool import ReplicaPool
 from agentgym_servers.gateway.quotas import Owner, Quotas
@@ -58,7 +59,10 @@ class RegisteredEnv:
 
 
 class GatewayBackend:
-    """The `EnvBackend` of the registered environments."""
+    """The `EnvBackend` of the registered environments.
+
+    A request that was let in, or a socket, may outlive its environment: its verbs then raise EnvNotRegistered.
+    """
 
     def __init__(self, envs: dict[str, RegisteredEnv]) -> None:
         self.envs = envs
@@ -67,12 +71,12 @@ class GatewayBackend:
         return [name for name, env in self.envs.items() if env.spec is not None]
 
     def spec(self, env: str) -> EnvSpec:
-        spec = self.envs[env].spec
+        spec = self._env(env).spec
         assert spec is not None
         return spec
 
     def health(self, env: str) -> dict[str, Any]:
-        pool = self.envs[env].pool
+        pool = self._env(env).pool
         ready = pool.ready()
         asleep = not ready and pool.registration.replicas.min == 0 and not pool.last_failure
         capacity = max((replica.capacity or 0 for replica in ready), default=0)
@@ -86,38 +90,44 @@ class GatewayBackend:
         }
 
     def open(self, env: str) -> BackendReply:
-        return self._run(env, "open", self._open(self.envs[env]))
+        return self._run(env, "open", self._open(self._env(env)))
 
     def reset(self, env: str, body: ResetRequest) -> BackendReply:
-        found = self.envs[env]
+        found = self._env(env)
         if body.session_id is not None:
             return self._run(env, "reset", self._ask(found, body.session_id, "/reset", _json(body)))
         return self._begin(found, "reset", body)
 
     def restore(self, env: str, body: RestoreRequest) -> BackendReply:
-        return self._begin(self.envs[env], "restore", body)
+        return self._begin(self._env(env), "restore", body)
 
     def step(self, env: str, body: StepRequest) -> BackendReply:
-        return self._run(env, "step", self._step(self.envs[env], body))
+        return self._run(env, "step", self._step(self._env(env), body))
 
     def close(self, env: str, body: SessionRequest) -> BackendReply:
-        return self._run(env, "close", self._close(self.envs[env], body))
+        return self._run(env, "close", self._close(self._env(env), body))
 
     def query(self, env: str, verb: Verb, body: SessionRequest) -> BackendReply:
-        work = self._ask(self.envs[env], body.session_id, f"/{verb.name}", _json(body))
+        work = self._ask(self._env(env), body.session_id, f"/{verb.name}", _json(body))
         return self._run(env, verb.name, work)
 
     def state(self, env: str, session_id: str) -> BackendReply:
         path = f"/state?session_id={quote(session_id, safe='')}"
-        return self._run(env, "state", self._ask(self.envs[env], session_id, path, None))
+        return self._run(env, "state", self._ask(self._env(env), session_id, path, None))
 
     def lookup(self, env: str, session_id: str) -> BackendReply:
         path = f"/sessions/{quote(session_id, safe='')}"
-        return self._run(env, "lookup", self._ask(self.envs[env], session_id, path, None))
+        return self._run(env, "lookup", self._ask(self._env(env), session_id, path, None))
+
+    def _env(self, name: str) -> RegisteredEnv:
+        """Return a registered environment. Raises EnvNotRegistered."""
+        if name not in self.envs:
+            raise EnvNotRegistered(f"{name} was removed from this gateway, and its sessions with it")
+        return self.envs[name]
 
     def _run(self, env: str, verb: str, work: Awaitable[bytes]) -> asyncio.Future[bytes]:
         """The answer to come, measured. It is fetched even when whoever asked goes away."""
-        traffic = self.envs[env].traffic
+        traffic = self._env(env).traffic
 
         async def measured() -> bytes:
             begun = time.monotonic()

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
 import time
 
 import pytest
+import websockets.sync.client
 
 from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
+from agentgym_servers.env_server.attachments import Attachments
+from agentgym_servers.gateway.backend import GatewayBackend
 
 from .conftest import ECHO, Api, children_of, env_server, eventually, gateway_process
 
@@ -202,6 +206,50 @@ def test_removing_an_env_waits_for_its_sessions(gateway):
         session = gateway.begin("ours")
         assert delete(gateway, "ours", 0)["sessions_lost"] == 1
         assert gateway.step("ours", session)[0] == 404
+
+
+def test_a_socket_that_outlives_its_env_is_told_so(gateway):
+    assert gateway.register("words", entry_point=ECHO).status_code == 201
+    url = f"ws{gateway.url[4:]}/envs/words/ws"
+    with (
+        websockets.sync.client.connect(f"{url}?ext=1", proxy=None) as ours,
+        websockets.sync.client.connect(url, proxy=None) as openenv,
+    ):
+        ours.recv()
+        openenv.send('{"type": "reset", "data": {}}')
+        openenv.recv()
+        delete(gateway, "words", 0)
+        step = {"session_id": "0" * 32, "action": {"text": "apple"}}
+        ours.send(json.dumps({"id": 1, "type": "step", "data": step}))
+        assert json.loads(ours.recv())["data"]["code"] == "UNKNOWN_ENVIRONMENT"
+        ours.send(json.dumps({"id": 2, "type": "step_many", "data": {"steps": [step]}}))
+        assert json.loads(ours.recv())["data"]["results"][0][1]["code"] == "UNKNOWN_ENVIRONMENT"
+        openenv.send('{"type": "step", "data": {"text": "apple"}}')
+        assert "was removed from this gateway" in json.loads(openenv.recv())["data"]["message"]
+
+
+def test_leases_are_renewed_though_another_env_was_removed():
+    renewed: list[str] = []
+
+    class Backend(GatewayBackend):
+        def state(self, env, session_id):
+            if env == "gone":
+                return super().state(env, session_id)
+            renewed.append(session_id)
+            return b"{}"
+
+    async def main() -> None:
+        attachments = Attachments(Backend({}), lease_s=0.03)
+        attachments.add("gone", "one")
+        attachments.add("here", "other")
+        give_up = time.monotonic() + 5
+        while len(renewed) < 3 and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+        attachments.remove("gone", "one")
+        attachments.remove("here", "other")
+
+    asyncio.run(main())
+    assert len(renewed) >= 3
 
 
 def delete(gateway: Api, name: str, drain_s: float) -> dict:
