@@ -25,6 +25,8 @@ TIMEOUT_S = 300.0
 MAX_FRAME = 100 * 2**20
 """The largest frame that OpenEnv's own client takes."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ACTING = ("POST", "PATCH")
+"""Methods whose request may act twice when it is sent twice: a foreign step has no index."""
 OPEN_S = 10.0
 """Seconds for a server's socket to open."""
 ANYWHERE = Destinations(private=True)
@@ -75,7 +77,7 @@ async def _exchange(env: RegisteredEnv, request: Request, target: str) -> Respon
         return Response(status_code=400)
     try:
         replica = env.pool.least_used()
-        reply = await replica.link.request(method, target, body, TIMEOUT_S)
+        reply = await replica.link.request(method, target, body, TIMEOUT_S, repeatable=method not in ACTING)
     except (Unreachable, OSError) as error:
         env.pool.request_health_check()
         failure = Unreachable(f"{env.name} gave no answer ({type(error).__name__}: {error}); ask again")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import websockets.sync.client
 from fastapi import FastAPI
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
 from agentgym_servers.env_server.app import create_app
+from agentgym_servers.gateway import passthrough
+from agentgym_servers.gateway.replica_client import ReplicaClient
 from agentgym_servers.web.run import serve_in_thread
 
 from .conftest import eventually
@@ -100,6 +104,36 @@ def test_foreign_paths_stay_percent_encoded(gateway):
             "/a%20b?q=%20%2F",
             "/caf%C3%A9?",
         ]
+
+
+def env_at(url: str) -> Any:
+    """A piped environment as far as requests need it, its one server at `url`."""
+    replica = SimpleNamespace(link=ReplicaClient(url), count=lambda _: None)
+    pool = SimpleNamespace(least_used=lambda: replica, request_health_check=lambda: None)
+    return SimpleNamespace(name="theirs", pool=pool, traffic=SimpleNamespace(episodes=0, failed=lambda *_: None))
+
+
+def test_a_foreign_step_whose_reply_is_lost_acts_once():
+    acted: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for reply in (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", b""):  # the second one is lost
+            acted.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(reply)
+        writer.close()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def main() -> list[int]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        env = env_at(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        scope = {"type": "http", "method": "POST", "path": "/step", "query_string": b"", "headers": []}
+        async with server:
+            return [(await passthrough._exchange(env, Request(scope, receive), "/step")).status_code for _ in range(2)]
+
+    assert asyncio.run(main()) == [200, 503]
+    assert len(acted) == 2
 
 
 def test_a_server_that_goes_away_is_typed(gateway):
