@@ -27,6 +27,8 @@ MAX_FRAME = 100 * 2**20
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACTING = ("POST", "PATCH")
 """Methods whose request may act twice when it is sent twice: a foreign step has no index."""
+NO_CODES = (None, 1005, 1006, 1015)
+"""Close codes that no frame may carry: they stand for none."""
 OPEN_S = 10.0
 """Seconds for a server's socket to open."""
 ANYWHERE = Destinations(private=True)
@@ -140,7 +142,7 @@ async def _both_ways(client: WebSocket, server: websockets.ClientConnection, met
     async def down() -> None:
         async for frame in server:
             await (client.send_text(frame) if isinstance(frame, str) else client.send_bytes(frame))
-        await client.close(server.close_code or 1000)
+        await client.close(1000 if server.close_code in NO_CODES else server.close_code)
 
     pumps = [asyncio.create_task(up()), asyncio.create_task(down())]
     try:

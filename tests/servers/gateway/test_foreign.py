@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import websockets
 import websockets.sync.client
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket
 
 from agentgym.clients.client import EnvClient
 from agentgym.testing import EchoEnv
@@ -134,6 +136,31 @@ def test_a_foreign_step_whose_reply_is_lost_acts_once():
 
     assert asyncio.run(main()) == [200, 503]
     assert len(acted) == 2
+
+
+def test_a_foreign_socket_closed_without_a_code_is_no_failure():
+    sent: list[dict[str, Any]] = []
+
+    async def serve(socket: websockets.ServerConnection) -> None:
+        await socket.send("over")
+        socket.protocol.send_close()
+        socket.send_data()
+        await socket.wait_closed()
+
+    async def main() -> None:
+        requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        requests.put_nowait({"type": "websocket.connect"})
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async with websockets.serve(serve, "127.0.0.1", 0) as server:
+            env = env_at(f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}")
+            client = WebSocket({"type": "websocket", "path": "/ws", "headers": []}, requests.get, send)
+            await passthrough._socket(env, client, "/ws", None)
+
+    asyncio.run(main())
+    assert [message.get("text") or message.get("code") for message in sent[1:]] == ["over", 1000]
 
 
 def test_a_server_that_goes_away_is_typed(gateway):
