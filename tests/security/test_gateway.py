@@ -152,6 +152,22 @@ def test_one_key_does_not_take_all_sessions(tmp_path, registry, upstream):
         assert reset(modest, 2).status_code == 200
 
 
+def test_a_closed_session_begun_again_counts(tmp_path, registry, upstream):
+    _, headers = make(registry)
+    with gateway(tmp_path, None, sessions_per_key=2) as server, httpx.Client(headers=headers, timeout=20) as http:
+        assert register(server, upstream, headers).status_code == 201
+
+        def reset(number: int) -> httpx.Response:
+            return http.post(f"{server.url}/envs/echo/reset", json={"episode_id": f"again-{number}", "index": 0})
+
+        for number in range(2):
+            body = {"session_id": reset(number).json()["session_id"]}
+            assert http.post(f"{server.url}/envs/echo/close", json=body).status_code == 200
+        assert [reset(number).status_code for number in (2, 3)] == [200, 200]
+        assert [reset(number).json().get("code") for number in (0, 1)] == ["QUOTA_EXCEEDED"] * 2
+        assert reset(2).status_code == 200  # it is still there
+
+
 def foreign(requests: list[str] | None = None) -> FastAPI:
     """A server of OpenEnv's protocol that would take over whoever shows its pages."""
     app = FastAPI()

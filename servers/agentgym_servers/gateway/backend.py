@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
@@ -27,8 +27,7 @@ from agentgym_servers.web.caller import CALLER
 MARGIN_S = 30.0
 """A replica may take so much longer than the environment's own deadline."""
 LOOKUP_S = 5.0
-Placed = tuple[Replica, bytes]
-"""The replica of a new session, and the reply."""
+PlacedT = TypeVar("PlacedT")
 _SESSION_ID = re.compile(r"[0-9a-f]{32}")
 """The form of a session id of our servers."""
 
@@ -229,17 +228,20 @@ class GatewayBackend:
         async def begin(replica: Replica) -> bytes:
             return await replica.ask(f"/{verb}", content, env.timeout_s)
 
-        before = pool.episodes.get(key) if key is not None else None
-        if before is not None and before.state == "ready":
+        replica, known = (pool.episodes.get(key) if key is not None else None) or (None, "")
+        if replica is not None and replica.state == "ready":
+            owners = env.quotas.begin(CALLER.get(), known)
             try:
-                return self._begun(env, before, await begin(before), key)
+                answer = await self._within(env, owners, begin(replica))
             except AtCapacity:  # the session is no longer there
                 pass
+            else:
+                return self._begun(env, replica, answer, key, owners)
         owners = env.quotas.begin(CALLER.get())
         replica, answer = await self._within(env, owners, pool.place(key, body.queue_s, begin))
         return self._begun(env, replica, answer, key, owners)
 
-    async def _within(self, env: RegisteredEnv, owners: list[Owner], placing: Awaitable[Placed]) -> Placed:
+    async def _within(self, env: RegisteredEnv, owners: list[Owner], placing: Awaitable[PlacedT]) -> PlacedT:
         """Open a session for its owners, who have a place for it until it is open or cannot be opened."""
         try:
             return await placing
@@ -265,22 +267,15 @@ class GatewayBackend:
         return self._begun(env, replica, answer, None, owners)
 
     def _begun(
-        self,
-        env: RegisteredEnv,
-        replica: Replica,
-        answer: bytes,
-        episode_id: str | None,
-        owners: list[Owner] | None = None,
+        self, env: RegisteredEnv, replica: Replica, answer: bytes, episode_id: str | None, owners: list[Owner]
     ) -> bytes:
         try:
             session_id = str(json.loads(answer)["session_id"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            if owners is not None:
-                env.quotas.failed(owners)
+            env.quotas.failed(owners)
             raise EnvironmentFailure(f"{env.name} opened a session and did not say which: {error!r}"[:300]) from error
         env.pool.remember(session_id, replica, episode_id)
-        if owners is not None:
-            env.quotas.opened(owners, session_id)
+        env.quotas.opened(CALLER.get(), owners, session_id)
         return answer
 
 

@@ -50,8 +50,8 @@ class ReplicaPool:
         self.last_failure = ""
         self.table: OrderedDict[str, Replica] = OrderedDict()
         """Session -> its replica. What is forgotten is found again by asking the replicas."""
-        self.episodes: OrderedDict[str, Replica] = OrderedDict()
-        """Episode -> where it was begun, so that a reset asked again finds the same session."""
+        self.episodes: OrderedDict[str, tuple[Replica, str]] = OrderedDict()
+        """Episode -> the replica and session in which it was begun, so that a reset asked again finds them."""
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         """A heap of tickets and who is woken for them."""
         self._called = 0
@@ -108,12 +108,9 @@ class ReplicaPool:
                 )
 
     def remember(self, session_id: str, replica: Replica, episode_id: str | None = None) -> None:
-        for table, key in ((self.table, session_id), (self.episodes, episode_id)):
-            if key is not None:
-                table[key] = replica
-                table.move_to_end(key)
-                while len(table) > REMEMBERED:
-                    table.popitem(last=False)
+        _keep(self.table, session_id, replica)
+        if episode_id is not None:
+            _keep(self.episodes, episode_id, (replica, session_id))
 
     def request_health_check(self) -> None:
         """A replica did not answer: look at all of them now."""
@@ -324,6 +321,13 @@ class ReplicaPool:
             return ""
         unwell = next((replica.why for replica in self.replicas if replica.why), "")
         return f": {self.last_failure or unwell or 'a replica is starting'}"
+
+
+def _keep(table: OrderedDict[str, Any], key: str, value: Any) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > REMEMBERED:
+        table.popitem(last=False)
 
 
 def _report(task: asyncio.Task[Any]) -> None:

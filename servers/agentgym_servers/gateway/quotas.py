@@ -27,9 +27,14 @@ class Quotas:
         self._owners: dict[str, list[Owner]] = {}
         self._opening: Counter[Owner] = Counter()
 
-    def begin(self, caller: RequestCaller) -> list[Owner]:
-        """Take a place for a session that is about to be opened. Raises QuotaExceeded."""
-        owners = [("address", caller.address)] + ([] if caller.key is None else [("key", caller.key)])
+    def begin(self, caller: RequestCaller, known: str = "") -> list[Owner]:
+        """Take a place for a session that is about to be opened. Raises QuotaExceeded.
+
+        `known` is the session that the same request opened before: while it is counted, it has its place already.
+        """
+        if known in self._owners:
+            return []
+        owners = _owners_of(caller)
         for owner in owners:
             if self._count(owner) >= self._most[owner[0]] and self._count(owner, fresh=True) >= self._most[owner[0]]:
                 kind = f"the key {owner[1]}" if owner[0] == "key" else "your address"
@@ -41,12 +46,12 @@ class Quotas:
         self._opening.update(owners)
         return owners
 
-    def opened(self, owners: list[Owner], session_id: str) -> None:
-        """The session was opened: it takes the place."""
+    def opened(self, caller: RequestCaller, owners: list[Owner], session_id: str) -> None:
+        """The session was opened: it takes the place. One that is not `begin`'s `known` is counted all the same."""
         self._opening.subtract(owners)
         if session_id not in self._owners:
-            self._owners[session_id] = owners
-            for owner in owners:
+            self._owners[session_id] = _owners_of(caller)
+            for owner in self._owners[session_id]:
                 self._sessions.setdefault(owner, OrderedDict())[session_id] = time.monotonic()
 
     def failed(self, owners: list[Owner]) -> None:
@@ -78,3 +83,7 @@ class Quotas:
                 break
             self.ended(oldest)
         return len(sessions or ()) + self._opening[owner]
+
+
+def _owners_of(caller: RequestCaller) -> list[Owner]:
+    return [("address", caller.address)] + ([] if caller.key is None else [("key", caller.key)])
