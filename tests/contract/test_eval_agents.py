@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from agentgym.cli.main import verbs
+from agentgym.evaluation.agents.attempt import AgentAttempt
 from agentgym.evaluation.run_folder import read_attempts
 from agentgym.rollouts.trajectory import Trajectory, read_jsonl
+from agentgym_servers.agents.app import serve_agents
 from agentgym_servers.agents.replies import prompt_text, read_reply
-from agentgym_servers.web.run import serve_in_thread
+from agentgym_servers.web.run import serve_in_loop, serve_in_thread
 
 AGENT = """
 import json, os, sys, urllib.request
@@ -188,6 +192,34 @@ def test_an_agents_own_environment_is_a_claim(run, tmp_path):
 def test_what_does_not_go_together_is_refused(arguments, message, tmp_path):
     done = CliRunner().invoke(verbs, ["eval", *arguments, "--env", "oracle", "--out", str(tmp_path)])
     assert message in str(done.exception) + done.output
+
+
+def forwarded(app: Any, *calls: tuple[str, dict[str, Any]]) -> tuple[AgentAttempt, list[httpx.Response]]:
+    """The attempt of a program that made these calls (a path, a body) of the model `app`, and their replies."""
+    attempt = AgentAttempt("one")
+
+    async def main() -> list[httpx.Response]:
+        async with serve_in_loop(app) as model, serve_agents(f"{model}/v1", "m", "secret") as servers:
+            servers.open(attempt)
+            headers = {"authorization": f"Bearer {servers.key}"}
+            async with httpx.AsyncClient(base_url=f"{servers.url}/episodes/one/v1", headers=headers) as program:
+                return [await program.post(path, json=body) for path, body in calls]
+
+    return attempt, asyncio.run(main())
+
+
+def test_a_program_stays_below_the_models_v1():
+    paths, app = [], FastAPI()
+
+    @app.post("/{path:path}")
+    async def note(request: Request) -> dict[str, Any]:
+        paths.append(request.scope["raw_path"].decode())
+        return {}
+
+    calls = ["/%2e%2e/admin", "/a/%2E./%2e%2e/%2e%2e/admin", "/chat%3Fadmin=1"]
+    _, replies = forwarded(app, *((path, {}) for path in calls))
+    assert [reply.status_code for reply in replies] == [400, 400, 200]
+    assert paths == ["/v1/chat%3Fadmin%3D1"]
 
 
 def test_replies_are_read_in_every_shape():

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from fastapi import FastAPI, Request, Response
@@ -72,10 +73,11 @@ class AgentServers:
     async def forward(self, request: Request, episode: str, path: str) -> Response:
         """Pass a call on to the model, and keep it once its reply is whole."""
         attempt, started = self._attempt(request, episode), time.perf_counter()
+        if any(segment in (".", "..") for segment in path.split("/")):  # httpx resolves them, and they lead out of /v1
+            raise ApiError(400, "a path has no dot segments: it stays below /v1", code="invalid_path")
         call, content = await self._body(request)
-        sent = self.client.build_request(
-            request.method, f"{self.base_url}/{path}", content=content, headers=self._headers(request)
-        )
+        url = f"{self.base_url}/{quote(path, safe='/:@')}"
+        sent = self.client.build_request(request.method, url, content=content, headers=self._headers(request))
         try:
             answer = await self.client.send(sent, stream=True)
         except httpx.HTTPError as error:
