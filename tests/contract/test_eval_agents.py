@@ -13,7 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from agentgym.cli.main import verbs
 from agentgym.evaluation.agents.attempt import AgentAttempt
@@ -220,6 +220,18 @@ def test_a_program_stays_below_the_models_v1():
     _, replies = forwarded(app, *((path, {}) for path in calls))
     assert [reply.status_code for reply in replies] == [400, 400, 200]
     assert paths == ["/v1/chat%3Fadmin%3D1"]
+
+
+def test_a_reply_that_breaks_off_is_the_servers_failure():
+    app = FastAPI()
+
+    @app.post("/v1/chat/completions")
+    async def chat() -> StreamingResponse:
+        return StreamingResponse(iter([b"{"]), headers={"content-length": "100"})
+
+    attempt, (reply,) = forwarded(app, ("/chat/completions", {"messages": []}))
+    assert (reply.status_code, attempt.calls) == (502, [])
+    assert "RemoteProtocolError" in attempt.problem
 
 
 def test_replies_are_read_in_every_shape():

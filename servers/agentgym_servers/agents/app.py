@@ -80,28 +80,29 @@ class AgentServers:
         sent = self.client.build_request(request.method, url, content=content, headers=self._headers(request))
         try:
             answer = await self.client.send(sent, stream=True)
+            headers = {name: answer.headers[name] for name in PASSED_BACK if name in answer.headers}
+            streamed = "event-stream" in headers.get("content-type", "") and answer.status_code == 200
+            if call is None or not streamed:
+                await answer.aread()
         except httpx.HTTPError as error:
             attempt.problem = f"{self.base_url} cannot be asked ({type(error).__name__}: {error})"
             raise ApiError(502, attempt.problem, code="model_unreachable") from error
-        headers = {name: answer.headers[name] for name in PASSED_BACK if name in answer.headers}
         if call is None or answer.status_code != 200:
-            content = await answer.aread()
             if call is not None and answer.status_code not in AGENTS_OWN:
                 attempt.problem = f"{sent.url} answered {answer.status_code}: {answer.text[:300]}"
-            return Response(content, answer.status_code, headers)
+            return Response(answer.content, answer.status_code, headers)
 
         def keep(body: bytes) -> None:
             try:
-                reply = read_reply(f"/{path}", body, "event-stream" in headers.get("content-type", ""))
+                reply = read_reply(f"/{path}", body, streamed)
             except ValueError:
                 reply = ReadReply(body[:1000].decode(errors="replace"), "stop", None)
             attempt.problem = ""
             attempt.calls.append(ModelCall(prompt_text(call), *reply, seconds=time.perf_counter() - started))
 
-        if "event-stream" not in headers.get("content-type", ""):
-            content = await answer.aread()
-            keep(content)
-            return Response(content, 200, headers)
+        if not streamed:
+            keep(answer.content)
+            return Response(answer.content, 200, headers)
         return StreamingResponse(_streamed(answer, keep, attempt), 200, headers)
 
     async def finish(self, request: Request, episode: str) -> Response:
