@@ -41,9 +41,11 @@ class RunOptions(Section):
     """Length and bookkeeping of the run."""
 
     seed: int = Field(default=0, ge=0)
+    """Seed of the tiny model, the order of tasks, the environments' chance and what is sampled."""
     steps: int = Field(default=100, ge=0)
     """RL iterations: collect, credit, update."""
     checkpoint_every: int = Field(default=25, gt=0)
+    """Steps between two checkpoints."""
     keep_checkpoints: int = Field(default=2, gt=0)
     """Older ones are deleted; the last of the run always stays."""
     trajectories_every: int = Field(default=10, gt=0)
@@ -84,12 +86,14 @@ class EnvOptions(Section):
     name: str
     """An id, "package.module:Class", or the URL of a running server."""
     split: str = "train"
+    """Split that is trained on."""
     serve: bool = True
     """Start a server for the environment and speak HTTP to it; False runs the environment inside the trainer. A URL is
     used as it is."""
     max_turns: int | None = Field(default=None, gt=0)
     """Turns before an episode is cut; None leaves it to the environment."""
     episode_s: float = Field(default=600.0, gt=0)
+    """Seconds for one episode; over it, the episode has failed and is not scored."""
 
 
 class RolloutOptions(Section):
@@ -100,11 +104,13 @@ class RolloutOptions(Section):
     group_size: int = Field(default=8, gt=0)
     """Attempts at each."""
     temperature: float = Field(default=1.0, gt=0)
+    """Temperature of sampling, and of the log-probabilities that the learner computes."""
     max_new_tokens: int = Field(default=64, gt=0)
     """Tokens of one response, at most."""
     max_length: int = Field(default=1024, gt=1)
     """Tokens of a whole episode; longer ones are cut."""
     concurrency: int = Field(default=128, gt=0)
+    """Episodes at once."""
     staleness: int = Field(default=0, ge=0)
     """Updates that a token may be behind the weights that learn from it. 0 plays and learns in turns; above it episodes
     are played all the time, and the weights change under them."""
@@ -135,6 +141,7 @@ class CreditTerm(ComponentOptions):
     normalize: Literal["none", "token", "turn", "trajectory"] = "none"
     """Center and scale the finished advantages over these rows of the batch."""
     weight: float = 1.0
+    """Factor of its credit in the sum."""
     gate: bool = False
     """Multiply the weight by the skill of what the assigner reads: the share of the step's outcomes that the critic or
     signal explains before it learns from them. What knows nothing weighs nothing."""
@@ -181,6 +188,7 @@ class SelectOptions(ComponentOptions):
     """The selector of trajectories to learn from. Further keys are the selector's own options."""
 
     kind: str
+    """A name of ours, or "package.module:function"."""
     tries: int = Field(default=1, gt=0)
     """Times that the source is asked, at most, until rollout.groups groups are left to learn from."""
 
@@ -194,7 +202,9 @@ class LossOptions(ComponentOptions):
     """The objective: the loss of each token, given its advantage. Further keys are the objective's own options."""
 
     objective: str = "ppo_clip"
+    """A name of ours, or "package.module:function"."""
     reducer: Reducer = "token_mean"
+    """Weight of each token's loss in the sum (losses/reduce.py)."""
     reducer_length: int | None = Field(default=None, gt=0)
     """The constant of the reducer "constant"."""
     entropy: float = Field(default=0.0, ge=0)
@@ -202,6 +212,7 @@ class LossOptions(ComponentOptions):
     kl: float = Field(default=0.0, ge=0)
     """Coefficient of KL(policy ‖ the policy as RL began)."""
     kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3+"
+    """"k3+" has the value of k3 and the gradient of the KL."""
     band: EntropyBandOptions | None = None
     """EPO's entropy bonus, turned round outside a band around past entropy."""
 
@@ -217,17 +228,22 @@ class ReplayOptions(BufferOptions):
     """Self-imitation: attempts that went well are learned from once more, in an update of their own."""
 
     loss: LossOptions = Field(default_factory=lambda: LossOptions(objective="ppo_clip"))
+    """Objective of that update."""
 
 
 class OptimOptions(Section):
     """The optimizer, and how a step's episodes become optimizer batches."""
 
     lr: float = Field(default=1e-5, gt=0)
+    """Learning rate of the policy. A critic and signals have their own."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
+    """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of AdamW."""
     kind: Literal["adamw", "muon"] = "adamw"
     """"muon": AdamW, but Muon for the matrices of the policy's layers. One momentum in place of two moments."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Largest norm of a gradient; a larger one is scaled down to it."""
     warmup: int = Field(default=0, ge=0)
     """Optimizer steps of the policy over which its rate rises to `lr`, evenly.
 
@@ -235,9 +251,11 @@ class OptimOptions(Section):
     first episodes tell little, can undo what the model knew.
     """
     epochs: int = Field(default=1, gt=0)
+    """Times that a step's episodes are learned from."""
     minibatches: int = Field(default=2, gt=0)
     """Optimizer batches an epoch, cut between trajectories."""
     tokens_per_micro_batch: int = Field(default=16384, gt=0)
+    """Tokens of one forward and backward, at most; it bounds memory and does not change the gradient."""
 
 
 class SFTOptions(Section):
@@ -252,21 +270,26 @@ class SFTOptions(Section):
     noise: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a demonstrated action is random: a solver made imperfect on purpose."""
     lr: float = Field(default=2e-3, gt=0)
+    """Learning rate of the warm-up."""
     batch: int = Field(default=32, gt=0)
     """Demonstrations a step."""
     max_steps: int = Field(default=300, gt=0)
+    """Steps of the warm-up, at most."""
     stop_at_success: float | None = Field(default=None, gt=0, le=1)
     """Stop once sampled success on the training split reaches this; checked every `check_every` steps."""
     check_every: int = Field(default=25, gt=0)
+    """Steps between two checks."""
 
 
 class EvalOptions(Section):
     """Held-out evaluation before and after RL."""
 
     split: str = "test"
+    """Split of the held-out tasks."""
     tasks: int = Field(default=100, ge=0)
-    """0 skips it."""
+    """The first tasks of the split; 0 skips the evaluation."""
     attempts: int = Field(default=4, gt=0)
+    """Attempts at each."""
 
 
 class Config(Section):
