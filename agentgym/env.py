@@ -1,6 +1,6 @@
 """The environment contract: a Gymnasium environment that speaks messages.
 
-    environment = MyEnvironment()
+    env = MyEnvironment()
     observation, info = env.reset(seed=0, options={"split": "train", "task": 3})
     observation, reward, terminated, truncated, info = env.step("go north")
 

@@ -7,8 +7,8 @@ AgentGymError
 │   ├── MissingDependency      an optional package or program is not installed
 │   ├── CheckpointError        a checkpoint or run folder that is missing, incomplete or corrupt
 │   └── EpisodeRefused         what an external agent asks of its recorded episode, which that cannot give
-├── EnvironmentFailure         an environment, its server or the way to it failed: recorded with a StopReason, never
-scored │   ├── BadRequest             the request itself is wrong (422)
+├── EnvironmentFailure         an environment, its server or the way to it failed: recorded, never scored
+│   ├── BadRequest             the request itself is wrong (422)
 │   ├── UnknownSession         the server never had this session (404)
 │   ├── SessionBusy            another call of this session is running (409)
 │   ├── OutOfOrder             a step index that is neither the next nor one already answered (409)

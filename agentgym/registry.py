@@ -187,7 +187,7 @@ def is_url(name: str) -> bool:
 
 
 def split_arguments(name: str) -> tuple[str, dict[str, Any]]:
-    """`env:size=5,mode=text` as ("environment", {"size": 5, "mode": "text"}); values are TOML, or else the text
+    """`env:size=5,mode=text` as ("env", {"size": 5, "mode": "text"}); values are TOML, or else the text
     itself."""
     found = ARGUMENTS.fullmatch(name)
     base = found["base"] if found else name

@@ -1,7 +1,7 @@
 """Fakes that are part of the product: environments whose behavior, good or bad, is known in advance.
 
 agentgym serve agentgym.testing:EchoEnv
-environment = EchoEnv(crash_at=2)
+env = EchoEnv(crash_at=2)
 """
 
 from __future__ import annotations

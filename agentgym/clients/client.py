@@ -1,6 +1,6 @@
 """Environments behind a URL, and `connect`: one way to sessions of an environment however it is named.
 
-async with connect("http://127.0.0.1:8000") as environment:   # or "sokoban", or "my_package.env:MyEnvironment"
+async with connect("http://127.0.0.1:8000") as env:   # or "sokoban", or "my_package.env:MyEnvironment"
     session = env.session()
     step = await session.reset(options={"split": "train", "task": 0})
     while not (step.terminated or step.truncated):

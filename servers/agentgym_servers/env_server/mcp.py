@@ -6,7 +6,7 @@
 
 `instructions` of the answer to initialize are the environment's, and what the episode opens with. The session's id
 comes back as the header Mcp-Session-Id. There is no stream to GET: an environment says nothing unless it is asked. What
-comes without that header and does not initialize is OpenEnv's (`mcp.py`).
+comes without that header and does not initialize is OpenEnv's (`openenv_rpc.py`).
 
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
 """

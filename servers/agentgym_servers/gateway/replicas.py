@@ -298,7 +298,7 @@ class Replica:
 
 
 async def answering(running: Running, startup_s: float) -> Replica:
-    """A replica once it is healthy. Raises NotStarted, or EnvironmentUnreachable for a given one."""
+    """A replica once it is healthy. Raises NotStarted, or EnvUnreachable for a given one."""
     replica = Replica(running)
     give_up = time.monotonic() + (startup_s if running.ours else 0)
     while True:
@@ -315,7 +315,7 @@ async def answering(running: Running, startup_s: float) -> Replica:
 
 
 async def metadata_of(replica: Replica) -> dict[str, Any]:
-    """Return the server's metadata. Raises EnvironmentUnreachable for what is no environment server."""
+    """Return the server's metadata. Raises EnvUnreachable for what is no environment server."""
     try:
         reply = await replica.link.request("GET", "/metadata", None, HEALTH_TIMEOUT_S, max_content=MAX_DESCRIPTION)
         metadata = json.loads(reply.content)

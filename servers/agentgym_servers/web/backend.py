@@ -1,6 +1,7 @@
 """The seam between the front of a server (HTTP, sockets, OpenEnv's dialect) and whatever stands behind it.
 
-`local.py` runs environments in this server; the gateway forwards to other servers. The front never sees a session.
+`env_server/local_backend.py` runs environments in this server; the gateway forwards to other servers. The front never
+sees a session.
 """
 
 from __future__ import annotations
