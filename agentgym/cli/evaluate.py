@@ -72,8 +72,12 @@ class _Eval(click.Group):
     "--out", type=click.Path(path_type=Path, file_okay=False), help="The evaluation's folder; again: it goes on there."
 )
 @click.option("--model", help="The model's name at a URL.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="[default: the run's, or 1]")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Of one reply.  [default: the run's, or 256]")
+@click.option("--temperature", type=click.FloatRange(min=0), help="[default: the run's, or 1; at a URL its server's]")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    help="Of one reply.  [default: the run's, or 256; at a URL its server's]",
+)
 @click.option("--concurrency", type=click.IntRange(min=1), help="Episodes in flight.  [default: 64; with --agent: 8]")
 @click.option(
     "--grammar",

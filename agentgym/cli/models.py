@@ -27,7 +27,9 @@ def infer() -> None:
     "--max-sequences", type=click.IntRange(min=1), default=64, show_default=True, help="Replies computed at once."
 )
 @click.option(
-    "--max-length", type=click.IntRange(min=2), help="Tokens of prompt and reply.  [default: the run's, or the model's]"
+    "--max-length",
+    type=click.IntRange(min=2),
+    help="Tokens of prompt and reply.  [default: the run's, or the model's, at most 8192]",
 )
 @click.option(
     "--api-key", envvar="AGENTGYM_API_KEY", show_envvar=True, help="What clients must send.  [default: nothing]"

@@ -54,7 +54,7 @@ def shipped() -> list[Recipe]:
 
 @click.group()
 def recipes() -> None:
-    """The recipes that come with AgentGym: one for each method."""
+    """The recipes that come with AgentGym: each a method, or its form as published."""
 
 
 @recipes.command("list")

@@ -78,6 +78,14 @@ async def one_step(trainer: Trainer) -> tuple[list[Any], dict[str, float]]:
     return groups, (await trainer.learn(groups)).metrics
 
 
+def test_a_program_is_given_the_environment_with_its_arguments(chatty, tokenizer, tmp_path):
+    check = 'assert os.environ["AGENTGYM_ENV"] == "oracle:turns=3", os.environ["AGENTGYM_ENV"]'
+    env = {"name": "oracle:turns=3", "serve": False}
+    trainer = trainer_of(chatty(), tokenizer, tmp_path / "run", agent(tmp_path, check), env=env)
+    groups, _ = asyncio.run(one_step(trainer))
+    assert [t.stop for group in groups for t in group.trajectories] == [StopReason.TERMINATED] * 4
+
+
 def test_a_step_of_programs(chatty, tokenizer, tmp_path):
     model = chatty()
     before = model.lm_head.weight.detach().clone()

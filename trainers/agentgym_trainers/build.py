@@ -51,7 +51,7 @@ def build(
     if config.scale is None:
         engine = build_engine(config, folder, model, tokenizer, signals_play=signals_play)
         player = PolicyPlayer(engine, template, sampling, runner)
-        runner = kind.runner(config.source, runner, folder)
+        runner = kind.runner(config, runner, folder)
     else:
         engine, player, learner = build_distributed(
             config, folder, runner, model, reference, tokenizer, signals_play=signals_play

@@ -110,7 +110,7 @@ class Rpc:
             return _response(identity, error={"code": error.code, "message": str(error), "data": error.data})
 
     async def _run(self, method: Any, params: dict[str, Any], own: str | None) -> Any:
-        """Raises Refused for whatever goes wrong."""
+        """Raises JsonRpcError for whatever goes wrong."""
         try:
             return await method(params, own)
         except (UnknownSession, EpisodeLost, BadRequest) as error:

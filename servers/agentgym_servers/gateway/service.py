@@ -108,7 +108,7 @@ class Gateway:
             self._removing.discard(name)
 
     def find(self, name: str) -> RegisteredEnv:
-        """Raises UnknownEnvironment."""
+        """Raises EnvNotRegistered."""
         if name not in self.envs:
             known = ", ".join(sorted(self.envs)) or "none yet"
             raise EnvNotRegistered(f"no environment is registered as {name!r}; there are: {known}")

@@ -170,7 +170,7 @@ class RolloutWorker:
         if not source.serves_policy:  # its programs have environments of their own
             self._env, _ = await self._stack.enter_async_context(open_env(self.config, Progress(disable=True)))
         runner = Runner(self._open_session, self.config.prompt_format, Limits())
-        self._runner = source.runner(self.config.source, runner, setup.folder)
+        self._runner = source.runner(self.config, runner, setup.folder)
         # A step's share fills the engine; with `staleness` a job is one episode, and signals have room beside them.
         if rollout.staleness:
             self._jobs, self._signal_jobs = asyncio.Semaphore(rollout.concurrency), asyncio.Semaphore()

@@ -1,4 +1,4 @@
-"""The two ways to make a sandbox: each is a command that runs `supervisor.py` as the sandbox's process 1."""
+"""The two ways to make a sandbox: each is a command that runs `supervisor/` as the sandbox's process 1."""
 
 from __future__ import annotations
 

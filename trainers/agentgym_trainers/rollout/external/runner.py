@@ -30,6 +30,8 @@ class ExternalAgentRunner(Runner):
 
     command: str
     """The program and its arguments."""
+    env: str
+    """The environment as the recipe names it, with its arguments; that of an episode is its id."""
     logs: Path
     """Folder for the output of programs that failed."""
     server: PolicyServer = field(default_factory=PolicyServer)
@@ -80,7 +82,8 @@ class _Player:
         recorded = recorder.open(name, episode, episode.rng(*self.policy.salt))
         try:
             with log.open("wb") as output:
-                variables = program_variables(episode, f"{self.serving.url}/episodes/{name}", self.serving.key)
+                asked = episode._replace(env=runner.env)
+                variables = program_variables(asked, f"{self.serving.url}/episodes/{name}", self.serving.key)
                 code = await self.serving.programs.run(command_words(runner.command), variables, output, limit_s)
         finally:
             recorder.forget(name)

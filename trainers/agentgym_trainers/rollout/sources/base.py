@@ -75,7 +75,7 @@ def no_objection(options: Any) -> str:
     return ""
 
 
-def plain_runner(options: Any, runner: Runner, folder: Path) -> Runner:
+def plain_runner(config: Any, runner: Runner, folder: Path) -> Runner:
     return runner
 
 
@@ -93,7 +93,7 @@ class SourceKind(ClassPart):
     """Every episode is played by the present policy through the runner, so that it may be played while a step learns
     (`rollout.staleness`) and on other machines ([scale])."""
     runner: Callable[[Any, Runner, Path], Runner] = plain_runner
-    """(options, a runner of the environment, the run's folder) -> the runner that plays its episodes."""
+    """(the run's configuration, a runner of the environment, the run's folder) -> the runner that plays its episodes."""
     serves_policy: bool = False
     """Episodes are played by programs that ask for replies over HTTP: whoever starts the run serves the policy."""
     check: Callable[[Any], None] = no_check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -29,7 +29,7 @@ class ExternalAgentOptions(KindOptions):
         return command
 
 
-def external_agent_runner(options: ExternalAgentOptions, runner: Runner, folder: Path) -> ExternalAgentRunner:
+def external_agent_runner(config: Any, runner: Runner, folder: Path) -> ExternalAgentRunner:
     """A runner as `runner` is, whose episodes are programs. See `SourceKind.runner`."""
     plain = {part.name: getattr(runner, part.name) for part in fields(Runner)}
-    return ExternalAgentRunner(**plain, command=options.command, logs=folder / "agents")
+    return ExternalAgentRunner(**plain, command=config.source.command, env=config.env.name, logs=folder / "agents")
