@@ -93,7 +93,7 @@ class SourceKind(ClassPart):
     """Every episode is played by the present policy through the runner, so that it may be played while a step learns
     (`rollout.staleness`) and on other machines ([scale])."""
     runner: Callable[[Any, Runner, Path], Runner] = plain_runner
-    """(the run's configuration, a runner of the environment, the run's folder) -> the runner that plays its episodes."""
+    """(the configuration, a runner of the environment, the folder) -> the runner that plays a run's episodes."""
     serves_policy: bool = False
     """Episodes are played by programs that ask for replies over HTTP: whoever starts the run serves the policy."""
     check: Callable[[Any], None] = no_check
