@@ -247,6 +247,9 @@ def test_replies_are_read_in_every_shape():
     parts = [{"delta": {"content": "a"}}, {"delta": {"content": "b"}, "finish_reason": "length"}]
     events = [f"data: {json.dumps({'choices': [part]})}\n\n" for part in parts] + ["data: [DONE]\n\n"]
     assert read_reply("/chat/completions", "".join(events).encode(), True) == ("ab", "length", None)
+    text = "a\u2028b\x85c"  # which end a line of a text, and not of an event
+    part = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
+    assert read_reply("/chat/completions", f"data: {part}\n\n".encode(), True) == (text, "stop", None)
     with pytest.raises(ValueError, match="no reply can be read"):
         read_reply("/messages", b"[]", False)
     assert prompt_text({"input": [{"type": "function_call_output", "output": "a door"}]}) == "a door"

@@ -105,9 +105,9 @@ def _text(part: Any) -> str:
 
 
 def _events(body: bytes) -> Iterator[dict[str, Any]]:
-    """Data of server-sent events."""
-    for line in body.decode(errors="replace").splitlines():
-        if line.startswith("data:") and (data := line[5:].strip()) not in ("", "[DONE]"):
+    """Data of server-sent events. Bytes are split: a text also ends a line at characters that JSON may hold."""
+    for line in body.splitlines():
+        if line.startswith(b"data:") and (data := line[5:].decode(errors="replace").strip()) not in ("", "[DONE]"):
             yield json.loads(data)
 
 
