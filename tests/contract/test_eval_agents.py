@@ -6,7 +6,7 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -232,6 +232,41 @@ def test_a_reply_that_breaks_off_is_the_servers_failure():
     attempt, (reply,) = forwarded(app, ("/chat/completions", {"messages": []}))
     assert (reply.status_code, attempt.calls) == (502, [])
     assert "RemoteProtocolError" in attempt.problem
+
+
+def test_a_stream_left_at_its_last_event_is_kept():
+    """Clients hang up at "[DONE]"; the model's server may end the response a moment later."""
+    app, left = FastAPI(), asyncio.Event()
+
+    @app.post("/v1/chat/completions")
+    async def chat() -> StreamingResponse:
+        async def events() -> AsyncIterator[bytes]:
+            choice = {"delta": {"content": "left"}, "finish_reason": "stop"}
+            yield f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode()
+            await left.wait()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    attempt = AgentAttempt("one")
+
+    async def main() -> None:
+        async with serve_in_loop(app) as model, serve_agents(f"{model}/v1", "m") as servers:
+            servers.open(attempt)
+            headers, url = {"authorization": f"Bearer {servers.key}"}, f"{servers.url}/episodes/one/v1/chat/completions"
+            async with (
+                httpx.AsyncClient(headers=headers) as program,
+                program.stream("POST", url, json={"messages": []}) as reply,
+            ):
+                async for line in reply.aiter_lines():
+                    if line == "data: [DONE]":
+                        break
+            async with asyncio.timeout(5):
+                while not attempt.calls:
+                    await asyncio.sleep(0.01)
+            left.set()
+
+    asyncio.run(main())
+    assert [call.reply for call in attempt.calls] == ["left"]
 
 
 def test_replies_are_read_in_every_shape():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -42,6 +43,8 @@ PASSED_BACK = ("content-type", "retry-after")
 AGENTS_OWN = frozenset({400, 413, 422})
 """Statuses by which a server refuses a request that is wrong: the agent's mistake, not the server's failure."""
 TIMEOUT_S = 600.0
+LAST_EVENT = re.compile(rb"(?m)^(data: ?\[DONE\]|event: ?(message_stop|response\.(completed|incomplete)))\s*$")
+"""The event after which a streamed reply has no other."""
 
 
 @dataclass
@@ -163,16 +166,18 @@ class AgentServers:
 async def _streamed(
     answer: httpx.Response, keep: Callable[[bytes], None], attempt: AgentAttempt
 ) -> AsyncIterator[bytes]:
-    body = bytearray()
+    body, whole = bytearray(), False
     try:
         async for part in answer.aiter_bytes():
             body += part
             yield part
-        keep(bytes(body))
+        whole = True
     except httpx.HTTPError as error:
         attempt.problem = f"its stream broke off ({type(error).__name__}: {error})"
         raise
     finally:
+        if whole or LAST_EVENT.search(body):  # a program may hang up at the last event, before the response ends
+            keep(bytes(body))
         await answer.aclose()
 
 
