@@ -421,11 +421,24 @@ def test_tool_calls_come_as_such_when_tools_are_offered(tokenizer):
         assert options == {"enable_thinking": False}
 
 
-@pytest.mark.parametrize("text", ['<tool_call>{"name": 1}</tool_call>', '<tool_call>{"name"}</tool_call>', "no call"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": 1}</tool_call>',
+        '<tool_call>{"name"}</tool_call>',
+        '<tool_call>{"name": "act", "arguments": {"action": NaN}}</tool_call>',
+        '<tool_call>{"name": "act", "arguments": {"action": 1e999}}</tool_call>',
+        '<tool_call>{"name": "act", "arguments": {"action": "\\ud83d"}}</tool_call>',
+        "no call",
+    ],
+)
 def test_what_is_no_tool_call_stays_text(tokenizer, text):
     with serve_in_thread(create_inference_app(Says(tokenizer, text))) as url:
         choice = chat(url, tools=TOOLS)["choices"][0]
         assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": text}, "stop")
+        tools = [{"name": "act", "input_schema": {"type": "object"}}]
+        answer = httpx.post(f"{url}/v1/messages", json={"messages": HELLO, "max_tokens": 200, "tools": tools}).json()
+        assert answer["content"] == [{"type": "text", "text": text}]
 
 
 def test_a_model_that_fails_is_an_error_and_not_a_reply(tokenizer):

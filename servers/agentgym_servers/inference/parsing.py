@@ -306,6 +306,7 @@ def read_calls(text: str) -> tuple[str | None, list[dict[str, Any]]]:
     for spelled in _CALL.findall(text):
         try:
             call = json.loads(spelled)
+            json.dumps(call, allow_nan=False, ensure_ascii=False).encode()  # what no response can hold is no call
         except (ValueError, RecursionError):
             return text, []
         arguments = call.get("arguments", {})
