@@ -10,6 +10,7 @@ async with connect("http://127.0.0.1:8000") as env:   # or "sokoban", or "my_pac
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
@@ -24,8 +25,10 @@ from agentgym.clients.openenv import OpenEnvClient
 from agentgym.clients.server_process import server_process
 from agentgym.clients.sessions import NativeClient, Transport
 from agentgym.clients.transports.http import HttpClient, direct
+from agentgym.clients.transports.http11 import Connect
 from agentgym.clients.transports.http_batching import HttpTransport
 from agentgym.clients.transports.websocket import WebSocketTransport
+from agentgym.clients.transports.websocket_connection import WebSocket
 from agentgym.errors import ConfigError, Unreachable, UsageError
 from agentgym.protocol import ReplyModel
 from agentgym.registry import is_url
@@ -93,6 +96,7 @@ class EnvClient:
     `capacity_wait_s`. `transport` replaces the network of the requests: `httpx.ASGITransport(app)`. spec: fields of
     the EnvSpec that a foreign server cannot tell, such as {"max_turns": 30, "instructions": "..."}. key: an API key,
     for a gateway that wants one; by default `use_key`'s. The AGENTGYM_KEY variable is read by the command line only.
+    connect: who connects to an AgentGym server over plain HTTP, in place of the name's look-up; others are refused.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class EnvClient:
         capacity_wait_s: float = 60.0,
         spec: Mapping[str, Any] | None = None,
         key: str | None = None,
+        connect: Connect | None = None,
     ) -> None:
         self._dialect: Mapping[str, str] | None = None
         if is_dialect(url):
@@ -120,6 +125,7 @@ class EnvClient:
             retries=retries,
             capacity_wait_s=capacity_wait_s,
             key=_key.get() if key is None else key,
+            connect=connect,
         )
         self._env: _Closing | None = None
 
@@ -164,6 +170,8 @@ class EnvClient:
         if self._dialect is not None:
             return await AgentEnvClient.open(self.calls, self._dialect, self._known_spec, self._timeout_s)
         metadata = await self.calls.get("/metadata", _Metadata)
+        if metadata.agentgym is None and self.calls.connect is not None:
+            raise ConfigError(f"{self.url} is no AgentGym server")
         if metadata.agentgym is None:
             return await OpenEnvClient.open(self.calls, metadata.model_dump(), self._known_spec, self._timeout_s)
         if metadata.agentgym.protocol != "1":
@@ -190,11 +198,10 @@ class EnvClient:
         url = httpx.URL(self.url)
         if self._wire == "http":
             return None
-        if self._wire == "auto" and (
-            "socket" not in extensions or self._own_transport or url.userinfo or not direct(url.host, url.scheme)
-        ):
+        reached = self.calls.connect is not None or direct(url.host, url.scheme)
+        if self._wire == "auto" and ("socket" not in extensions or self._own_transport or url.userinfo or not reached):
             return None
-        channel = WebSocketTransport(self.calls)
+        channel = WebSocketTransport(self.calls, functools.partial(WebSocket.open, connect=self.calls.connect))
         try:
             await channel.connect()
         except Unreachable as error:

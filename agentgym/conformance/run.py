@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from agentgym import registry
 from agentgym.clients.client import EnvClient
+from agentgym.clients.transports.http11 import Connect
 from agentgym.conformance.checks import RULES
 from agentgym.conformance.context import CheckContext, CheckFailed, Skip
 from agentgym.env import Env
@@ -76,9 +77,14 @@ async def check_environment(name: str, *, tasks: int = 20, seed: int = 0) -> lis
     return await check_session(open_session, tasks=tasks, seed=seed)
 
 
-async def check_server(url: str, *, tasks: int = 20, seed: int = 0) -> list[CheckResult]:
-    """Every rule's finding on the environment at `url`, over HTTP. Raises Unreachable when nobody answers."""
-    async with EnvClient(url) as client:
+async def check_server(
+    url: str, *, tasks: int = 20, seed: int = 0, connect: Connect | None = None
+) -> list[CheckResult]:
+    """Every rule's finding on the environment at `url`, over HTTP. Raises Unreachable when nobody answers.
+
+    `connect` is `EnvClient`'s.
+    """
+    async with EnvClient(url, connect=connect) as client:
 
         async def open_session() -> Session:
             return client.session()

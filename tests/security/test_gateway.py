@@ -18,6 +18,8 @@ from fastapi import FastAPI, Response, WebSocket
 from websockets.exceptions import ConnectionClosed
 
 from agentgym.errors import EnvironmentFailure
+from agentgym.testing import EchoEnv
+from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway import auth
 from agentgym_servers.gateway.auth import new_key
 from agentgym_servers.gateway.database import RegistrationStore
@@ -166,6 +168,23 @@ def test_a_closed_session_begun_again_counts(tmp_path, registry, upstream):
         assert [reset(number).status_code for number in (2, 3)] == [200, 200]
         assert [reset(number).json().get("code") for number in (0, 1)] == ["QUOTA_EXCEEDED"] * 2
         assert reset(2).status_code == 200  # it is still there
+
+
+def test_the_check_connects_only_to_addresses_that_were_looked_at(tmp_path, registry, monkeypatch):
+    """A name may lead elsewhere by the time of the check: nothing but `Destinations` looks it up."""
+    _, headers = make(registry)
+    original = Destinations.resolve
+
+    async def resolve(self: Destinations, host: str, port: int) -> list[tuple[Any, ...]]:
+        return await original(self, "127.0.0.1" if host == "env.invalid" else host, port)
+
+    monkeypatch.setattr(Destinations, "resolve", resolve)
+    with (
+        serve_in_thread(create_app({"echo": EchoEnv}, hosts=["env.invalid"])) as url,
+        gateway(tmp_path, None) as server,
+    ):
+        reply = register(server, f"http://env.invalid:{url.rpartition(':')[2]}", headers)
+        assert reply.status_code == 201, reply.text
 
 
 def foreign(requests: list[str] | None = None) -> FastAPI:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from agentgym.clients.transports.http11 import HttpResponse, KeepAlive, NotConnected
+from agentgym.clients.transports.http11 import Connect, HttpResponse, KeepAlive, NotConnected
 from agentgym.errors import AtCapacity, EnvironmentCrashed, SessionBusy, Unreachable, UsageError, WrongKey
 from agentgym.protocol import WireError
 
@@ -30,7 +30,7 @@ class HttpClient:
     """POST and GET below one URL. Raises EnvironmentFailure: what the server said, or Unreachable.
 
     A connection that fails is tried again `retries` times. A server without room is asked again, as often as its
-    Retry-After says, for `capacity_wait_s` seconds.
+    Retry-After says, for `capacity_wait_s` seconds. With `connect`, that is who connects, to plain HTTP.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class HttpClient:
         retries: int,
         capacity_wait_s: float,
         key: str | None = None,
+        connect: Connect | None = None,
     ) -> None:
         try:
             parsed = httpx.URL(url)
@@ -62,8 +63,10 @@ class HttpClient:
         self._lean: KeepAlive | None = None
         self._httpx: httpx.AsyncClient | None = None
         self._prefix = parsed.raw_path.rstrip(b"/")
-        if transport is None and parsed.scheme == "http" and not parsed.userinfo and direct(parsed.host):
-            self._lean = KeepAlive(parsed.host, parsed.port or 80, parsed.netloc.decode(), self.headers)
+        plain = transport is None and parsed.scheme == "http" and not parsed.userinfo
+        self.connect = connect if plain else None
+        if plain and (connect is not None or direct(parsed.host)):
+            self._lean = KeepAlive(parsed.host, parsed.port or 80, parsed.netloc.decode(), self.headers, connect)
         else:
             self._httpx = httpx.AsyncClient(
                 transport=transport,

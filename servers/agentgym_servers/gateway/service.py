@@ -174,7 +174,9 @@ async def _checked(replica: Replica, entry: Registration) -> EnvSpec | None:
                 broken = await check_foreign(replica)
                 rules = "OpenEnv's protocol"
             else:
-                findings = await check_server(replica.link.url, tasks=entry.check_tasks)
+                link = replica.link
+                connect = None if link.destinations is None else link.destinations.socket
+                findings = await check_server(link.url, tasks=entry.check_tasks, connect=connect)
                 broken = [f"{one.rule}: {one.message}" for one in findings if not one.ok]
                 rules = f"{len(findings)} rules"
     except TimeoutError:
