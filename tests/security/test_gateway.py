@@ -170,7 +170,7 @@ def test_a_closed_session_begun_again_counts(tmp_path, registry, upstream):
         assert reset(2).status_code == 200  # it is still there
 
 
-def test_the_check_connects_only_to_addresses_that_were_looked_at(tmp_path, registry, monkeypatch):
+def test_the_check_of_a_url_keeps_to_addresses_that_were_checked(tmp_path, registry, monkeypatch):
     """A name may lead elsewhere by the time of the check: nothing but `Destinations` looks it up."""
     _, headers = make(registry)
     original = Destinations.resolve

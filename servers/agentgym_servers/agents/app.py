@@ -166,17 +166,17 @@ class AgentServers:
 async def _streamed(
     answer: httpx.Response, keep: Callable[[bytes], None], attempt: AgentAttempt
 ) -> AsyncIterator[bytes]:
-    body, whole = bytearray(), False
+    body, complete = bytearray(), False
     try:
         async for part in answer.aiter_bytes():
             body += part
             yield part
-        whole = True
+        complete = True
     except httpx.HTTPError as error:
         attempt.problem = f"its stream broke off ({type(error).__name__}: {error})"
         raise
     finally:
-        if whole or LAST_EVENT.search(body):  # a program may hang up at the last event, before the response ends
+        if complete or LAST_EVENT.search(body):  # a program may hang up at the last event, before the response ends
             keep(bytes(body))
         await answer.aclose()
 

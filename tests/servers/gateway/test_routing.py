@@ -208,7 +208,7 @@ def test_removing_an_env_waits_for_its_sessions(gateway):
         assert gateway.step("ours", session)[0] == 404
 
 
-def test_a_socket_that_outlives_its_env_is_told_so(gateway):
+def test_a_socket_that_outlives_its_env_has_an_error_for_it(gateway):
     assert gateway.register("words", entry_point=ECHO).status_code == 201
     url = f"ws{gateway.url[4:]}/envs/words/ws"
     with (

@@ -82,8 +82,8 @@ class _Player:
         recorded = recorder.open(name, episode, episode.rng(*self.policy.salt))
         try:
             with log.open("wb") as output:
-                asked = episode._replace(env=runner.env)
-                variables = program_variables(asked, f"{self.serving.url}/episodes/{name}", self.serving.key)
+                named = episode._replace(env=runner.env)
+                variables = program_variables(named, f"{self.serving.url}/episodes/{name}", self.serving.key)
                 code = await self.serving.programs.run(command_words(runner.command), variables, output, limit_s)
         finally:
             recorder.forget(name)
