@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 
 import pytest
@@ -182,6 +183,24 @@ def test_streams_end_by_what_is_written_or_by_time():
         assert time.monotonic() - begun < 15
         attached.close()
     assert attached.output.text() == "outx"
+
+
+def test_output_that_comes_after_the_end_of_its_process_is_read():
+    """The engine knows that a process has ended before it has passed on what the process wrote."""
+    ours, theirs = socket.socketpair()
+
+    def pass_on() -> None:
+        theirs.sendall(b"\1\0\0\0\0\0\0\3old")
+        theirs.close()
+
+    def ended() -> bool:
+        threading.Timer(0.5, pass_on).start()
+        return True
+
+    attached = Attached(ours, 100)
+    assert attached.read(time.monotonic() + 20, lambda _: False, ended)
+    attached.close()
+    assert attached.output.text() == "old"
 
 
 def test_containers_of_processes_that_are_gone_are_abandoned():

@@ -10,6 +10,8 @@ from typing import Any
 
 PAUSE_S = 0.5
 """A process that writes nothing for this long is asked whether it has ended: what it has left may keep its pipes."""
+LAST_S = 2.0
+"""Longest pause after a process has ended: on a busy machine the engine passes its output on when it has ended already."""
 
 
 ROOM = 8192
@@ -82,7 +84,7 @@ class Attached:
         poll.register(self._socket, select.POLLIN | select.POLLHUP)
         last = False
         while (left := deadline - time.monotonic()) > 0:
-            if poll.poll(1000 * min(left, 0.1 if last else PAUSE_S)):
+            if poll.poll(1000 * min(left, LAST_S if last else PAUSE_S)):
                 piece = self._socket.recv(1 << 18)
                 if not piece:
                     return True
