@@ -9,7 +9,7 @@ played count, those of a critic's warm-up, dropped groups and continuations too,
 recorded set those that are drawn. benchmarks/ledger_report.py says what is printed:
 interquartile means at the end and over the budget, episodes and seconds of processor time until the target (a run that
 does not reach it counts as its whole budget, in the last column too), the ratio of the baseline's episodes over the
-method's, and the difference from a control, with 95 % bootstrap intervals over seeds.
+method's, and the difference from a control, both seed by seed, with 95 % bootstrap intervals over seeds.
 
 Finished jobs are kept in OUT/jobs.jsonl: a ledger that is stopped goes on; jobs of regimes that were not finished on
 another machine are in benchmarks/results/ledger/unfinished.jsonl. `--save` writes what the report is made of,

@@ -54,10 +54,11 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
     place, found = REGIMES[regime], {}
     reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
     baseline = np.array([episodes for episodes, _ in reached.get(place.baseline, [])])
+    seeds = [r["seed"] for r in raced.get(place.baseline, [])]
     for m, results in raced.items():
         first, last = (np.array([100 * r["curve"][i][1] for r in results]) for i in (0, -1))
         mean = np.array([100 * area(r) for r in results])
-        episodes = np.array([count for count, _ in reached[m]])
+        episodes, of_own = np.array([count for count, _ in reached[m]]), [r["seed"] for r in results]
         played = np.array([r.get("played", r["curve"][-1][0]) for r in results])
         seconds = np.array([r["seconds"] for r in results]) * np.minimum(1.0, episodes / np.maximum(played, 1))
         control = method_of(m).control
@@ -67,7 +68,7 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
             "mean": bootstrap(iqm_rows, mean),
             "episodes": bootstrap(iqm_rows, episodes),
             "seconds": bootstrap(iqm_rows, seconds),
-            "ratio": bootstrap_ratio(baseline, episodes) if len(baseline) and m != place.baseline else None,
+            "ratio": bootstrap_ratio(baseline, episodes) if m != place.baseline and seeds == of_own else None,
             "control": None
             if control not in raced
             else bootstrap(mean_rows, mean - np.array([100 * area(r) for r in raced[control]])),
@@ -90,9 +91,10 @@ def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Est
 
 
 def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
-    """The baseline's interquartile mean over the method's; each is resampled by itself."""
-    of_baseline, of_own = (iqm_rows(drawn) for drawn in resampled([baseline, own], np.random.default_rng(0)))
-    low, high = np.percentile(of_baseline / of_own, (2.5, 97.5))
+    """The baseline's interquartile mean over the method's. Seeds are resampled, each with both of its runs: these began
+    with the same warm-up, which decides more of what a run needs than the method does."""
+    places = np.random.default_rng(0).integers(0, len(own), (DRAWS, len(own)))
+    low, high = np.percentile(iqm_rows(baseline[places]) / iqm_rows(own[places]), (2.5, 97.5))
     return float(iqm_rows(baseline) / iqm_rows(own)), float(low), float(high)
 
 

@@ -36,8 +36,8 @@ def scripts() -> Any:
     sys.path.remove(str(ROOT / "benchmarks"))
 
 
-def run_of(*measured: float, every: int = 100, seconds: float = 10.0) -> dict[str, Any]:
-    return {"curve": [(i * every, x) for i, x in enumerate(measured)], "seconds": seconds}
+def run_of(*measured: float, every: int = 100, seconds: float = 10.0, seed: int = 0) -> dict[str, Any]:
+    return {"curve": [(i * every, x) for i, x in enumerate(measured)], "seconds": seconds, "seed": seed}
 
 
 def test_episodes_until_a_target_are_between_two_evaluations(scripts) -> None:
@@ -68,6 +68,16 @@ def test_figures_count_censored_runs_and_compare_with_controls(scripts) -> None:
     expected = 100 * ((3 * mean_fast + mean_never) / 4 - mean_slow)
     assert found["PRIME"]["control"][0] == pytest.approx(expected)
     assert found["PRIME's control"]["control"] is None
+
+
+def test_a_ratio_compares_runs_of_the_same_seed(scripts) -> None:
+    """Seeds differ by more than methods do; a row of other seeds has no ratio."""
+    report, lasting = scripts("ledger_report"), (10, 20, 40, 80, 160, 320, 640, 1000)
+    grpo = [run_of(0.0, 0.7, every=2 * n, seed=i) for i, n in enumerate(lasting)]
+    half = [run_of(0.0, 0.7, every=n, seed=i) for i, n in enumerate(lasting)]
+    found = report.figures("oracle", {"GRPO": grpo, "PRIME": half, "iStar": half[::-1]})
+    assert found["PRIME"]["ratio"] == pytest.approx((2, 2, 2))
+    assert found["iStar"]["ratio"] is None
 
 
 def test_growth_is_the_exponent_of_the_horizon(scripts) -> None:

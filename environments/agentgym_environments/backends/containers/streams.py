@@ -11,7 +11,7 @@ from typing import Any
 PAUSE_S = 0.5
 """A process that writes nothing for this long is asked whether it has ended: what it has left may keep its pipes."""
 LAST_S = 2.0
-"""Longest pause after a process has ended: on a busy machine the engine passes its output on when it has ended already."""
+"""Longest pause after a process has ended: on a busy machine the engine passes its output on some time later."""
 
 
 ROOM = 8192
