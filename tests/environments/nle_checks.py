@@ -27,7 +27,7 @@ def refusal(kind: type[Exception], call: Callable[[], object]) -> str:
 ARGUMENTS = {
     "task=fly": "no task 'fly'; it has staircase, descend, gold",
     "task=gold,goal=-5": "goal is a number above 0, not -5",
-    "task=gold,goal=lots": "goal is a number above 0, not 'lots'",
+    "task=gold,goal=lots": "goal is a number, not 'lots'",
     "character=mon-xyz-neu-mal": "character is such as 'mon-hum-neu-mal', not 'mon-xyz-neu-mal'",
     "character=5": "not 5",
 }
