@@ -54,8 +54,11 @@ class TurnEnv(EpisodeEnv):
         return {}
 
     def readings(self, action: Action) -> tuple[str, ...]:
-        """Texts that `act` is given until it understands one."""
-        return readings(action)
+        """Texts that `act` is given until it understands one: the action in lower case with single spaces, and that
+        without the punctuation and emphasis around it, as "Go north." and "**go north**" have it."""
+        text = " ".join(action.lower().split()) if isinstance(action, str) else ""
+        bare = text.strip(AROUND)
+        return (text, bare) if bare not in ("", text) else (text,)
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")
@@ -68,15 +71,6 @@ class TurnEnv(EpisodeEnv):
 
     def _info(self, valid: bool) -> dict[str, Any]:
         return {"success": self.success, "valid_action": valid, "state_key": self.key(), **self.describe()}
-
-
-def readings(action: Action) -> tuple[str, ...]:
-    """The text of an action, lower case with single spaces, and the same without punctuation and emphasis around it:
-    "Go north." and "**go north**" are "go north" to an environment that does not understand them as they stand.
-    """
-    text = " ".join(action.lower().split()) if isinstance(action, str) else ""
-    bare = text.strip(AROUND)
-    return (text, bare) if bare not in ("", text) else (text,)
 
 
 def task_random(*names: str | int) -> random.Random:
