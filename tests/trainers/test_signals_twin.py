@@ -419,6 +419,19 @@ def test_the_critic_is_taught_fresh_actions() -> None:
     assert metrics["grad_norm"] > 0
 
 
+def test_unseen_is_of_turns_that_were_not_learned_from() -> None:
+    """0 before anything was learned; then what Q - V says of other turns, by hand."""
+    signal, _ = scripted([[5, 7]])
+    assert asyncio.run(signal.fit(toy_context()))["unseen"] == 0
+    other = context_of(toy_batch([[0.1, 0.9], [0.7, 0.2]]), toy_rows([(S0, SB), (S0, SA)], [(0, 0), (1, 1)]), 9)
+    turns = transitions_of(other.batch, other.rows, signal.options.gamma)
+    q_N, v_N = signal.critic.values(turns)
+    gamma = signal.options.gamma
+    to_go_N = np.array([0.1 + gamma * 0.9, 0.9, 0.7 + gamma * 0.2, 0.2])
+    expected = np.corrcoef(q_N - v_N, to_go_N - v_N)[0, 1]
+    assert asyncio.run(signal.fit(other))["unseen"] == pytest.approx(expected)
+
+
 def test_until_the_critic_is_warm_the_actor_has_no_advantage() -> None:
     signal, engine = scripted([[5, 7]], warmup=3)
     for step, warm in ((0, False), (2, False), (3, True)):

@@ -18,7 +18,14 @@ from agentgym_credit.batch import Batch
 from agentgym_trainers.data.sequences import Row
 from agentgym_trainers.engines.base import Completion
 from agentgym_trainers.rollout.player import PolicyPlayer
-from agentgym_trainers.signals.archer.critic import CriticExamples, CriticOptions, Over, TwinCritic, action_read
+from agentgym_trainers.signals.archer.critic import (
+    CriticExamples,
+    CriticOptions,
+    Over,
+    TwinCritic,
+    action_read,
+    correlation,
+)
 from agentgym_trainers.signals.archer.encoder import Encoder
 from agentgym_trainers.signals.archer.transitions import Replay, Transition, transitions_of
 from agentgym_trainers.signals.base import Signal
@@ -49,14 +56,22 @@ class CriticSignal(Signal):
         self.replay = Replay(options.capacity)
 
     async def fit(self, context: SignalContext) -> dict[str, float]:
-        """Remember the step's turns; then take the critic's steps."""
+        """Remember the step's turns; then take the critic's steps.
+
+        `unseen`: the correlation of Q − V with what the return was beyond V, over the step's turns, before anything is
+        learned from them. It is what the actor can gain from the critic; `calibration`, of replayed turns, is high for
+        one that learned its buffer by heart.
+        """
         options = self.options
-        self.replay.add(transitions_of(context.batch, context.rows, options.gamma))
+        played = transitions_of(context.batch, context.rows, options.gamma)
+        q_N, v_N = self.judge(played)
+        unseen = correlation(q_N - v_N, np.array([t.to_go for t in played]) - v_N)
+        self.replay.add(played)
         turns = self.replay.sample(options.pool, context.rng)
         replies = await self.reply(turns, 1, context.rng)
         acted = [fresh(t, completion) for t, (completion,) in zip(turns, replies, strict=True)]
         metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), context.rng)
-        return metrics | {"replay": float(len(self.replay))}
+        return metrics | {"replay": float(len(self.replay)), "unseen": unseen}
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
         """q_N and v_N of the turns as they were played; 0 during the warm-up, when they would say nothing."""
