@@ -206,18 +206,23 @@ async def _spec(name: str) -> EnvSpec:
 
 
 def _show(outcome: RunResult) -> None:
+    from agentgym.evaluation.tables import NOTED
+
     if outcome.before is not None and outcome.after is not None and outcome.comparison is not None:
-        table = Table(title="Success on held-out tasks, percent, with 95% intervals clustered by task")
+        tasks = "tasks of 'train'" if outcome.after.summary.envs[0].split == "train" else "held-out tasks"
+        lines = [evaluation.summary.overall for evaluation in (outcome.before, outcome.after)]
+        gap = outcome.comparison.overall.difference
+        noted = any(one is not None and one.note for one in (gap, *(line.success for line in lines)))
+        title = f"Success on {tasks}, percent, with 95% intervals clustered by task"
+        table = Table(title=title, caption=NOTED if noted else None)
         for column in ("", "success", "tasks", "attempts", "mean turns"):
             table.add_column(column, justify="left" if not column else "right")
-        for name, evaluation in (("before RL", outcome.before), ("after RL", outcome.after)):
-            line = evaluation.summary.overall
+        for name, line in zip(("before RL", "after RL"), lines, strict=True):
             turns = "–" if line.turns is None else f"{line.turns:.1f}"
             table.add_row(name, line.cell("success"), str(line.tasks), str(line.attempts), turns)
-        gap = outcome.comparison.overall.difference
         if gap is not None:
             table.add_section()
-            table.add_row("paired difference", gap.percent(), str(gap.n), "", "")
+            table.add_row("paired difference", gap.percent() + "*" * bool(gap.note), str(gap.n), "", "")
         console.print(table)
     click.echo(f"{outcome.seconds:.0f} s; everything is in {outcome.folder}; look at {outcome.folder / 'report.html'}")
 

@@ -71,7 +71,9 @@ def _spent(line: SummaryRow) -> list[str]:
 def comparison_table(comparison: Comparison) -> Table:
     """A comparison for a terminal, with 95% intervals; in percent for success."""
     percent = comparison.metric == "success"
-    caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes))
+    gaps = [line.difference for line in (*comparison.envs, comparison.overall)]
+    noted = any(gap is not None and gap.note for gap in gaps)
+    caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes, *[NOTED] * noted))
     table = _table(f"{comparison.metric}, b - a", caption, ("paired", "dropped", "a", "b", "b - a"))
     for line in (*comparison.envs, comparison.overall):
         if line is comparison.overall:

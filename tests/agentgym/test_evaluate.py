@@ -12,10 +12,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from agentgym.cli import train
 from agentgym.errors import CheckpointError, ConfigError, UsageError
 from agentgym.evaluation.evaluate import (
     Progress,
@@ -33,7 +35,7 @@ from agentgym.evaluation.stats import (
 )
 from agentgym.evaluation.suite import Suite
 from agentgym.evaluation.summary import summarize
-from agentgym.evaluation.tables import comparison_table, summary_table
+from agentgym.evaluation.tables import NOTED, comparison_table, summary_table
 from agentgym.rollouts.policy import ModelResponse, ScriptedPolicy, SolverPolicy, TextActor
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits
@@ -45,6 +47,7 @@ METRICS = ["success", "score", "pass@2", "pass^2", "turns", "invalid", "truncate
 KILLED = """
 import asyncio, sys
 from pathlib import Path
+from types import SimpleNamespace
 sys.path.insert(0, {here!r})
 from test_evaluate import Coin, slow_suite
 from agentgym.evaluation.evaluate import evaluate
@@ -258,6 +261,7 @@ def test_missing_splits_and_tasks_are_refused_at_once(tmp_path):
 
 FLAKY = """
 from pathlib import Path
+from types import SimpleNamespace
 from agentgym.testing import EchoEnv
 
 class Flaky(EchoEnv):
@@ -374,6 +378,25 @@ def test_compare_pairs_tasks_and_seeds_and_counts_the_rest(tmp_path):
     table = shown(comparison_table(found))
     assert "a: A; b: B; the runs differ in their max_turns" in table
     assert "50.0 [50.0, 50.0]*" in table
+    assert "* too few" in table
+
+
+@pytest.mark.parametrize(
+    ("tasks", "split", "title", "gap"),
+    [(1, "train", "tasks of 'train'", "100.0 [100.0, 100.0]*"), (3, "test", "held-out tasks", "100.0 [100.0, 100.0]")],
+)
+def test_a_run_s_table_says_of_what_and_how_few(tmp_path, monkeypatch, tasks, split, title, gap):
+    """Before and after: with one task an interval had no width and no star, and train tasks were held out."""
+    rows = [[replace(r, split=split) for r in rows_of({(n, 0): was for n in range(tasks)})] for was in "01"]
+    found = compare(record(tmp_path / "a", rows[0], "A"), record(tmp_path / "b", rows[1], "B"))
+    before, after = (SimpleNamespace(summary=summarize(some)) for some in rows)
+    console = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(train, "console", console)
+    train._show(SimpleNamespace(before=before, after=after, comparison=found, seconds=1.0, folder=tmp_path))
+    text = console.file.getvalue()
+    assert f"Success on {title}" in text
+    assert f" {gap} " in text
+    assert (NOTED in text) == (tasks < 3)
 
 
 def test_compare_envs_that_only_one_has(tmp_path):

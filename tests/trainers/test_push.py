@@ -59,6 +59,11 @@ def test_a_card_says_what_was_measured(run_folder, tmp_path) -> None:
     assert "| paired difference | 25.0 [10.0, 40.0] |" in text
     assert "32 of keydoor test (sha256:ab12)" in text
     assert "seed 5" in text
+    assert "too few tasks" not in text
+    summary = run_folder / "eval" / "summary.json"
+    summary.write_text(summary.read_text().replace('"tasks": 32', '"tasks": 2'))
+    few = (write_model(run_folder, tmp_path / "few") / "README.md").read_text(encoding="utf-8")
+    assert "These are too few tasks for an interval." in few
     first = (write_model(run_folder, tmp_path / "first", step=0) / "README.md").read_text(encoding="utf-8")
     assert "The run made no evaluation of this checkpoint." in first
     assert "paired" not in first

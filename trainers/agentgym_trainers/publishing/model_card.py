@@ -85,11 +85,12 @@ def _measured(name: str, evaluation: Path) -> list[str]:
     if "difference" in summary:
         rows.append(f"| paired difference | {_interval(summary['difference'])} |")
     after, seeds = summary["after"], ", ".join(map(str, played["suite"]["seeds"]))
+    few = "" if after["tasks"] > 2 else " These are too few tasks for an interval."
     tasks = "; ".join(f"{place} ({panel})" for place, panel in played["panel"].items())
     return [
         "\n".join(["| | success, % [95 % interval over tasks] |", "|---|---|", *rows]),
         f"Tasks: {after['tasks']} of {tasks}; attempts at each: {after['attempts']}; seeds: {seeds}. Episodes "
-        f"that failed for reasons that were not the model's, which are not counted: {after['failed']}.",
+        f"that failed for reasons that were not the model's, which are not counted: {after['failed']}.{few}",
     ]
 
 
