@@ -47,7 +47,6 @@ METRICS = ["success", "score", "pass@2", "pass^2", "turns", "invalid", "truncate
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from types import SimpleNamespace
 sys.path.insert(0, {here!r})
 from test_evaluate import Coin, slow_suite
 from agentgym.evaluation.evaluate import evaluate
@@ -261,7 +260,6 @@ def test_missing_splits_and_tasks_are_refused_at_once(tmp_path):
 
 FLAKY = """
 from pathlib import Path
-from types import SimpleNamespace
 from agentgym.testing import EchoEnv
 
 class Flaky(EchoEnv):
@@ -386,7 +384,7 @@ def test_compare_pairs_tasks_and_seeds_and_counts_the_rest(tmp_path):
     [(1, "train", "tasks of 'train'", "100.0 [100.0, 100.0]*"), (3, "test", "held-out tasks", "100.0 [100.0, 100.0]")],
 )
 def test_a_run_s_table_says_of_what_and_how_few(tmp_path, monkeypatch, tasks, split, title, gap):
-    """Before and after: with one task an interval had no width and no star, and train tasks were held out."""
+    """Before and after: with one task an interval had no width and no star, and train tasks were called held out."""
     rows = [[replace(r, split=split) for r in rows_of({(n, 0): was for n in range(tasks)})] for was in "01"]
     found = compare(record(tmp_path / "a", rows[0], "A"), record(tmp_path / "b", rows[1], "B"))
     before, after = (SimpleNamespace(summary=summarize(some)) for some in rows)
