@@ -206,15 +206,14 @@ async def _spec(name: str) -> EnvSpec:
 
 
 def _show(outcome: RunResult) -> None:
-    from agentgym.evaluation.tables import NOTED
+    from agentgym.evaluation.tables import star_note
 
     if outcome.before is not None and outcome.after is not None and outcome.comparison is not None:
         tasks = "tasks of 'train'" if outcome.after.summary.envs[0].split == "train" else "held-out tasks"
         lines = [evaluation.summary.overall for evaluation in (outcome.before, outcome.after)]
         gap = outcome.comparison.overall.difference
-        noted = any(one is not None and one.note for one in (gap, *(line.success for line in lines)))
         title = f"Success on {tasks}, percent, with 95% intervals clustered by task"
-        table = Table(title=title, caption=NOTED if noted else None)
+        table = Table(title=title, caption=star_note((gap, *(line.success for line in lines))) or None)
         for column in ("", "success", "tasks", "attempts", "mean turns"):
             table.add_column(column, justify="left" if not column else "right")
         for name, line in zip(("before RL", "after RL"), lines, strict=True):

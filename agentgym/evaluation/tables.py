@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from agentgym.evaluation.stats import Interval
 from agentgym.evaluation.suite import Suite
 from agentgym.evaluation.summary import Comparison, Summary, SummaryRow
 
 NOTED = "* too few tasks for an interval"
+
+
+def star_note(intervals: Iterable[Interval | None]) -> str:
+    """What the star of some of these intervals means; empty where none has one."""
+    return NOTED if any(one is not None and one.note for one in intervals) else ""
 
 
 def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", notes: Sequence[str] = ()) -> Table:
@@ -28,8 +34,8 @@ def summary_table(summary: Summary, metrics: Sequence[str], title: str = "", not
 
 def suites_table(rows: Sequence[tuple[Suite, SummaryRow]]) -> Table:
     """Several suites for a terminal: what was measured, and the best that others published of the same."""
-    noted = any(line.success is not None and line.success.note for _, line in rows)
-    table = Table(caption=NOTED if noted else None, box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    caption = star_note(line.success for _, line in rows)
+    table = Table(caption=caption or None, box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("suite", no_wrap=True)
     for name in ("tasks", "attempts", "success", "score", "published", "failed"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -51,10 +57,10 @@ def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
 
 
 def _notes(summary: Summary) -> list[str]:
-    noted = any(line.success is not None and line.success.note for line in (*summary.envs, summary.overall))
+    note = star_note(line.success for line in (*summary.envs, summary.overall))
     failed = summary.overall.failed
     retry = [f"failed: {summary.overall.failures}: not scored; run again to retry them"] if failed else []
-    return [*retry, *[NOTED] * noted, *_spent(summary.overall)]
+    return [*retry, *filter(None, [note]), *_spent(summary.overall)]
 
 
 def _spent(line: SummaryRow) -> list[str]:
@@ -71,9 +77,8 @@ def _spent(line: SummaryRow) -> list[str]:
 def comparison_table(comparison: Comparison) -> Table:
     """A comparison for a terminal, with 95% intervals; in percent for success."""
     percent = comparison.metric == "success"
-    gaps = [line.difference for line in (*comparison.envs, comparison.overall)]
-    noted = any(gap is not None and gap.note for gap in gaps)
-    caption = "; ".join((f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes, *[NOTED] * noted))
+    note = star_note(line.difference for line in (*comparison.envs, comparison.overall))
+    caption = "; ".join(filter(None, (f"a: {comparison.a}", f"b: {comparison.b}", *comparison.notes, note)))
     table = _table(f"{comparison.metric}, b - a", caption, ("paired", "dropped", "a", "b", "b - a"))
     for line in (*comparison.envs, comparison.overall):
         if line is comparison.overall:
