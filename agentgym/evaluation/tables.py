@@ -16,7 +16,7 @@ NOTED = "* too few tasks for an interval"
 
 
 def star_note(intervals: Iterable[Interval | None]) -> str:
-    """What the star of some of these intervals means; empty where none has one."""
+    """Meaning of the star that some of these intervals have; empty where none has one."""
     return NOTED if any(one is not None and one.note for one in intervals) else ""
 
 
