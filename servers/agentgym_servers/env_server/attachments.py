@@ -46,6 +46,10 @@ class Attachments:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            for env, session_id in list(self._attached):
-                with contextlib.suppress(EnvironmentFailure):  # gone: the socket's next frame says so
-                    await done(self._verbs.state(env, session_id))
+            await asyncio.gather(*(self._renew_one(env, session_id) for env, session_id in self._attached))
+
+    async def _renew_one(self, env: str, session_id: str) -> None:
+        """One that is gone is left to its socket's next frame; one that does not answer holds up no other."""
+        with contextlib.suppress(EnvironmentFailure, TimeoutError):
+            async with asyncio.timeout(self._every_s):
+                await done(self._verbs.state(env, session_id))

@@ -228,25 +228,27 @@ def test_a_socket_that_outlives_its_env_has_an_error_for_it(gateway):
         assert "was removed from this gateway" in json.loads(openenv.recv())["data"]["message"]
 
 
-def test_leases_are_renewed_though_another_env_was_removed():
+def test_leases_are_renewed_though_others_are_gone_or_stuck():
     renewed: list[str] = []
 
     class Backend(GatewayBackend):
         def state(self, env, session_id):
             if env == "gone":
                 return super().state(env, session_id)
+            if env == "stuck":
+                return asyncio.get_running_loop().create_future()  # its server never answers
             renewed.append(session_id)
             return b"{}"
 
     async def main() -> None:
         attachments = Attachments(Backend({}), lease_s=0.03)
-        attachments.add("gone", "one")
-        attachments.add("here", "other")
+        for env in ("gone", "stuck", "here"):
+            attachments.add(env, "one")
         give_up = time.monotonic() + 5
         while len(renewed) < 3 and time.monotonic() < give_up:
             await asyncio.sleep(0.01)
-        attachments.remove("gone", "one")
-        attachments.remove("here", "other")
+        for env in ("gone", "stuck", "here"):
+            attachments.remove(env, "one")
 
     asyncio.run(main())
     assert len(renewed) >= 3
