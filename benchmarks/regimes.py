@@ -356,7 +356,7 @@ REGIMES = {
     ),
     "guess-city": Regime(
         "guess-city-mini",
-        "episodes that are dear, of a policy that knows the answers and does not act on them",
+        "episodes that are dear, of a policy that knows most answers and acts at random half of the time",
         (
             "sft.noise=0.6",
             "sft.max_steps=1000",
