@@ -356,7 +356,7 @@ REGIMES = {
     ),
     "guess-city": Regime(
         "guess-city-mini",
-        "episodes that are dear, of a policy that knows most answers and acts at random half of the time",
+        "episodes that are dear, of a policy that knows most answers and often acts at random",
         (
             "sft.noise=0.6",
             "sft.max_steps=1000",
