@@ -356,7 +356,7 @@ REGIMES = {
     ),
     "guess-city": Regime(
         "guess-city-mini",
-        "episodes that are dear, of a policy that knows most answers and often acts at random",
+        "episodes that are dear, after a longer warm-up on noisier demonstrations",
         (
             "sft.noise=0.6",
             "sft.max_steps=1000",
