@@ -49,9 +49,7 @@ HEAVY = {
     "pygame",
 }
 
-LONG_FILES = {
-    "trainers/agentgym_trainers/monitoring/report.py": 470,  # what the page embeds, item by item
-}
+LONG_FILES: dict[str, int] = {}
 """Files over 400 lines, how long they may be, and why."""
 
 LONG_FUNCTIONS: dict[str, int] = {}

@@ -71,7 +71,7 @@ def test_it_holds_every_file_of_the_packages(wheel):
     assert there == {name for name in names if ".dist-info/" not in name}
     for needed in (
         "agentgym/py.typed",
-        "agentgym_trainers/monitoring/report.html",
+        "agentgym_trainers/monitoring/report/page.html",
         "agentgym/evaluation/suites/smoke.toml",
         "agentgym/evaluation/viewer.html",
         "agentgym/cli/templates/common/Dockerfile.tmpl",

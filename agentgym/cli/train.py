@@ -122,6 +122,8 @@ def train(
     if scale is not None:
         overrides = (f"scale.kind={scale}", *overrides)
     choice = Choice(recipe, overrides, setup, env)
+    if dry_run and plan:
+        raise UsageError("--dry-run and --plan each print something and stop: give one of them")
     if dry_run:
         _dry_run(choice)
         return
@@ -154,7 +156,7 @@ def sft(recipe: str, overrides: tuple[str, ...], env: str | None, setup: str | N
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 def report(run: Path) -> None:
     """Write RUN/report.html: learning curves, and trajectories with their credit."""
-    from agentgym_trainers.monitoring.report import write_report
+    from agentgym_trainers.monitoring.report.page import write_report
 
     click.echo(f"report: {write_report(run)}")
 

@@ -120,7 +120,7 @@ def read_price(folder: Path) -> Price | None:
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder}/summary.json is not a summary: {error}") from error
+        raise CheckpointError(f"{folder}/summary.json is not a summary: delete it ({error})") from error
 
 
 def read_transcripts(folder: Path) -> Iterator[AttemptTranscript]:

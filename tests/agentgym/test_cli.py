@@ -576,6 +576,7 @@ def test_two_models_behind_one_url_have_folders_of_their_own(say, tmp_path):
         ("train --resume nothing", "nothing holds no run (no config.toml)"),
         ("train quickstart --resume nothing", "--resume goes on with the run as it is in nothing: give no recipe"),
         ("train --resume nothing --dry-run", "--resume goes on with the run as it is in nothing: give no recipe"),
+        ("train quickstart --plan --dry-run", "--dry-run and --plan each print something and stop: give one of them"),
         ("sft nowhere", "there is no recipe 'nowhere'."),
         ("recipes show gigop", "there is no recipe 'gigop'. Did you mean 'gigpo'? The recipes are"),
         ("recipes show nowhere.toml", "there is no file nowhere.toml"),

@@ -16,8 +16,9 @@ import pytest
 
 from agentgym.errors import CheckpointError
 from agentgym.rollouts.trajectory import Branch, Span, StopReason, Trajectory, Turn
-from agentgym_trainers.monitoring import report
-from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.monitoring.report import curves, trajectories
+from agentgym_trainers.monitoring.report import page as report_page
+from agentgym_trainers.monitoring.report.page import write_report
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "headless_shell")
 OBSERVATIONS = [
@@ -283,19 +284,19 @@ def test_page_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         write_lines(run / "trajectories" / f"step-{step:06d}.jsonl", [record] * (100 if step == 290 else 10))
     data = embedded(write_report(run))
     assert data["total"] == 390
-    assert len(data["trajectories"]) == report.TRAJECTORIES
+    assert len(data["trajectories"]) == trajectories.TRAJECTORIES
     assert {t["step"] for t in data["trajectories"]} == set(range(0, 300, 10))
-    monkeypatch.setattr(report, "TRAJECTORY_BYTES", 200_000)
+    monkeypatch.setattr(trajectories, "TRAJECTORY_BYTES", 200_000)
     page = write_report(run)
     kept = embedded(page)["trajectories"]
     assert 3 < len(kept) < 100
     assert page.stat().st_size < 300_000
     assert (kept[0]["step"], kept[-1]["step"]) == (0, 290)
-    monkeypatch.setattr(report, "TOKEN_BYTES", 5_000)
+    monkeypatch.setattr(trajectories, "TOKEN_BYTES", 5_000)
     data = embedded(write_report(run))
     assert data["trajectories"][0]["branches"] == []
     assert "too large to be shown with its tokens" in data["notes"][0]
-    assert len(data["notes"]) == report.NOTES + 1
+    assert len(data["notes"]) == report_page.NOTES + 1
 
 
 def test_long_curves_keep_their_spikes(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_long_curves_keep_their_spikes(tmp_path: Path) -> None:
     values[31_234], values[44_444] = 9.0, -9.0
     lines = (json.dumps({"phase": "rl", "step": i, "optim/grad_norm": v}) + "\n" for i, v in enumerate(values))
     (series,) = embedded(write_report(minimal(tmp_path / "run", "".join(lines))))["curves"]["phases"][0]["series"]
-    assert len(series["x"]) <= report.POINTS + 2
+    assert len(series["x"]) <= curves.POINTS + 2
     assert series["y"][series["x"].index(31_234)] == 9
     assert series["y"][series["x"].index(44_444)] == -9
     assert (series["x"][0], series["x"][-1]) == (0, 49_999)

@@ -18,7 +18,7 @@ from agentgym.testing import EchoEnv
 from agentgym_credit.batch import Credit
 from agentgym_trainers.data.sequences import collate
 from agentgym_trainers.engines.base import Sampling
-from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.monitoring.report.page import write_report
 from agentgym_trainers.monitoring.trajectory_log import LIMIT, write_trajectories
 from agentgym_trainers.nn.tiny import make_tokenizer
 from agentgym_trainers.rollout.policy import TokenPolicy

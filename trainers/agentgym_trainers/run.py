@@ -47,7 +47,7 @@ from agentgym_trainers.load import load_run
 from agentgym_trainers.monitoring.guards import check_context
 from agentgym_trainers.monitoring.metrics import MetricsLog, check_metrics, success_rate
 from agentgym_trainers.monitoring.progress import Phases
-from agentgym_trainers.monitoring.report import write_report
+from agentgym_trainers.monitoring.report.page import write_report
 from agentgym_trainers.monitoring.tracking.trackers import STATE, Trackers, open_trackers
 from agentgym_trainers.nn import checkpoint, tiny
 from agentgym_trainers.preflight import check_room, check_start
