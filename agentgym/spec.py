@@ -51,6 +51,9 @@ class EnvSpec(BaseModel):
     """Every legal action when they are few and fixed; empty when actions are open text or tools."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools whose calls are the actions; empty when actions are text."""
+    text_tool: str = ""
+    """Tool that a response without a call stands for, as in a conversation: its one required argument is the text of
+    the response. When empty, such a response is no action."""
     action_format: ActionFormat = "last_line"
     """Place of the action in a response, unless the run says otherwise.
 
@@ -91,6 +94,13 @@ class EnvSpec(BaseModel):
         if not isinstance(fields, dict) or fields.get("action_format") or not fields.get("tools"):
             return fields
         return {**fields, "action_format": "tool_call"}
+
+    @model_validator(mode="after")
+    def _text_tool_takes_text(self) -> EnvSpec:
+        needed = {tool.name: len(tool.parameters.get("required", ())) for tool in self.tools}
+        if self.text_tool and needed.get(self.text_tool) != 1:
+            raise ValueError(f"text_tool is a tool with one required argument, and {self.text_tool!r} is not")
+        return self
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> EnvSpec:

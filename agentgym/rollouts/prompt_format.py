@@ -93,6 +93,8 @@ class PromptFormat(BaseModel):
             "tagged": "Reply with one action as <action>...</action>.",
             "tool_call": 'Reply with one call as <tool_call>{"name": ..., "arguments": {...}}</tool_call>.',
         }[self.action_format(spec)]
+        if spec.text_tool and self.action_format(spec) == "tool_call":
+            how += f" A reply without a call is one of {spec.text_tool} with your text."
         return f"{spec.instructions.strip()}\n{how}"
 
     def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> ParsedResponse:
@@ -113,6 +115,9 @@ class PromptFormat(BaseModel):
                 return ParsedResponse(None, f"the reply had {'an empty' if found else 'no'} <action>...</action>")
             return ParsedResponse(_text_action(text, spec))
         found = list(calls) or _between("tool_call", reply)
+        if not found and spec.text_tool and (text := _without_call(reply)):
+            (argument,) = next(t for t in spec.tools if t.name == spec.text_tool).parameters["required"]
+            return ParsedResponse({"name": spec.text_tool, "arguments": {argument: text}})
         if len(found) < 2:
             return self._parse_call(found[0] if found else reply, spec)
         actions: list[Action] = []
@@ -179,6 +184,12 @@ def render_call(call: ToolCall) -> str:
 def _between(tag: str, reply: str) -> list[str]:
     """Return the content of each <tag>...</tag>. A tag that is opened and not closed does not count."""
     return re.findall(rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>", reply, flags=re.DOTALL)
+
+
+def _without_call(reply: str) -> str:
+    """The text of a reply after its thoughts; "" where it has none, or tries to make a call, or thinks on."""
+    text = reply.rpartition("</think>")[2].strip()
+    return "" if text.startswith(("{", "[", "```", "<think>")) or "<tool_call>" in text else text
 
 
 def _trimmed(text: str) -> str:

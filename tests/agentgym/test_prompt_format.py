@@ -16,6 +16,7 @@ from agentgym.spec import EnvSpec, ToolSpec
 SPEC = EnvSpec(id="w", description="d", instructions="Walk.\n", max_turns=3)
 CLICK = ToolSpec(name="click", parameters={"type": "object", "properties": {"x": {}}, "required": ["x"]})
 TOOLS = SPEC.model_copy(update={"tools": (CLICK, ToolSpec(name="wait"))})
+TALK = EnvSpec.model_validate({**TOOLS.model_dump(), "text_tool": "click", "action_format": "tool_call"})
 
 stripped = st.text(min_size=1).map(str.strip).filter(bool)
 one_line = stripped.filter(lambda text: len(text.splitlines()) == 1 and text.splitlines()[0] == text)
@@ -94,7 +95,55 @@ def test_garbage_in_place_of_a_call_is_complained_of(reply, problem):
     assert problem in parsed.problem
 
 
-@given(st.text(), st.sampled_from(["last_line", "tagged", "tool_call"]), st.sampled_from([SPEC, TOOLS]))
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("May I have your e-mail address?", "May I have your e-mail address?"),
+        ("<think>They want {this}.</think>\n\n **Of course.**\nOne moment. ", "**Of course.**\nOne moment."),
+        ("The <action>word</action> is: {}", "The <action>word</action> is: {}"),
+    ],
+)
+def test_a_reply_without_a_call_is_one_of_the_text_tool(reply, text):
+    assert PromptFormat().parse(reply, TALK).action == {"name": "click", "arguments": {"x": text}}
+    assert PromptFormat().parse(reply, TOOLS.model_copy(update={"action_format": "tool_call"})).action is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        " \n",
+        "<think>Done.</think>",
+        "<think>They want",
+        '{"name": "jump", "arguments": {}}',
+        '{"name": "click", "arg',
+        "```json\n{}\n```",
+        "[1]",
+        "I look. <tool_call>{}",
+        "Let me see. <tool_call>{</tool_call>",
+    ],
+)
+def test_what_tries_to_be_a_call_is_not_taken_for_text(reply):
+    parsed = PromptFormat().parse(reply, TALK)
+    assert parsed.action is None
+    assert parsed.problem
+
+
+def test_calls_are_read_beside_a_text_tool_too():
+    call = {"name": "wait", "arguments": {}}
+    assert PromptFormat().parse("I wait.", TALK, [call]).action == call
+    assert PromptFormat().parse(f"I wait. {render_call(call)}", TALK).action == call
+    assert PromptFormat().instructions(TALK).endswith("A reply without a call is one of click with your text.")
+    assert "without a call" not in PromptFormat(grammar="tagged").instructions(TALK)
+
+
+@pytest.mark.parametrize("name", ["wait", "jump"])
+def test_a_text_tool_takes_one_argument(name):
+    with pytest.raises(ValidationError, match=f"text_tool is a tool with one required argument, and '{name}' is not"):
+        EnvSpec.model_validate({**TOOLS.model_dump(), "text_tool": name})
+
+
+@given(st.text(), st.sampled_from(["last_line", "tagged", "tool_call"]), st.sampled_from([SPEC, TOOLS, TALK]))
 def test_parse_never_raises_and_gives_an_action_or_a_problem(reply, grammar, spec):
     parsed = PromptFormat(grammar=grammar).parse(reply, spec)
     assert (parsed.action is None) == bool(parsed.problem)

@@ -209,7 +209,7 @@ def test_a_suite_is_played(domain, root, tmp_path):
     assert (entry.split, entry.kwargs["domain"], suite.attempts) == ("base", domain, 4)
     kwargs = {**entry.kwargs, "root": str(root)}
     entry = entry.model_copy(update={"tasks": 2, "kwargs": kwargs})
-    policy = ScriptedPolicy([json.dumps(call("cancel_order", order="1")), json.dumps(call("done"))])
+    policy = ScriptedPolicy(["One moment.", json.dumps(call("cancel_order", order="1")), json.dumps(call("done"))])
     report = asyncio.run(evaluate(suite.model_copy(update={"envs": (entry,)}), policy, tmp_path, identity="one"))
     assert [row.success for row in report.rows] == [False] * 4 + [True] * 4
 

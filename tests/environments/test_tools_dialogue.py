@@ -317,6 +317,17 @@ def test_an_episode_whose_customer_fails_is_not_scored():
     assert "simulated user" in str(played.error)
 
 
+def test_a_response_without_a_call_is_speech():
+    env = desk("cancel")
+    policy = ScriptedPolicy(["May I have your e-mail address, please?", {"name": "finish", "arguments": {}}])
+    episode = EpisodeSpec("tools-dialogue", "train", 0)
+    played = asyncio.run(rollout(LocalSession(env), policy.actor(episode), PromptFormat(), episode, Limits()))
+    first = played.turns[0]
+    assert first.action == {"name": "say", "arguments": {"text": "May I have your e-mail address, please?"}}
+    assert first.reply == "May I have your e-mail address, please?"
+    assert env.case.caller.email in played.turns[1].observation
+
+
 def test_arguments_that_do_not_exist_are_refused():
     with pytest.raises(ConfigError, match="persona is one of brisk"):
         registry.make("tools-dialogue", persona="rude")

@@ -73,10 +73,14 @@ class Tau2(EpisodeEnv):
         self.user: dict[str, Any] = {}
         if user:
             self.user = {"user_llm": f"openai/{model}", "user_llm_args": {"api_base": user, "api_key": api_key}}
-        changes = {"splits": self.tasks.splits, "task_set": self.tasks.content_hash, "tools": (SAY, DONE, *tools)}
-        super().__init__(
-            spec.model_copy(update={**changes, "instructions": f"{spec.instructions.strip()}\n\n{policy}"})
-        )
+        changes = {
+            "splits": self.tasks.splits,
+            "task_set": self.tasks.content_hash,
+            "tools": (SAY, DONE, *tools),
+            "text_tool": SAY.name,  # the package's own agents talk to the user in plain text
+            "instructions": f"{spec.instructions.strip()}\n\n{policy}",
+        }
+        super().__init__(spec.model_copy(update=changes))
         self._names = {tool.name for tool in self.env_spec.tools}
         self._child: JsonProcess | None = None
         self._text = ""

@@ -49,6 +49,7 @@ def specs() -> dict[Path, str]:
         "id": "tools-dialogue",
         "description": "Serve a simulated customer of a shop by talking and by tools, under a written policy.",
         "max_turns": 40,
+        "text_tool": "say",
     }
     return {
         HERE.parent / "tools_dialogue" / "spec.toml": text(Dialogue, f"{SERVICE}\n\n{POLICY}", talking, {}),
