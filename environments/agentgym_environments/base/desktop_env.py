@@ -19,6 +19,11 @@ MENU_APART_S = 0.55
 click that opened it."""
 
 
+FILES_S = 0.3
+"""pcmanfm takes note of a selection up to a fifth of a second after it shows: until then it opens, renames and copies
+what was selected before."""
+
+
 class DesktopEnv(EpisodeEnv):
     """A subclass opens `self.desktop` in `begin`, and calls `act` and `look` in a step.
 
@@ -54,6 +59,9 @@ class DesktopEnv(EpisodeEnv):
         if slow and act.verb in ("type", "press"):
             desktop.ask("rest")
             pause(CALCULATOR_AGAIN_S)
+        if any(one.role == "icon" for one in self.elements):
+            desktop.ask("rest")
+            pause(FILES_S)
 
     def look(self, desktop: Desktop) -> None:
         """Read what shows into `elements`, once the desktop is at rest."""

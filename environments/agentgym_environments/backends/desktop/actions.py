@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentgym_environments.backends.desktop.desktop import DOUBLE_CLICK_S, Desktop, pause
+from agentgym_environments.backends.desktop.desktop import Desktop, pause
 from agentgym_environments.backends.desktop.setup import SIZE
 
 GRAMMAR = """click N | click X Y | double N | right N | drag N to M | drag X Y to X Y | scroll N up|down [TIMES] \
@@ -142,8 +142,6 @@ def _pressing(rest: str) -> Act | str:
 
 def do(act: Act, desktop: Desktop, again_s: float = 0.0, apart_s: float = 0.0) -> None:
     """`again_s`: between two presses of one key, at least; `apart_s`: between this use of the mouse and the last."""
-    if act.verb == "double":  # pcmanfm opens what a click shortly before was on, wherever that was
-        apart_s = max(apart_s, DOUBLE_CLICK_S)
     if act.points:
         desktop.spare(*act.points[-1], apart_s)
     if act.verb in BUTTONS:
