@@ -23,6 +23,9 @@ from agentgym_environments.backends.sandbox import actions
 from agentgym_environments.backends.sandbox.actions import Edit, Run, Submit, View, understand
 from agentgym_environments.synthetic.swe import make as maker
 from agentgym_environments.synthetic.swe import source
+from agentgym_environments.synthetic.swe.grading.observations import END
+from agentgym_environments.synthetic.swe.grading.run import observe
+from agentgym_environments.synthetic.swe.grading.template import make_template
 from agentgym_environments.synthetic.swe.grading.verdict import plain_name
 from agentgym_environments.synthetic.swe.issues.issue import issue
 from agentgym_environments.synthetic.swe.issues.reproduce import shows_difference
@@ -179,6 +182,18 @@ def test_bugs_are_of_one_line_and_leave_python():
     package = source.PackageSource({"a.py": CODE}, {}, "", "a.py")
     one, other = [[e.broken for e in bugs(package, random.Random(3))] for _ in "ab"]
     assert one == other
+
+
+@pytest.mark.timeout(120)
+def test_a_thread_left_behind_does_not_hold_up_a_run():
+    """The run's own limit is longer than the test's."""
+    hidden = b"import threading\nfrom thing import f\n\n\ndef test():\n"
+    hidden += b"    threading.Thread(target=threading.Event().wait).start()\n    assert f(3) == 4\n"
+    code = {"thing.py": b"def f(x):\n    return x + 1\n"}
+    package = source.PackageSource(code, {"tests/test_it.py": hidden}, "", "thing.py")
+    template = make_template(package.hidden, "seed")
+    (points,) = observe(package, {}, template, set(), source.default_cache(), timeout_s=600).values()
+    assert points[END][-1].startswith("teardown")
 
 
 def test_a_symptom_names_neither_the_test_nor_the_place():

@@ -285,3 +285,8 @@ def pytest_runtest_makereport(item: Any, call: Any) -> None:
         signal.alarm(0)
     if call.excinfo is not None:
         write(f"< {call.when} {call.excinfo.typename}")
+
+
+def pytest_unconfigure() -> None:
+    """End the process, which threads that a test has left behind would keep from ending."""
+    os._exit(0)

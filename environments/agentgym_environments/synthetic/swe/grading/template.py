@@ -223,9 +223,11 @@ def drawn_names(names: Collection[str], chance: random.Random) -> Iterator[str]:
     """Names of tests made of the words of the package's own ones."""
     words = sorted({word for name in names for word in name.removeprefix("test").split("_") if word.isidentifier()})
     used: set[str] = set()
+    more = 0  # words, where all names of so many are taken
     while True:
-        count = 2 + (len(used) > len(words) ** 2 // 4) + chance.randrange(2)
+        count = 2 + (len(used) > len(words) ** 2 // 4) + chance.randrange(2) + more
         name = "test_" + "_".join(chance.choice(words or ["value"]) for _ in range(count))
-        if name not in used:
+        more = more + 1 if name in used else 0
+        if not more:
             used.add(name)
             yield name
