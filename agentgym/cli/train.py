@@ -116,14 +116,14 @@ def train(
     if resume is not None:
         _show(_run(None, resume, judge_key=judge_key))
         return
+    if dry_run and plan:
+        raise UsageError("--dry-run and --plan each print something and stop: give one of them")
     if recipe is None or "=" in recipe:
         names = ", ".join(name for name, _ in _recipes())
         raise UsageError(f"name a recipe ({names}), or a TOML file of your own, before any section.key=value")
     if scale is not None:
         overrides = (f"scale.kind={scale}", *overrides)
     choice = Choice(recipe, overrides, setup, env)
-    if dry_run and plan:
-        raise UsageError("--dry-run and --plan each print something and stop: give one of them")
     if dry_run:
         _dry_run(choice)
         return

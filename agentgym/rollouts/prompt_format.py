@@ -94,7 +94,7 @@ class PromptFormat(BaseModel):
             "tool_call": 'Reply with one call as <tool_call>{"name": ..., "arguments": {...}}</tool_call>.',
         }[self.action_format(spec)]
         if spec.text_tool and self.action_format(spec) == "tool_call":
-            how += f" A reply without a call is one of {spec.text_tool} with your text."
+            how += f" A reply without a call counts as {spec.text_tool} with its text."
         return f"{spec.instructions.strip()}\n{how}"
 
     def parse(self, reply: str, spec: EnvSpec, calls: Sequence[ToolCall] = ()) -> ParsedResponse:

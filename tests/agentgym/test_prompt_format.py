@@ -133,7 +133,7 @@ def test_calls_are_read_beside_a_text_tool_too():
     call = {"name": "wait", "arguments": {}}
     assert PromptFormat().parse("I wait.", TALK, [call]).action == call
     assert PromptFormat().parse(f"I wait. {render_call(call)}", TALK).action == call
-    assert PromptFormat().instructions(TALK).endswith("A reply without a call is one of click with your text.")
+    assert PromptFormat().instructions(TALK).endswith("A reply without a call counts as click with its text.")
     assert "without a call" not in PromptFormat(grammar="tagged").instructions(TALK)
 
 

@@ -18,10 +18,9 @@ MENU_APART_S = 0.55
 """Seconds between two clicks while a menu is open. GTK takes a release in the first half second for the end of the
 click that opened it."""
 
-
-FILES_S = 0.3
-"""pcmanfm takes note of a selection up to a fifth of a second after it shows: until then it opens, renames and copies
-what was selected before."""
+FILES_S = 0.1
+"""pcmanfm takes note of a selection a little after it shows: until then it opens, renames and copies what was selected
+before. Of 36 episodes .05 s lost none, where no wait lost more than half."""
 
 
 class DesktopEnv(EpisodeEnv):
@@ -59,7 +58,7 @@ class DesktopEnv(EpisodeEnv):
         if slow and act.verb in ("type", "press"):
             desktop.ask("rest")
             pause(CALCULATOR_AGAIN_S)
-        if any(one.role == "icon" for one in self.elements):
+        elif any(one.role == "icon" for one in self.elements):
             desktop.ask("rest")
             pause(FILES_S)
 

@@ -225,7 +225,7 @@ def drawn_names(names: Collection[str], chance: random.Random) -> Iterator[str]:
     used: set[str] = set()
     more = 0  # words, where all names of so many are taken
     while True:
-        count = 2 + (len(used) > len(words) ** 2 // 4) + chance.randrange(2) + more
+        count = 2 + chance.randrange(2) + more
         name = "test_" + "_".join(chance.choice(words or ["value"]) for _ in range(count))
         more = more + 1 if name in used else 0
         if not more:
