@@ -204,7 +204,7 @@ async def play(out: Path, job: Job) -> Job:
 
     torch.set_num_threads(1)
     regime, warm, seconds = REGIMES[job["regime"]], job["method"] == "warm-up", 0.0
-    name = next(iter(METHODS)) if warm else job["method"]
+    name = regime.baseline if warm else job["method"]
     method, settings = method_of(name), settings_of(name, regime)
     setting = next((s for s in settings if s.name == job["setting"]), settings[0])
     config = resolve(method.recipe, [*overrides_of(method, regime, setting), f"run.seed={job['seed']}"])

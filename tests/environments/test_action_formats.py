@@ -9,6 +9,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.env import Action, Env
+from agentgym.errors import MissingDependency
 from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, TextActor, TurnContext
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
@@ -71,6 +72,30 @@ def test_solver_plays_through_its_action_format(name):
             assert all(PromptFormat().parse("", spec, [action]).action == action for action in solver.actions)
         if spec.inline:
             assert played.success == played_directly(env, split)
+    finally:
+        env.close()
+
+
+LAST_LINE = [case for case in cases() if PromptFormat().action_format(SOLVED[str(case.values[0])]) == "last_line"]
+WORDED = ("Action: {}", "**{}**", "> {}", "`{}`.", "Thought: I look first.\nAction: {}", "**Action:** {}", "{}.")
+
+
+@pytest.mark.filterwarnings('ignore:"is" with a literal:SyntaxWarning')
+@pytest.mark.parametrize("name", LAST_LINE)
+def test_marks_and_labels_around_an_action_cost_no_turn(name):
+    env = registry.make(name)
+    try:
+        over, task, tasks = True, 0, env.env_spec.splits["train"]
+        for wording in WORDED * 2:
+            if over:
+                env.reset(seed=0, options={"split": "train", "task": task % tasks})
+                task += 1
+            text = wording.format(env.solver())
+            *_, terminated, truncated, info = env.step(text)
+            assert info.get("valid_action", True), text
+            over = terminated or truncated
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
     finally:
         env.close()
 

@@ -125,6 +125,7 @@ def test_arguments_change_what_the_spec_says():
         ("press A", Act("press", keys=("A",))),
         ("press ctrl++", Act("press", keys=("Control_L", "+"))),
         ("wait", Act("wait")),
+        ("Action: `click 7`.", Act("click", ((70, 70),))),
     ],
 )
 def test_what_is_understood(action, meant):
@@ -150,6 +151,8 @@ def test_what_is_understood(action, meant):
         ("press hyper+x", "there is no key 'hyper'"),
         ("press a+b", "press one key, with ctrl, alt or shift"),
         ("wait 5", "not an action"),
+        ("Thought: it is below.\nAction: click 9", "no element [9]"),
+        ("type ä, an action: click 7", "this keyboard has no 'ä'"),
     ],
 )
 def test_what_is_not_understood_has_a_reason(action, why):

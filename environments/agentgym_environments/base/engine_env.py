@@ -88,8 +88,8 @@ class EngineEnv(TurnEnv):
             super().restore(state)
 
     def readings(self, action: Action) -> tuple[str, ...]:
-        """One: an engine may remember an action that it refuses."""
-        return super().readings(action)[:1]
+        texts = super().readings(action)
+        return texts[:1] if self.verbatim else texts
 
     def act(self, action: str) -> Outcome | None:
         action = self._action if self.verbatim else action

@@ -10,10 +10,8 @@ import zlib
 from typing import Any, NamedTuple
 
 from agentgym.env import Action
+from agentgym_environments.backends.wording import AROUND, unlabelled
 from agentgym_environments.base.episode_env import EpisodeEnv
-
-AROUND = " .!*_`\"'“”‘’"
-"""Characters around an action that end a sentence or mark it, in prose and in Markdown."""
 
 
 class Outcome(NamedTuple):
@@ -54,11 +52,12 @@ class TurnEnv(EpisodeEnv):
         return {}
 
     def readings(self, action: Action) -> tuple[str, ...]:
-        """Texts that `act` is given until it understands one: the action in lower case with single spaces, and that
-        without the punctuation and emphasis around it, as "Go north." and "**go north**" have it."""
+        """Texts that `act` is given until it understands one: the action in lower case with single spaces, that
+        without the punctuation and emphasis around it, as "Go north." and "**go north**" have it, and what follows
+        "Action:"."""
         text = " ".join(action.lower().split()) if isinstance(action, str) else ""
-        bare = text.strip(AROUND)
-        return (text, bare) if bare not in ("", text) else (text,)
+        others = text.strip(AROUND), unlabelled(text).strip(AROUND)
+        return text, *(other for other in dict.fromkeys(others) if other not in ("", text))
 
     def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.require_running("step")

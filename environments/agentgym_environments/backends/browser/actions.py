@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentgym_environments.backends.wording import unlabelled
+
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
@@ -42,7 +44,12 @@ class NotPossible(Exception):
 
 
 def parse(command: str) -> Action | None:
-    """The action that a line of text names; None when it is none. Only the verb is read without regard to case."""
+    """The action that a line of text names, or what follows its "Action:"; None when it is none. Only the verb is read
+    without regard to case."""
+    return _parse(command) or _parse(unlabelled(command))
+
+
+def _parse(command: str) -> Action | None:
     verb, _, rest = command.strip().partition(" ")
     verb, rest = verb.lower(), rest.strip()
     if verb in ("back", "wait"):
@@ -83,7 +90,8 @@ def _texts(text: str, *, several: bool) -> tuple[str, ...]:
     if len(text) > LONGEST:
         return ()
     quoted = re.findall(r'"(?:[^"\\]|\\.)*"', text)
-    if quoted and re.sub(r"\s+", "", text) == re.sub(r"\s+", "", "".join(quoted)) and (several or len(quoted) == 1):
+    only = re.sub(r"\s+", "", text.rstrip(" .")) == re.sub(r"\s+", "", "".join(quoted))
+    if quoted and only and (several or len(quoted) == 1):
         try:
             return tuple(json.loads(one) for one in quoted)
         except ValueError:

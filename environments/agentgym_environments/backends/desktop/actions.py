@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agentgym_environments.backends.desktop.desktop import Desktop, pause
 from agentgym_environments.backends.desktop.setup import SIZE
+from agentgym_environments.backends.wording import unlabelled
 
 GRAMMAR = """click N | click X Y | double N | right N | drag N to M | drag X Y to X Y | scroll N up|down [TIMES] \
 | type TEXT | press KEY | wait"""
@@ -61,7 +62,12 @@ class Act:
 
 
 def parse(action: str, where: Where) -> Act | str:
-    """Return what is to be done, or a sentence that says why nothing can be."""
+    """Return what is to be done, if need be by what follows "Action:", or a sentence that says why nothing can be."""
+    act = _parse(action, where)
+    return _parse(unlabelled(action), where) if isinstance(act, str) else act
+
+
+def _parse(action: str, where: Where) -> Act | str:
     verb, _, rest = action.strip().partition(" ")
     verb = verb.lower()
     if verb == "type":

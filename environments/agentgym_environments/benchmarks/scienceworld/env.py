@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from agentgym.env import Action
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.engine_env import EngineEnv, require_flag, require_int
@@ -65,6 +66,10 @@ class ScienceWorld(EngineEnv):
 
     def observe(self) -> str:
         return self._text
+
+    def readings(self, action: Action) -> tuple[str, ...]:
+        """One: the engine's time goes on with an action that it refuses."""
+        return super().readings(action)[-1:]
 
     def apply(self, action: str) -> Outcome | None:
         server = self.engine.server
