@@ -184,7 +184,7 @@ RECIPES = {
     "OREO": Method("oreo", 8, (), (), IMITATION),
     "ETO": Method("eto", 4, (), (), IMITATION),
     "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
-    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 16),), TWIN),
+    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 256),), TWIN),
     "SPIRAL": Method("spiral", 1, control="SPIRAL's control"),
     "SPIRAL's control": Method("spiral", 1, ("signals.role=", "credit.assigner=reinforce"), tuned_as="SPIRAL"),
 }

@@ -216,7 +216,7 @@ def test_td_on_frozen_features_finds_the_true_values() -> None:
     assert np.abs(columns["q_N"] - columns["v_N"] - exact).max() < 0.05
 
 
-def test_features_must_be_frozen() -> None:
+def test_features_must_be_frozen_while_the_policy_learns() -> None:
     with pytest.raises(ValidationError):
         DigiQOptions(encoder="trained")
 

@@ -38,9 +38,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "uncertainty": ("uncertainty", {}),
     "twin": ("twin", CRITIC),
     "twin, trained": ("twin", {**CRITIC, "encoder": "trained"}),
+    "twin, warmed up": ("twin", {**CRITIC, "encoder": "warmed_up"}),
     "digiq": ("digiq", CRITIC),
 }
-SLICED = {"progress", "progress, frozen", "prm, outcomes", "prm, pairs", "twin, trained"}
+SLICED = {"progress", "progress, frozen", "prm, outcomes", "prm, pairs", "twin, trained", "twin, warmed up"}
 """Those whose state has slices."""
 
 
@@ -76,7 +77,7 @@ class Setting:
         columns = self.columns(part)
         if isinstance(part, TwinCritic):
             pool = CriticExamples(self.turns, [action_read(t) for t in self.turns[::-1]])
-            return columns, part.learn(pool, np.random.default_rng(number))
+            return columns, part.learn(pool, np.random.default_rng(number), warm=number > 0)
         return columns, asyncio.run(part.fit(replace(self.context, step=number)))
 
     @property

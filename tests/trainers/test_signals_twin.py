@@ -352,6 +352,27 @@ def test_shards_add_up(played, kind) -> None:
     assert any(not torch.allclose(p, q, atol=1e-4) for p, q in zip(full.parameters, part.parameters, strict=True))
 
 
+def test_a_warmed_up_encoder_learns_until_the_warm_up_is_over(played) -> None:
+    model, turns = played
+    made = [real_critic(model, kind, lr=1e-2, updates=5, batch=8) for kind in ("trained", "warmed_up", "warmed_up")]
+    examples, rng = with_themselves(turns), np.random.default_rng
+    for critic in made[:2]:
+        critic.learn(examples, rng(0))
+    trained, critic, resumed = made
+    weights = copy.deepcopy(trained.encoder.state_dict())
+    torch.testing.assert_close(critic.encoder.state_dict(), weights, rtol=0, atol=0)
+    assert any(not torch.equal(p, q) for p, q in zip(weights.values(), model.base_model.state_dict().values()))
+    critic.learn(examples, rng(1), warm=True)
+    resumed.load_state_dict(copy.deepcopy(critic.state_dict()))
+    critic.learn(examples, rng(2), warm=True)
+    resumed.learn(examples, rng(2), warm=True)
+    torch.testing.assert_close(critic.state_dict(), resumed.state_dict(), rtol=0, atol=0)
+    for name, tensor in critic.encoder.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    trained.learn(examples, rng(1), warm=True)
+    assert any(not torch.equal(p, q) for p, q in zip(weights.values(), trained.encoder.state_dict().values()))
+
+
 def test_a_gradient_that_is_not_finite_steps_nothing(played) -> None:
     model, turns = played
     critic = real_critic(model, "frozen")

@@ -71,8 +71,8 @@ class RemoteSignal(RemoteModels, Signal):
 class RemoteCritic(RemoteModels):
     """A `TwinCritic` that is in every learner process."""
 
-    def learn(self, pool: CriticExamples, rng: np.random.Generator) -> dict[str, float]:
-        return self.call("learn", pool, rng)
+    def learn(self, pool: CriticExamples, rng: np.random.Generator, warm: bool = False) -> dict[str, float]:
+        return self.call("learn", pool, rng, warm)
 
     def values(self, turns: Sequence[Transition], over: Over = "min") -> np.ndarray:
         return self.call("values", turns, over)

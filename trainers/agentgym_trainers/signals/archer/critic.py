@@ -42,8 +42,9 @@ class CriticOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    encoder: Literal["frozen", "trained"] = "frozen"
-    """A copy of the policy's trunk as RL began. "trained": learns with the heads, and has a slow copy of its own."""
+    encoder: Literal["frozen", "trained", "warmed_up"] = "frozen"
+    """A copy of the policy's trunk as RL began. "trained": learns with the heads, and has a slow copy of its own.
+    "warmed_up": does so in the warm-up, and is frozen from then on."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of each head's ReLU layers; none makes it linear."""
     gamma: float = Field(default=0.95, gt=0, le=1)
@@ -172,7 +173,7 @@ class TwinCritic:
         """`encoder` maps reads to [.., encoder.width]; `budget`: tokens a forward; `optimizer` makes one of parameters
         (Adam unless given); `shard` slices an encoder between the processes, in place."""
         self.options, self.budget, self.processes = options, budget, processes
-        self.trained = options.encoder == "trained"
+        self.trained = options.encoder != "frozen"
         self.encoder = encoder.requires_grad_(self.trained)
         like = next(encoder.parameters(), torch.zeros(0))
         self.heads = Heads(encoder.width, options.hidden).to(
@@ -183,11 +184,14 @@ class TwinCritic:
         for part in {id(part): part for part in (self.encoder, self.slow_encoder)}.values():
             shard(part)
         self.parameters = [*self.heads.parameters(), *(self.encoder.parameters() if self.trained else ())]
-        make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=options.lr))
-        self.optimizer: torch.optim.Optimizer = make(self.parameters)
+        self._make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=options.lr))
+        self.optimizer: torch.optim.Optimizer = self._make(self.parameters)
 
-    def learn(self, pool: CriticExamples, rng: np.random.Generator) -> dict[str, float]:
-        """An iteration's steps. Metrics are means over them; `calibration` is of the last step's draws."""
+    def learn(self, pool: CriticExamples, rng: np.random.Generator, warm: bool = False) -> dict[str, float]:
+        """An iteration's steps; `warm`: the warm-up is over. Metrics are means over the steps; `calibration` is of the
+        last step's draws."""
+        if warm and self.trained and self.options.encoder == "warmed_up":
+            self._freeze()
         features = None if self.trained else self.see(pool)
         steps = []
         for _ in range(self.options.updates):
@@ -261,6 +265,13 @@ class TwinCritic:
             found, of_state = self.encoder(part).to(self.dtype), index < len(turns)
             yield index[of_state], found[of_state], found[~of_state]  # a turn's two reads are of one row, in this order
 
+    def _freeze(self) -> None:
+        """From here on the encoder is as it is, and its own slow copy; the heads have an optimizer of their own."""
+        self.trained, self.slow_encoder = False, self.encoder.requires_grad_(False)
+        self.slow_heads.load_state_dict(self.heads.state_dict())  # what they read was another encoder's
+        self.parameters = [*self.heads.parameters()]
+        self.optimizer = self._make(self.parameters)
+
     def _step(self) -> tuple[float, float]:
         """(gradient norm, 1 if it was not finite, which steps nothing)."""
         norm = clip_gradients(self.parameters, self.options.max_grad_norm)
@@ -274,13 +285,17 @@ class TwinCritic:
         return norm, 0.0 if finite else 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """A frozen encoder is left out: it is the policy as RL began."""
+        """An encoder that never learned is left out: it is the policy as RL began."""
         parts = {"heads": self.heads, "slow_heads": self.slow_heads}
+        if self.options.encoder != "frozen":
+            parts["encoder"] = self.encoder
         if self.trained:
-            parts |= {"encoder": self.encoder, "slow_encoder": self.slow_encoder}
+            parts["slow_encoder"] = self.slow_encoder
         return {name: part.state_dict() for name, part in parts.items()} | {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.trained and "slow_encoder" not in state:
+            self._freeze()
         for name, saved in state.items():
             if name == "optimizer":
                 self.optimizer.load_state_dict(shard_optimizer_state_dict(saved, self.optimizer))

@@ -1,13 +1,16 @@
-"""Digi-Q (Bai et al. 2025, 2502.15760): a Q function over frozen features, from which a policy is drawn by best of N.
+"""Digi-Q (Bai et al. 2025, 2502.15760): a Q function over fixed features, from which a policy is drawn by best of N.
 
-The critic is ArCHer's, its encoder frozen: TD on features alone. The policy imitates, at each replayed state, the best
-of N actions, the buffer's own among them, if its advantage clears a threshold (assigner "digiq"):
+The critic is ArCHer's, and while the policy learns its encoder is frozen: TD on features alone. The policy imitates, at
+each replayed state, the best of N actions, the buffer's own among them, if its advantage clears a threshold (assigner
+"digiq"):
 
     a* = argmax_a A(s, a),  a ∈ {a_buffer, ã_1 .. ã_{N−1} ~ π(·|s)},   A = max_i Q_i − max_i V_i
 
 N = 1 is filtered imitation of the buffer. The maximum over heads is as released, and optimistic; heads = "min" is not.
 A reply without an action that the environment has is never imitated: its A is 0. Published on the features of a model
-that was first taught whether an action changes the screen; without such a stage they may say too little.
+that was first taught whether an action changes the screen. Here the encoder learns by TD, with the heads, in the
+warm-up (encoder = "warmed_up"): on the oracle in words features of the policy, and those taught as published, hardly
+told one reply from another, and the policy learned nothing (docs/signals.md).
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ Valid = Callable[[Sequence[int], Sequence[int]], bool]
 class DigiQOptions(CriticOptions):
     """Digi-Q: best of N by a Q function over frozen features."""
 
-    encoder: Literal["frozen"] = "frozen"
+    encoder: Literal["frozen", "warmed_up"] = "frozen"
     candidates: int = Field(default=16, gt=0)
     """N: actions compared at a state, the buffer's own among them."""
     heads: Literal["max", "min"] = "max"

@@ -70,7 +70,8 @@ class CriticSignal(Signal):
         turns = self.replay.sample(options.pool, context.rng)
         replies = await self.reply(turns, 1, context.rng)
         acted = [fresh(t, completion) for t, (completion,) in zip(turns, replies, strict=True)]
-        metrics = self.critic.learn(CriticExamples(turns, [action_read(t) for t in acted]), context.rng)
+        examples = CriticExamples(turns, [action_read(t) for t in acted])
+        metrics = self.critic.learn(examples, context.rng, warm=context.step >= self.warmup)
         return metrics | {"replay": float(len(self.replay)), "unseen": unseen}
 
     async def annotate(self, context: SignalContext) -> dict[str, np.ndarray]:
