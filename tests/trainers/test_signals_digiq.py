@@ -24,7 +24,7 @@ from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.rollout.tokens import ChatTemplate
 from agentgym_trainers.signals.archer.critic import TwinCritic
 from agentgym_trainers.signals.archer.digiq import DigiQOptions, DigiQSignal, validity
-from agentgym_trainers.signals.archer.transitions import transitions_of
+from agentgym_trainers.signals.archer.transitions import Transition, transitions_of
 from agentgym_trainers.signals.base import SignalContext
 from agentgym_trainers.testing import (
     ORACLE_ADVANTAGE,
@@ -75,7 +75,7 @@ def exact_critic(options: DigiQOptions, second_head: float = 0.0) -> TwinCritic:
 
 
 def signal_of(
-    replies: Any, *, valid: Callable[..., bool] = lambda state, action: True, second_head: float = 0.0, **options: Any
+    replies: Any, *, valid: Callable[..., bool] = lambda turn, action: True, second_head: float = 0.0, **options: Any
 ) -> tuple[DigiQSignal, ScriptedEngine]:
     engine = ScriptedEngine(replies)
     chosen = DigiQOptions(hidden=(), **{"warmup": 0, "actor_states": 40, **options})
@@ -162,7 +162,7 @@ def test_what_is_no_action_is_never_imitated() -> None:
     for refused in (True, False):
         batch = toy_batch([[1.0]]).with_columns(valid_N=np.array([0.0 if refused else 1.0]))
         context = SignalContext(batch, [row], (), 5, np.random.default_rng(0))
-        signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda state, action: action[-1] != STOP)
+        signal, _ = signal_of([[SECOND], [STOP]], candidates=3, valid=lambda turn, action: action[-1] != STOP)
         with torch.no_grad():
             signal.critic.heads.q_heads[0][0].weight[0, 64 + 8 * (SC + 1) + 2] = 9.0  # what STOP is worth at sC
         remember(signal, context)
@@ -221,13 +221,21 @@ def test_features_must_be_frozen_while_the_policy_learns() -> None:
         DigiQOptions(encoder="trained")
 
 
+def turn_of(state: list[int], offered: tuple[str, ...]) -> Transition:
+    ids, none = np.array(state), np.zeros(0, np.float32)
+    return Transition(ids, len(ids), len(ids), none, 0, 0.0, ids, 0, True, False, True, 0.0, offered)
+
+
 def test_valid_replies_are_those_the_env_could_execute(tokenizer) -> None:
     template, spec = ChatTemplate(tokenizer), registry.get_spec("keydoor")
     valid = validity(template, PromptFormat(), spec)
     end = [*template.stop_ids()][:1]
     state = list(template.encode("<|im_start|>assistant\n"))
-    for text, expected in ((spec.actions[0], True), (f"well\n{spec.actions[1]}", True), ("", False), ("fly", False)):
+    first, second = spec.actions[:2]
+    anywhere, here = turn_of(state, ()), turn_of(state, (second,))
+    for text, expected in ((first, True), (f"well\n{second}", True), ("", False), ("fly", False)):
         ids = [*template.encode(text, state[-1])]
-        assert valid(state, [*ids, *end]) is expected
+        assert valid(anywhere, [*ids, *end]) is expected
+        assert valid(here, [*ids, *end]) is (expected and text != first)
         if ids:
-            assert valid(state, ids) is expected  # cut by length: no stop token
+            assert valid(anywhere, ids) is expected  # cut by length: no stop token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,10 +103,22 @@ def test_draws_are_seeded_uniform_and_with_replacement() -> None:
     assert len(replay.sample(50, np.random.default_rng(0))) == 50  # more than there are
 
 
+def test_a_turn_has_the_actions_that_its_state_offers(kit, chatty, tokenizer) -> None:
+    context = kit.signal_context(tokenizer, env="oracle", groups=2, size=3, noise=0.5)
+    offered = iter(
+        t.offered for t in transitions_of(context.batch, context.rows, 0.5, trajectories=context.trajectories)
+    )
+    for trajectory in context.trajectories:
+        assert next(offered) == ()
+        for before in trajectory.turns[:-1]:
+            assert next(offered) == tuple(before.info["available_actions"]) != ()
+    assert next(offered, None) is None
+
+
 def test_the_buffer_survives_a_checkpoint() -> None:
     batch, rows = two_trajectories()
     replay = Replay(3)
-    replay.add(transitions_of(batch, rows, 0.5))
+    replay.add([replace(t, offered=("go", "wait")[: i % 3]) for i, t in enumerate(transitions_of(batch, rows, 0.5))])
     file = io.BytesIO()
     torch.save(replay.state_dict(), file)
     file.seek(0)
@@ -113,7 +126,7 @@ def test_the_buffer_survives_a_checkpoint() -> None:
     again.load_state_dict(torch.load(file, weights_only=True))
     ours, theirs = (buffer.sample(64, np.random.default_rng(3)) for buffer in (replay, again))
     for t, u in zip(ours, theirs, strict=True):
-        for name in ("start", "stop", "version", "reward", "next_stop", "done", "truncated", "valid"):
+        for name in ("start", "stop", "version", "reward", "next_stop", "done", "truncated", "valid", "offered"):
             assert getattr(t, name) == getattr(u, name)
         for name in ("state", "action", "logprobs"):
             assert getattr(t, name).tolist() == getattr(u, name).tolist()

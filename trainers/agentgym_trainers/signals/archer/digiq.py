@@ -7,7 +7,9 @@ each replayed state, the best of N actions, the buffer's own among them, if its 
     a* = argmax_a A(s, a),  a ∈ {a_buffer, ã_1 .. ã_{N−1} ~ π(·|s)},   A = max_i Q_i − max_i V_i
 
 N = 1 is filtered imitation of the buffer. The maximum over heads is as released, and optimistic; heads = "min" is not.
-A reply without an action that the environment has is never imitated: its A is 0. Published on the features of a model
+A reply without an action that the environment has is never imitated: its A is 0. Where the environment lists all of its
+actions, neither is one that the state does not offer: nobody has played it, and Q of it is a guess that often flatters.
+Published on the features of a model
 that was first taught whether an action changes the screen. Here the encoder learns by TD, with the heads, in the
 warm-up (encoder = "warmed_up"): on the oracle in words features of the policy, and those taught as published, hardly
 told one reply from another, and the policy learned nothing (docs/signals.md).
@@ -33,8 +35,8 @@ from agentgym_trainers.signals.archer.transitions import Transition
 if TYPE_CHECKING:
     from agentgym_trainers.signals.base import SignalDependencies
 
-Valid = Callable[[Sequence[int], Sequence[int]], bool]
-"""(the state's ids, the reply's) -> whether the reply holds an action of the environment."""
+Valid = Callable[[Transition, Sequence[int]], bool]
+"""(a turn, the ids of a reply) -> whether the reply holds an action that the environment has in the turn's state."""
 
 
 class DigiQOptions(CriticOptions):
@@ -75,7 +77,7 @@ class DigiQSignal(CriticSignal):
             distinct = {tuple(turn.action.tolist()): turn}
             for one in completions:
                 if tuple(one.ids) not in distinct:
-                    distinct[tuple(one.ids)] = replace(fresh(turn, one), valid=self.valid(turn.state.tolist(), one.ids))
+                    distinct[tuple(one.ids)] = replace(fresh(turn, one), valid=self.valid(turn, one.ids))
             every += distinct.values()
             ends.append(len(every))
         q, v = self.judge(every)
@@ -89,12 +91,12 @@ class DigiQSignal(CriticSignal):
 
 
 def validity(template: ChatTemplate, prompt_format: PromptFormat, spec: EnvSpec) -> Valid:
-    """Validity by the prompt format's grammar and, where the environment lists its actions, that list."""
+    """Validity by the prompt format's grammar and, where the environment lists all of its actions, what it offers."""
     stops = template.stop_ids()
 
-    def valid(state: Sequence[int], ids: Sequence[int]) -> bool:
+    def valid(turn: Transition, ids: Sequence[int]) -> bool:
         kept = ids[:-1] if ids[-1] in stops else ids
-        action = prompt_format.parse(template.decode(kept, state[-1:]), spec).action
-        return action is not None and (not spec.actions or action in spec.actions)
+        action = prompt_format.parse(template.decode(kept, turn.state[-1:].tolist()), spec).action
+        return action is not None and (not spec.actions or action in (turn.offered or spec.actions))
 
     return valid

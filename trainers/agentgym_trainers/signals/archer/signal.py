@@ -63,7 +63,7 @@ class CriticSignal(Signal):
         one that learned its buffer by heart.
         """
         options = self.options
-        played = transitions_of(context.batch, context.rows, options.gamma)
+        played = transitions_of(context.batch, context.rows, options.gamma, context.trajectories)
         q_N, v_N = self.judge(played)
         unseen = correlation(q_N - v_N, np.array([t.to_go for t in played]) - v_N)
         self.replay.add(played)

@@ -6,6 +6,7 @@ A transition keeps references: turns of one branch share its ids, so a long epis
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from agentgym.rollouts.trajectory import Trajectory
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import reverse_scan
 from agentgym_trainers.data.sequences import Row
@@ -44,6 +46,8 @@ class Transition:
     """The environment executed the action."""
     to_go: float
     """Σ_k γ^k r_{t+k}, the Monte-Carlo return from here; NaN where a cut hides the rest."""
+    offered: tuple[str, ...] = ()
+    """Actions that the environment listed in this state; none where it lists none, as before the first turn."""
 
     @property
     def state(self) -> np.ndarray:
@@ -54,8 +58,12 @@ class Transition:
         return self.ids[self.start : self.stop]
 
 
-def transitions_of(batch: Batch, rows: Sequence[Row], gamma: float) -> list[Transition]:
-    """One transition a turn, in the batch's order. `gamma` discounts `to_go` only."""
+def transitions_of(
+    batch: Batch, rows: Sequence[Row], gamma: float, trajectories: Sequence[Trajectory] = ()
+) -> list[Transition]:
+    """One transition a turn, in the batch's order. `gamma` discounts `to_go` only; `trajectories` are the batch's, and
+    say what was offered."""
+    offered = [actions for trajectory in trajectories for actions in offered_before(trajectory)]
     place: dict[int, tuple[Row, int, int]] = {}
     final: dict[int, np.ndarray] = {}
     for row in rows:
@@ -92,9 +100,16 @@ def transitions_of(batch: Batch, rows: Sequence[Row], gamma: float) -> list[Tran
                 truncated=ends and cut,
                 valid=bool(valid_N[n]),
                 to_go=float("nan") if cut else float(to_go_N[n]),
+                offered=offered[n] if offered else (),
             )
         )
     return found
+
+
+def offered_before(trajectory: Trajectory) -> list[tuple[str, ...]]:
+    """Actions that the environment listed before each turn, with the answer to the turn before it."""
+    listed = [tuple(turn.info.get("available_actions") or ()) for turn in trajectory.turns]
+    return [(), *listed][: len(listed)]
 
 
 class Replay:
@@ -134,6 +149,7 @@ class Replay:
             "logprobs": _joined([t.logprobs for t in self._kept], np.float32),
             "table": torch.tensor(table, dtype=torch.int64).reshape(-1, 9),
             "numbers": torch.tensor([(t.reward, t.to_go) for t in self._kept], dtype=torch.float64).reshape(-1, 2),
+            "offered": torch.tensor([*json.dumps([t.offered for t in self._kept]).encode()], dtype=torch.uint8),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,11 +158,12 @@ class Replay:
         logprob_parts = np.split(
             state["logprobs"].numpy(), np.cumsum([stop - start for _, start, stop, *_ in table], dtype=int)
         )
+        offered = json.loads(bytes(state["offered"].tolist()))
         self._kept = [
             Transition(sequences[of], start, stop, logprobs, version, reward, sequences[after], next_stop, bool(done),
-                       bool(truncated), bool(valid), to_go)
-            for (of, start, stop, version, after, next_stop, done, truncated, valid), (reward, to_go), logprobs
-            in zip(table, numbers, logprob_parts[:-1], strict=True)
+                       bool(truncated), bool(valid), to_go, tuple(actions))
+            for (of, start, stop, version, after, next_stop, done, truncated, valid), (reward, to_go), logprobs, actions
+            in zip(table, numbers, logprob_parts[:-1], offered, strict=True)
         ]  # fmt: skip
 
 
