@@ -9,7 +9,6 @@ import pytest
 
 from agentgym import registry
 from agentgym.env import Action, Env
-from agentgym.errors import MissingDependency
 from agentgym.rollouts.policy import EpisodeSpec, ModelResponse, TextActor, TurnContext
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, rollout
@@ -94,8 +93,6 @@ def test_marks_and_labels_around_an_action_cost_no_turn(name):
             *_, terminated, truncated, info = env.step(text)
             assert info.get("valid_action", True), text
             over = terminated or truncated
-    except MissingDependency as missing:
-        pytest.skip(str(missing))
     finally:
         env.close()
 
