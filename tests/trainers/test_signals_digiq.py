@@ -174,6 +174,21 @@ def test_what_is_no_action_is_never_imitated() -> None:
             assert {int(r.ids[-1]) for r in rows} == {FIRST}
 
 
+def test_what_was_refused_in_a_state_is_not_imitated_there() -> None:
+    """The policy says it again at the same state of another episode, whose own action was executed."""
+    for refused in (True, False):
+        rows = [
+            Row(np.array([SC, action]), np.array([1]), np.array([m]), m, False)
+            for m, action in ((0, FIRST), (1, SECOND))
+        ]
+        batch = toy_batch([[0.0], [0.0]]).with_columns(valid_N=np.array([0.0 if refused else 1.0, 1.0]))
+        signal, _ = signal_of([[FIRST]], candidates=2)
+        remember(signal, SignalContext(batch, rows, (), 5, np.random.default_rng(0)))
+        context = SignalContext(batch, rows, (), 5, np.random.default_rng(1))
+        found, _ = asyncio.run(signal.training_batch(context))
+        assert DIGIQ(found, threshold=0.05).advantage_A.any() == (not refused)
+
+
 def test_equal_candidates_are_judged_once_and_buffer_wins_ties() -> None:
     signal, _ = signal_of([[SECOND], [SECOND], [FIRST], [SECOND]], candidates=5)
     sizes: list[int] = []

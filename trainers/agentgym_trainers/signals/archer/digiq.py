@@ -7,8 +7,9 @@ each replayed state, the best of N actions, the buffer's own among them, if its 
     a* = argmax_a A(s, a),  a ∈ {a_buffer, ã_1 .. ã_{N−1} ~ π(·|s)},   A = max_i Q_i − max_i V_i
 
 N = 1 is filtered imitation of the buffer. The maximum over heads is as released, and optimistic; heads = "min" is not.
-A reply without an action that the environment has is never imitated: its A is 0. Where the environment lists all of its
-actions, neither is one that the state does not offer: nobody has played it, and Q of it is a guess that often flatters.
+A reply without an action that the environment has is never imitated: its A is 0. Neither is one that was refused in
+this state, nor, where the environment lists all of its actions, one that the state does not offer: Q of what nobody
+plays there is a guess that often flatters.
 Published on the features of a model
 that was first taught whether an action changes the screen. Here the encoder learns by TD, with the heads, in the
 warm-up (encoder = "warmed_up"): on the oracle in words features of the policy, and those taught as published, hardly
@@ -71,13 +72,16 @@ class DigiQSignal(CriticSignal):
     async def choose(self, turns: list[Transition], rng: np.random.Generator) -> list[Transition]:
         """The best of N; of equal ones the buffer's, then the first that was sampled."""
         replies = await self.reply(turns, self.options.candidates - 1, rng)
+        refused = self.replay.refused()
         every: list[Transition] = []
         ends: list[int] = []
         for turn, completions in zip(turns, replies, strict=True):
             distinct = {tuple(turn.action.tolist()): turn}
             for one in completions:
                 if tuple(one.ids) not in distinct:
-                    distinct[tuple(one.ids)] = replace(fresh(turn, one), valid=self.valid(turn, one.ids))
+                    other = fresh(turn, one)
+                    possible = (other.state.tobytes(), other.action.tobytes()) not in refused
+                    distinct[tuple(one.ids)] = replace(other, valid=possible and self.valid(turn, one.ids))
             every += distinct.values()
             ends.append(len(every))
         q, v = self.judge(every)

@@ -131,6 +131,10 @@ class Replay:
         """`count` draws; equal generators give equal draws. The buffer must not be empty."""
         return [self._kept[i] for i in rng.integers(len(self._kept), size=count)]
 
+    def refused(self) -> set[tuple[bytes, bytes]]:
+        """(state, action) of what the environment did not execute, as bytes of their ids."""
+        return {(t.state.tobytes(), t.action.tobytes()) for t in self._kept if not t.valid}
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors only. Every branch is written once, however many turns it holds."""
         sequences: dict[int, tuple[int, np.ndarray]] = {}
