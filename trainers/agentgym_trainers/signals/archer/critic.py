@@ -266,7 +266,7 @@ class TwinCritic:
             yield index[of_state], found[of_state], found[~of_state]  # a turn's two reads are of one row, in this order
 
     def _freeze(self) -> None:
-        """From here on the encoder is as it is, and its own slow copy; the heads have an optimizer of their own."""
+        """Leave the encoder as it is, its own slow copy; the heads get an optimizer of their own."""
         self.trained, self.slow_encoder = False, self.encoder.requires_grad_(False)
         self.slow_heads.load_state_dict(self.heads.state_dict())  # what they read was another encoder's
         self.parameters = [*self.heads.parameters()]
