@@ -10,10 +10,10 @@ N = 1 is filtered imitation of the buffer. The maximum over heads is as released
 A reply without an action that the environment has is never imitated: its A is 0. Neither is one that was refused in
 this state, nor, where the environment lists all of its actions, one that the state does not offer: Q of what nobody
 plays there is a guess that often flatters.
-Published on the features of a model
-that was first taught whether an action changes the screen. Here the encoder learns by TD, with the heads, in the
-warm-up (encoder = "warmed_up"): on the oracle in words features of the policy, and those taught as published, hardly
-told one reply from another, and the policy learned nothing (docs/signals.md).
+
+Published on the features of a model that was first taught whether an action changes the screen. Here the encoder can
+learn by TD, with the heads, in the warm-up (encoder = "warmed_up"): on the oracle in words features taught as published
+did not suffice, and on the policy's own nothing was learned (docs/signals.md).
 """
 
 from __future__ import annotations
