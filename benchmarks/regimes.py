@@ -132,6 +132,7 @@ TWIN = tuple(
 
 CLIPPED = ("loss.objective=ppo_clip", "loss.reducer=token_mean")
 """Without a ratio, mini-batches and epochs leave the policy gradient: 11 of 17 such runs on the oracle fell to 0."""
+ONE_STEP = ("optim.minibatches=1",)
 METHODS = {
     "GRPO": Method("grpo"),
     "RLOO": Method("rloo"),
@@ -185,6 +186,11 @@ RECIPES = {
     "ETO": Method("eto", 4, (), (), IMITATION),
     "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
     "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 256),), TWIN),
+    "REINFORCE, as it ships": Method("reinforce", 1, ONE_STEP),
+    "ArCHer, as published": Method("archer-as-published", 8, ONE_STEP, (), TWIN),
+    "PRIME, as published": Method("prime-as-published", 4),
+    "iStar, as published": Method("istar-as-published"),
+    "SPA-RL, as published": Method("spa-rl-as-published", 1),
     "SPIRAL": Method("spiral", 1, control="SPIRAL's control"),
     "SPIRAL's control": Method("spiral", 1, ("signals.role=", "credit.assigner=reinforce"), tuned_as="SPIRAL"),
 }

@@ -15,7 +15,7 @@ from agentgym.env import Action, Display, Observation, info_problem, reward_prob
 from agentgym.errors import EnvironmentCrashed, EnvironmentFailure, PolicyFailure
 from agentgym.rollouts.policy import Actor, AgentEnded, ContextFull, EpisodeSpec, Policy, Tokens, TurnContext
 from agentgym.rollouts.prompt_format import Message, PromptFormat, image_url, results_of, text_of
-from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn
+from agentgym.rollouts.trajectory import StopReason, Trajectory, Turn, offered_in
 from agentgym.session import Session, Step
 
 
@@ -171,6 +171,7 @@ class _Play:
                 info=after.info,
                 state_key=before.info.get("state_key"),
                 role=before.info.get("role", 0),
+                offered=offered_in(before.info),
                 span=reply.span,
                 finish=reply.finish,
                 policy_s=policy_s,

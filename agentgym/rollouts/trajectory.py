@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -124,6 +124,8 @@ class Turn:
     """The environment's state *before* the reply, where the environment names it: the anchor of step-level groups."""
     role: int = 0
     """The role that acted, where an environment has two players: its info["role"] before the reply."""
+    offered: tuple[str, ...] = ()
+    """Actions that the environment listed before the reply: its info["available_actions"] there."""
     span: Span | None = None
     """The turn's sampled tokens, when a token policy acted."""
     finish: str = "stop"
@@ -185,7 +187,7 @@ class Trajectory:
             "final_observation": self.final_observation,
             "error": self.error,
             "forks": list(self.forks),
-            "turns": [_turn_to_json(turn) for turn in self.turns],
+            "turns": _turns_to_json(self.turns),
         }
         if tokens:
             pngs = list(dict.fromkeys(image.png for branch in self.branches for image in branch.images))
@@ -201,7 +203,7 @@ class Trajectory:
         kept = ("env", "split", "task", "seed", "attempt", "final_observation", "error")
         return cls(
             **{name: record[name] for name in kept},
-            turns=tuple(_turn_from_json(turn) for turn in record["turns"]),
+            turns=_turns_from_json(record["turns"]),
             stop=StopReason(record["stop"]),
             branches=branches,
             forks=tuple(record["forks"]),
@@ -280,10 +282,30 @@ def _branch_from_json(packed: dict[str, Any], pngs: list[bytes]) -> Branch:
     return Branch(**columns, images=images)
 
 
-def _turn_to_json(turn: Turn) -> dict[str, Any]:
-    names = [name for name in Turn.__slots__ if name != "span"]  # type: ignore[attr-defined]
-    span = None if turn.span is None else [turn.span.branch, turn.span.start, turn.span.stop]
-    return {**{name: getattr(turn, name) for name in names}, "span": span}
+def offered_in(info: dict[str, Any]) -> tuple[str, ...]:
+    """Actions that an environment's `info` lists; none where it lists none."""
+    return tuple(info.get("available_actions") or ())
+
+
+def _turns_to_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """Records; `offered` is in one only where it differs from the list that the turn before was answered with."""
+    names = [name for name in Turn.__slots__ if name not in ("span", "offered")]  # type: ignore[attr-defined]
+    records, listed = [], ()
+    for turn in turns:
+        span = None if turn.span is None else [turn.span.branch, turn.span.start, turn.span.stop]
+        offered = {} if turn.offered == listed else {"offered": list(turn.offered)}
+        records.append({**{name: getattr(turn, name) for name in names}, **offered, "span": span})
+        listed = offered_in(turn.info)
+    return records
+
+
+def _turns_from_json(records: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
+    turns: list[Turn] = []
+    listed: tuple[str, ...] = ()
+    for record in records:
+        turns.append(_turn_from_json({**record, "offered": tuple(record.get("offered", listed))}))
+        listed = offered_in(record["info"])
+    return tuple(turns)
 
 
 def _turn_from_json(record: dict[str, Any]) -> Turn:

@@ -48,6 +48,19 @@ def play(name: str, first: TextActor, second: TextActor, task: int = 0, **limits
     return asyncio.run(match(session, (first, second), PromptFormat(), episodes(name, task), Limits(**limits)))
 
 
+def test_a_turn_has_what_was_offered_to_its_own_role() -> None:
+    env = registry.make("tic-tac-toe-self")
+    step = env.reset(options={"split": "train", "task": 0})
+    lists = [step[1]["available_actions"]]
+    for action in lists[0][:2]:
+        lists.append(env.step(action)[-1]["available_actions"])
+    say = [Says(lambda turn, at=at: lists[0][at] if turn == 0 else lists[2][0]) for at in (0, 1)]
+    mover, other = (say, say[::-1])[step[1]["role"]]
+    both = play("tic-tac-toe-self", mover, other)
+    first, second = both[:: 1 - 2 * step[1]["role"]]
+    assert [first.turns[0].offered, second.turns[0].offered, first.turns[1].offered] == [*map(tuple, lists)]
+
+
 def test_each_role_has_its_own_turns_return_and_cards() -> None:
     one, two = Says(lambda turn: "pass" if turn == 0 else "bet"), Says(lambda turn: "bet")
     first, second = play("kuhn-poker-self:hands=1", one, two)  # task 0: J and Q

@@ -26,9 +26,17 @@ text = st.text(st.characters(categories=["L", "N", "P", "Z", "C", "S"]), max_siz
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 actions = st.none() | text | st.fixed_dictionaries({"name": text, "arguments": st.dictionaries(text, st.integers())})
 infos = st.dictionaries(text, st.booleans() | st.integers() | finite | text | st.lists(text, max_size=2), max_size=2)
+infos |= st.fixed_dictionaries({"available_actions": st.lists(st.sampled_from("ab"), max_size=1)})
+offered = st.lists(st.sampled_from("ab"), max_size=1).map(tuple)
 spans = st.none() | st.builds(Span, *[st.integers(0, 99)] * 3)
 rewards = st.floats(-(2.0**29), 2.0**29, width=32)
-turns = st.builds(Turn, *[st.integers(0, 9), text, text, actions, rewards, finite, infos], span=spans, state_key=text)
+turns = st.builds(
+    Turn,
+    *[st.integers(0, 9), text, text, actions, rewards, finite, infos],
+    span=spans,
+    state_key=text,
+    offered=offered,
+)
 
 images = st.builds(ImageSpan, st.binary(max_size=3), *[st.integers(0, 99)] * 2)
 
@@ -92,6 +100,20 @@ def test_half_a_surrogate_pair_and_any_script_are_written(tmp_path):
     write_jsonl(path, [attempt(response="\ud800"), attempt(response="走 north")])
     assert [t.turns[0].info["response"] for t in read_jsonl(path)] == ["\ud800", "走 north"]
     assert "走".encode() in path.read_bytes(), "text stays readable where it can"
+
+
+def test_what_the_turn_before_lists_is_written_once():
+    turns = (
+        Turn(0, "o", "r", "a", 0.0, info={"available_actions": ["b", "c"]}, offered=("a",)),
+        Turn(1, "o", "r", "b", 0.0, info={}, offered=("b", "c")),
+        Turn(2, "o", "r", "d", 0.0, info={}),
+    )
+    record = Trajectory("w", "test", 0, 0, 0, turns, StopReason.TERMINATED).to_json()
+    assert [turn.get("offered") for turn in record["turns"]] == [["a"], None, None]
+    assert Trajectory.from_json(record).turns == turns
+    for turn in record["turns"]:  # as versions before 2026-11-29 wrote it
+        turn.pop("offered", None)
+    assert [turn.offered for turn in Trajectory.from_json(record).turns] == [(), ("b", "c"), ()]
 
 
 def test_numpy_values_in_info_become_plain(tmp_path):

@@ -140,6 +140,12 @@ def test_tokens_and_log_probabilities_are_the_models(url, model, tokenizer):
     assert (answer["object"], answer["model"]) == ("chat.completion", "tiny")
 
 
+def test_a_developer_message_is_the_systems(url, tokenizer):
+    messages = [{"role": "developer", "content": "be brief"}, *HELLO]
+    prompt = tokenizer.decode(chat(url, messages=messages, max_tokens=1, return_token_ids=True)["prompt_token_ids"])
+    assert prompt.startswith("<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhello")
+
+
 def test_temperature_zero_is_greedy(url, model):
     answer = chat(url, temperature=0, return_token_ids=True, max_tokens=20)
     ids = answer["choices"][0]["token_ids"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -223,8 +224,11 @@ def test_an_action_of_the_env_is_never_too_short() -> None:
         judge = judge_at(server.url, min_tokens=4)
         assert annotated(judge, episode(["go", "jump"]))[0]["judge_N"].tolist() == [1, -1]  # "go" is the environment's
         assert annotated(judge, episode(["jump"], valid_action=True))[0]["judge_N"].tolist() == [1]
-        offered = annotated(judge, episode(["go", "jump"], available_actions=["jump"]))
-        assert offered[0]["judge_N"].tolist() == [1, 1]
+        played = episode(["go", "jump"])
+        offered = replace(played, turns=tuple(replace(turn, offered=("jump",)) for turn in played.turns))
+        assert annotated(judge, offered)[0]["judge_N"].tolist() == [1, 1]
+        first = replace(played, turns=(replace(played.turns[1], offered=("jump",)),))
+        assert annotated(judge, first)[0]["judge_N"].tolist() == [1], "before anything was answered too"
         assert annotated(judge, episode([{"name": "go", "arguments": {"to": "the sea"}}]))[1]["by_rule"] == 0
 
 

@@ -268,10 +268,11 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as chat templates take it: its content is text, the arguments of its tool calls are objects."""
+    """A message as chat templates take it: its content is text, the arguments of its tool calls are objects, and
+    OpenAI's newer name of the system is its older one."""
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
-        raise ValueError("messages: every message has a role: system, user, assistant or tool")
+        raise ValueError("messages: every message has a role: system, developer, user, assistant or tool")
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
@@ -279,7 +280,7 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str | None):
         raise ValueError("messages: the content of a message is text")
-    read = {**message, "content": content or ""}
+    read = {**message, "role": "system" if role == "developer" else role, "content": content or ""}
     if message.get("tool_calls"):
         if not isinstance(message["tool_calls"], list):
             raise ValueError("messages: the tool calls of a message are a list")

@@ -142,8 +142,7 @@ class ResponsesRequest(_Part):
             messages.append({"role": "system", "content": self.instructions})
         for item in self.input:
             if isinstance(item, MessageItem):
-                role = "system" if item.role == "developer" else item.role
-                messages.append({"role": role, "content": _text(item.content)})
+                messages.append({"role": item.role, "content": _text(item.content)})
             elif isinstance(item, FunctionOutputItem):
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
             else:

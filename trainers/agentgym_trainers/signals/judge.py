@@ -210,13 +210,11 @@ class Judge(Signal):
         observations = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
         observations = [shortened(text, self.options.observation_chars) for text in observations]
         responses = [self.span(turn) for turn in trajectory.turns]
-        legal = set(self.actions)
         failed = []
         for turn, answer in zip(trajectory.turns, responses, strict=True):
-            listed = turn.action is not None and text_of_action(turn.action) in legal
+            listed = turn.action is not None and text_of_action(turn.action) in {*self.actions, *turn.offered}
             taken = turn.info.get("valid_action") is True
             failed.append(turn.action is None or (not listed and self.fails(answer, short_is_fine=taken)))
-            legal = {*self.actions, *turn.info.get("available_actions", ())}
         if self.options.level == "trajectory":
             return [JudgedCase(tuple(observations), tuple(responses), all(failed))]
         return [

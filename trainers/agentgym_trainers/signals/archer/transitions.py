@@ -47,7 +47,7 @@ class Transition:
     to_go: float
     """Σ_k γ^k r_{t+k}, the Monte-Carlo return from here; NaN where a cut hides the rest."""
     offered: tuple[str, ...] = ()
-    """Actions that the environment listed in this state; none where it lists none, as before the first turn."""
+    """Actions that the environment listed in this state; none where it lists none."""
 
     @property
     def state(self) -> np.ndarray:
@@ -63,7 +63,7 @@ def transitions_of(
 ) -> list[Transition]:
     """One transition a turn, in the batch's order. `gamma` discounts `to_go` only; `trajectories` are the batch's, and
     say what was offered."""
-    offered = [actions for trajectory in trajectories for actions in offered_before(trajectory)]
+    offered = [turn.offered for trajectory in trajectories for turn in trajectory.turns]
     place: dict[int, tuple[Row, int, int]] = {}
     final: dict[int, np.ndarray] = {}
     for row in rows:
@@ -104,12 +104,6 @@ def transitions_of(
             )
         )
     return found
-
-
-def offered_before(trajectory: Trajectory) -> list[tuple[str, ...]]:
-    """Actions that the environment listed before each turn, with the answer to the turn before it."""
-    listed = [tuple(turn.info.get("available_actions") or ()) for turn in trajectory.turns]
-    return [(), *listed][: len(listed)]
 
 
 class Replay:
