@@ -14,6 +14,14 @@ def running(text: str) -> list[int]:
     return [p.pid for p in found if p.pid != os.getpid() and text in " ".join(p.info["cmdline"] or ())]
 
 
+def alive(pid: int) -> bool:
+    """True for a process that runs; one that has ended, and for which nobody has waited yet, does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def in_session(leader: int) -> list[int]:
     """Processes of the session that `leader` began."""
     found = []

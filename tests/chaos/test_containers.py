@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from chaos.ledger import Tally, now_and_then, play_by_both_wires
 from chaos.processes import Server, command_of, kill, wait_for
@@ -97,9 +98,8 @@ class Engine:
             self.kill()
         for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
             if str(self._folder) in command_of(pid) and "containerd-shim" in command_of(pid):
-                for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-                    for child in listed.read_text().split():
-                        kill(int(child))
+                for child in psutil.Process(pid).children():
+                    kill(child.pid)
                 kill(pid)
         mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         for place in sorted((one for one in mounted if one.startswith(str(self._folder))), reverse=True):

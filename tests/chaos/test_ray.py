@@ -17,6 +17,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from chaos.processes import MARK, command_of, kill, marked, wait_for
 from chaos.trainings import GONE_S, Deed, Trainings, check, steps_of, trainings, victims
@@ -64,8 +65,7 @@ class Nodes:
     def actors(self, name: str) -> list[int]:
         """Their processes write over their environment: they are known as children of a node's own."""
         nodes = [pid for pid in marked(self.mark) if "/raylet/raylet" in command_of(pid)]
-        lines = [path.read_text() for pid in nodes for path in Path(f"/proc/{pid}/task").glob("*/children")]
-        children = [int(pid) for line in lines for pid in line.split()]
+        children = [child.pid for pid in nodes for child in psutil.Process(pid).children()]
         return [pid for pid in children if command_of(pid).startswith(f"ray::{name}")]
 
     def envs(self) -> list[int]:

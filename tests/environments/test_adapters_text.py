@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from running import alive
 from solving import solve
 
 from agentgym import registry
@@ -305,7 +305,6 @@ import os; os.kill(os.getpid(), 9)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     pid = int(run.stdout)
     deadline = time.monotonic() + 30
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
+    while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)

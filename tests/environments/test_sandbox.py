@@ -8,9 +8,9 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from running import alive
 
 from agentgym.errors import ConfigError, MissingDependency
 from agentgym_environments.backends.sandbox import Sandbox, SandboxLimits, SandboxLost, backends, filter
@@ -105,8 +105,7 @@ def test_the_sandbox_ends_with_whoever_started_it():
         time.sleep(0.3)
         parent.kill()
     for _ in range(100):
-        stat = Path(f"/proc/{sandbox}/stat")
-        if not stat.exists() or stat.read_text().split()[2] == "Z":
+        if not alive(sandbox):
             return
         time.sleep(0.05)
     pytest.fail("the sandbox outlived its parent")

@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
+from running import alive
 
 from agentgym.errors import DeadlineExceeded, EpisodeLost
 from agentgym_environments.backends.browser import orphans
@@ -366,10 +369,9 @@ def test_only_allowed_pages_are_reached(pool, site):
 def children() -> list[tuple[str, str]]:
     """(name, state) of this process's children."""
     found = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text().split():
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            found.append((name, rest.split()[0]))
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found.append((child.name(), child.status()))
     return found
 
 
@@ -397,7 +399,9 @@ def test_a_dead_browser_loses_only_its_sessions(folder):
     for page in (one, two, three):
         page.close()
         page.close()
-    wait_until(lambda: ("Z", True) not in [(state, name.startswith(orphans.NAMES)) for name, state in children()])
+    wait_until(
+        lambda: not any(state == psutil.STATUS_ZOMBIE and name.startswith(orphans.NAMES) for name, state in children())
+    )
     pool.close()
     assert len(children()) <= before
 
@@ -436,7 +440,7 @@ def test_a_killed_process_leaves_no_browser(folder):
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.kill()
-    wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_text())
+    wait_until(lambda: not alive(pid))
 
 
 def test_without_a_browser_one_sentence_says_how_to_get_one():

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from running import alive
 
 from agentgym.testing import EchoEnv
 from agentgym_servers.env_server.app import create_app
@@ -81,14 +82,6 @@ async def until(true: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.02)
     pytest.fail("it never came true")
-
-
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def processes(api: Any, count: int, path: str = "") -> list[tuple[str, int]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import alive
 from transformers import Qwen3Config
 
 from agentgym.errors import ConfigError, MissingDependency, PolicyFailure, UsageError
@@ -117,14 +118,6 @@ time.sleep(600)
 """
 
 
-def gone(pid: int) -> bool:
-    """Whether the process has ended; who has ended and was not asked after yet, has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 @pytest.mark.parametrize("how", ["the pipe ends", "it is told to"])
 def test_the_guard_ends_all_descendants(how) -> None:
     command = [sys.executable, "-P", str(GUARD), sys.executable, "-c", FAMILY]
@@ -133,16 +126,16 @@ def test_the_guard_ends_all_descendants(how) -> None:
     assert guard.stdin is not None
     assert guard.stdout is not None
     grandchild = int(guard.stdout.readline())
-    assert not gone(grandchild)
+    assert alive(grandchild)
     if how == "it is told to":
         guard.terminate()
     else:
         guard.stdin.close()
     guard.wait(60)
     until = monotonic() + 60
-    while not gone(grandchild) and monotonic() < until:
+    while alive(grandchild) and monotonic() < until:
         sleep(0.05)
-    assert gone(grandchild)
+    assert not alive(grandchild)
     guard.stdout.close()
     guard.stdin.close()
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+from running import alive
 
 from agentgym_servers.env_server.app import create_app
 from agentgym_servers.gateway import pool
@@ -67,18 +69,12 @@ def eventually(holds: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def children_of(pid: int) -> list[int]:
     """Its child processes."""
-    listed = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for line in listed for child in line.split()]
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 def running(pids: list[int]) -> list[int]:
-    """Those that have not ended; one that has, and that nobody has asked about yet, has ended."""
-    left = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                left.append(pid)
-    return left
+    """Those that have not ended."""
+    return [pid for pid in pids if alive(pid)]
 
 
 @contextlib.contextmanager
