@@ -274,11 +274,16 @@ def choices(length: int) -> Regime:
 
 
 def meadow(corridor: int, question: str) -> Regime:
-    """Key and door with distractors, `corridor` turns of a path between the two."""
+    """Key and door with distractors, `corridor` turns of a path between the two.
+
+    768 tokens are too few for the 24 turns that a policy that loses its way may take: where the path is short, and the
+    warm-up wins less, that ended runs at their fourth step.
+    """
+    room = ("rollout.max_length=768",) if corridor == 10 else ("rollout.max_length=1536", "model.tiny.max_length=1536")
     return Regime(
         "keydoor-meadow" if corridor == 10 else f"keydoor-meadow:corridor={corridor}",
         question,
-        (*NOISY, "rollout.max_length=768", "sft.stop_at_success=0.2"),
+        (*NOISY, *room, "sft.stop_at_success=0.2"),
         768,
         0.6,
         SMALL,
