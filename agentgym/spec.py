@@ -14,9 +14,9 @@ from agentgym.errors import ConfigError
 
 Capability = Literal["snapshot", "solver", "hint", "image", "two_player"]
 ActionFormat = Literal["last_line", "tagged", "tool_call"]
-"""Place of the action in a response. "last_line": the last line that is not empty. "tagged": the last
-<action>...</action>, of one or several lines. "tool_call": JSON {"name", "arguments"}, bare or in <tool_call> tags, or
-the server's own `tool_calls`."""
+"""Place of the action in a response. "last_line": the last line that is not empty, after </think>; marks around a
+block of code are none. "tagged": the last <action>...</action>, of one or several lines. "tool_call": JSON {"name",
+"arguments"}, bare or in <tool_call> tags, or the server's own `tool_calls`."""
 InfoKey = Literal[
     "success", "valid_action", "state_key", "progress", "milestone", "available_actions", "role", "rewards"
 ]

@@ -230,7 +230,7 @@ def percent(parts: Sequence[Job], method: str) -> float | None:
 
 
 def line_of(name: str, parts: Sequence[Job]) -> list[str]:
-    """The row of a family; empty cells where a part is not finished."""
+    """The row of a family; empty cells where a part is not finished. Episodes and seconds are those of one seed."""
     family = FAMILIES[name]
     before = percent(parts, WARM_UP)
     cells = [name, f"`{family.env}`", "" if before is None else f"{before:.0f}"]
@@ -241,12 +241,16 @@ def line_of(name: str, parts: Sequence[Job]) -> list[str]:
     tasks = max((len(part["success"]) for part in parts), default=0)
     planned = family.steps * family.groups * 8
     episodes = next((part["episodes"] for part in parts if "episodes" in part), planned)
-    seconds = [part["seconds"] for part in parts]
+    seeds = sorted({part["seed"] for part in parts})
+    seconds = sum(part["seconds"] for part in parts) / max(len(seeds), 1)
     note = family.note if any(part["method"] != WARM_UP for part in parts) else "not played yet"
+    if len(seeds) > 1:
+        of_seeds = [gain([part for part in parts if part["seed"] == seed], BASELINE) for seed in seeds]
+        note += f"; GRPO by seed {', '.join(f'{one[0]:+.0f}' for one in of_seeds if one)}"
     for part in parts:
         if "stopped" in part:
             note += f"; {part['method']} was stopped: {part['stopped'].partition('; ')[0]}"
-    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{sum(seconds):.0f}", note]
+    return [*cells, family.recipe, f"{tasks}", f"{episodes}", f"{seconds:.0f}", note]
 
 
 HEAD = (

@@ -25,6 +25,8 @@ PLOTS = ROOT / "docs" / "ledger"
 EVIDENCE = ROOT / "trainers" / "agentgym_trainers" / "evidence.json"
 BEGIN, END = "<!-- from the results: python benchmarks/ledger_report.py -->\n", "<!-- end -->\n"
 DRAWS = 2000
+APART = " †"
+COMPARED = (("ratio", 2), ("control", 1))
 Result = dict[str, Any]
 """A finished job: seed, curve [[episodes, measure], ...], seconds."""
 Estimate = tuple[float, float, float]
@@ -49,29 +51,41 @@ def area(result: Result) -> float:
 def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, Any]]:
     """Of every method: `final`, `gain` (over the warm-up), `mean` (over the budget), `episodes` and `seconds` of
     processor time until the target, `ratio` (the baseline's episodes over its own) and `control` (its mean over the
-    budget less that of its control, seed by seed), each an Estimate or None; and `censored`, the runs that do not reach
-    the target. Measures in per cent."""
+    budget less that of its control), each an Estimate or None; and `censored`, the runs that do not reach
+    the target; and `unpaired`, those of `ratio` and `control` whose two rows began with other warm-ups. Measures in per
+    cent."""
     place, found = REGIMES[regime], {}
     reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
-    baseline = np.array([episodes for episodes, _ in reached.get(place.baseline, [])])
-    seeds = [r["seed"] for r in raced.get(place.baseline, [])]
+    baseline = raced.get(place.baseline, [])
+    of_baseline = np.array([episodes for episodes, _ in reached.get(place.baseline, [])])
     for m, results in raced.items():
         first, last = (np.array([100 * r["curve"][i][1] for r in results]) for i in (0, -1))
         mean = np.array([100 * area(r) for r in results])
-        episodes, of_own = np.array([count for count, _ in reached[m]]), [r["seed"] for r in results]
+        episodes = np.array([count for count, _ in reached[m]])
         played = np.array([r.get("played", r["curve"][-1][0]) for r in results])
         seconds = np.array([r["seconds"] for r in results]) * np.minimum(1.0, episodes / np.maximum(played, 1))
-        control = method_of(m).control
+        control = raced.get(method_of(m).control)
+        compared = m != place.baseline and [r["seed"] for r in baseline] == [r["seed"] for r in results]
+        unpaired = {
+            part
+            for part, other in (("ratio", compared and baseline), ("control", control))
+            if other and not same_start(results, other)
+        }
+        ratio = difference = None
+        if compared:
+            ratio = bootstrap_pairs(ratio_of_iqms, of_baseline, episodes, "ratio" in unpaired)
+        if control:
+            of_control = np.array([100 * area(r) for r in control])
+            difference = bootstrap_pairs(difference_of_means, mean, of_control, "control" in unpaired)
         found[m] = {
             "final": bootstrap(iqm_rows, last),
             "gain": bootstrap(mean_rows, last - first),
             "mean": bootstrap(iqm_rows, mean),
             "episodes": bootstrap(iqm_rows, episodes),
             "seconds": bootstrap(iqm_rows, seconds),
-            "ratio": bootstrap_ratio(baseline, episodes) if m != place.baseline and seeds == of_own else None,
-            "control": None
-            if control not in raced
-            else bootstrap(mean_rows, mean - np.array([100 * area(r) for r in raced[control]])),
+            "ratio": ratio,
+            "control": difference,
+            "unpaired": unpaired,
             "censored": sum(not met for _, met in reached[m]),
         }
     return found
@@ -90,12 +104,29 @@ def bootstrap(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> Est
     return float(statistic(values)), float(low), float(high)
 
 
-def bootstrap_ratio(baseline: np.ndarray, own: np.ndarray) -> Estimate:
-    """The baseline's interquartile mean over the method's. Seeds are resampled, each with both of its runs: these began
-    with the same warm-up, which decides more of what a run needs than the method does."""
-    places = np.random.default_rng(0).integers(0, len(own), (DRAWS, len(own)))
-    low, high = np.percentile(iqm_rows(baseline[places]) / iqm_rows(own[places]), (2.5, 97.5))
-    return float(iqm_rows(baseline) / iqm_rows(own)), float(low), float(high)
+def bootstrap_pairs(
+    statistic: Callable[[np.ndarray, np.ndarray], Any], left: np.ndarray, right: np.ndarray, apart: bool
+) -> Estimate:
+    """The statistic of two rows. Seeds are resampled with both of their runs where these began with the same warm-up,
+    which decides more of what a run needs than the method does; each row by itself where they are `apart`."""
+    rng = np.random.default_rng(0)
+    places = rng.integers(0, len(left), (DRAWS, len(left)))
+    others = rng.integers(0, len(right), (DRAWS, len(right))) if apart else places
+    low, high = np.percentile(statistic(left[places], right[others]), (2.5, 97.5))
+    return float(statistic(left, right)), float(low), float(high)
+
+
+def ratio_of_iqms(left: np.ndarray, right: np.ndarray) -> Any:
+    return iqm_rows(left) / iqm_rows(right)
+
+
+def difference_of_means(left: np.ndarray, right: np.ndarray) -> Any:
+    return mean_rows(left) - mean_rows(right)
+
+
+def same_start(left: list[Result], right: list[Result]) -> bool:
+    """Whether the runs of every seed began with the same measure: a warm-up that is made anew elsewhere may differ."""
+    return [(r["seed"], r["curve"][0][1]) for r in left] == [(r["seed"], r["curve"][0][1]) for r in right]
 
 
 def resampled(samples: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
@@ -149,7 +180,8 @@ def rows(regime: str, found: dict[str, dict[str, Any]], settings: dict[str, str]
     body = [
         [
             m, settings[m], *(interval(f[part]) for part in ("final", "gain", "mean", "episodes", "seconds")),
-            interval(f["ratio"], 2), interval(f["control"], 1), str(f["censored"] or ""),
+            *(interval(f[part], n) + APART * (part in f["unpaired"]) for part, n in COMPARED),
+            str(f["censored"] or ""),
         ]
         for m, f in found.items()
     ]  # fmt: skip
@@ -296,9 +328,21 @@ def tables(results: dict[str, dict[str, Any]]) -> str:
             f"{len(saved['seeds'])} seeds, {place.budget} episodes; {origins(saved)}; "
             f"{hours(saved):.1f} hours of training on one core, tuning included.\n\n"
             + "\n".join(lines)
+            + ended_early(saved)
             + f"\n\n![{name}](ledger/{name}.png)\n"
         )
     return text + growth_tables(results) + suite_table(results) + "\n"
+
+
+def ended_early(saved: dict[str, Any]) -> str:
+    """The runs that a guard ended, as a paragraph."""
+    runs = [
+        f"{m} on seed {run['seed']} after {run['played']}"
+        for m, results in saved["raced"].items()
+        for run in results
+        if run.get("stopped", "enough") != "enough"
+    ]
+    return f"\n\nEnded by a guard, and level from there: {', '.join(runs)} episodes." if runs else ""
 
 
 def origins(saved: dict[str, Any]) -> str:
@@ -325,7 +369,7 @@ def evidence(results: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any
             method = method_of(m)
             if method.as_shipped and m not in WARMED:
                 parts = ("gain", "ratio", "control")
-                row = {part: of_method[part] and [round(x, 2) for x in of_method[part]] for part in parts}
+                row = {part: of_method[part] and [round(x, 4) for x in of_method[part]] for part in parts}
                 about = {
                     "regime": name,
                     "baseline": REGIMES[name].baseline,

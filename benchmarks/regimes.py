@@ -186,7 +186,7 @@ RECIPES = {
     "OREO": Method("oreo", 8, (), (), IMITATION),
     "ETO": Method("eto", 4, (), (), IMITATION),
     "VinePPO": Method("vineppo", 4, (), (), BRANCHED),
-    "DigiQ": Method("digiq", 8, (), (("signals.digiq.warmup", 256),), TWIN),
+    "DigiQ": Method("digiq", 8, ONE_STEP, (("signals.digiq.warmup", 256),), TWIN),
     "REINFORCE, as it ships": Method("reinforce", 1, ONE_STEP),
     "ArCHer, as published": Method("archer-as-published", 8, ONE_STEP, (), TWIN),
     "PRIME, as published": Method("prime-as-published", 4),

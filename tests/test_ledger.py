@@ -77,7 +77,34 @@ def test_a_ratio_compares_runs_of_the_same_seed(scripts) -> None:
     half = [run_of(0.0, 0.7, every=n, seed=i) for i, n in enumerate(lasting)]
     found = report.figures("oracle", {"GRPO": grpo, "PRIME": half, "iStar": half[::-1]})
     assert found["PRIME"]["ratio"] == pytest.approx((2, 2, 2))
+    assert found["PRIME"]["unpaired"] == set()
     assert found["iStar"]["ratio"] is None
+
+
+def test_rows_of_other_warm_ups_are_not_paired_by_seed(scripts) -> None:
+    """Their seeds are resampled apart, for ratio and control, and the table marks them."""
+    report, lasting = scripts("ledger_report"), (100, 200, 400, 800)
+    grpo = [run_of(0.2, 0.7, every=n, seed=i) for i, n in enumerate(lasting)]
+    elsewhere = [run_of(0.25, 0.7, every=n, seed=i) for i, n in enumerate(lasting)]
+    raced = {"GRPO": grpo, "PRIME": elsewhere, "PRIME's control": grpo, "iStar": grpo, "iStar's control": grpo}
+    found = report.figures("oracle", raced)
+    assert found["iStar"]["ratio"] == (1, 1, 1)
+    assert found["iStar"]["control"] == (0, 0, 0)
+    ratio, low, high = found["PRIME"]["ratio"]
+    assert (ratio, low < 0.6, high > 1.6) == (1, True, True)
+    table = report.rows("oracle", found, dict.fromkeys(raced, "64x1@0.001"))
+    cells = {row[0]: row[-3:-1] for row in table[1:]}
+    assert [cell.endswith("†") for cell in cells["PRIME"]] == [True, True]
+    assert not any("†" in cell for m, row in cells.items() for cell in row if m != "PRIME")
+
+
+def test_runs_that_a_guard_ended_stand_below_the_table(scripts) -> None:
+    report = scripts("ledger_report")
+    ended = run_of(0.2, 0.1, seed=3) | {"played": 64, "stopped": "most episodes did not fit"}
+    enough = run_of(0.2, 0.9) | {"played": 32, "stopped": "enough"}
+    text = report.ended_early({"raced": {"GRPO": [run_of(0.2, 0.7)], "HGPO": [ended, enough]}})
+    assert text == "\n\nEnded by a guard, and level from there: HGPO on seed 3 after 64 episodes."
+    assert report.ended_early({"raced": {"GRPO": [enough]}}) == ""
 
 
 def test_growth_is_the_exponent_of_the_horizon(scripts) -> None:

@@ -29,6 +29,7 @@ Message = dict[str, Any]
 "tool_calls", of a tool also "tool_call_id"."""
 History = Sequence[tuple[Display, str | Message]]
 """(observation, response) of earlier turns. A response is its text, or the assistant's message with its tool calls."""
+FENCE = re.compile(r"`{3,}\w*")
 UNDONE = "not carried out: the episode had ended"
 """Result of a call after one that ended the episode."""
 
@@ -104,10 +105,9 @@ class PromptFormat(BaseModel):
         """
         how = self.action_format(spec)
         if how == "last_line":
-            lines = [line.strip() for line in reply.splitlines() if line.strip()]
-            return (
-                ParsedResponse(_text_action(lines[-1], spec)) if lines else ParsedResponse(None, "the reply was empty")
-            )
+            line = _last_line(reply)
+            problem = "the reply had nothing after its thoughts" if "think>" in reply else "the reply was empty"
+            return ParsedResponse(_text_action(line, spec)) if line else ParsedResponse(None, problem)
         if how == "tagged":
             found = _between("action", reply)
             text = _trimmed(found[-1]) if found else ""
@@ -184,6 +184,15 @@ def render_call(call: ToolCall) -> str:
 def _between(tag: str, reply: str) -> list[str]:
     """Return the content of each <tag>...</tag>. A tag that is opened and not closed does not count."""
     return re.findall(rf"<{tag}>((?:(?!</?{tag}>).)*)</{tag}>", reply, flags=re.DOTALL)
+
+
+def _last_line(reply: str) -> str:
+    """The last line with text in it, after the thoughts, but not the mark that ends a block of code; "" where there is
+    none, or the reply thinks on."""
+    lines = [line.strip() for line in reply.rpartition("</think>")[2].splitlines() if line.strip()]
+    if lines and lines[0].startswith("<think>"):
+        return ""
+    return next((line for line in reversed(lines) if not FENCE.fullmatch(line)), lines[-1] if lines else "")
 
 
 def _without_call(reply: str) -> str:

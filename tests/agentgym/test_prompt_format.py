@@ -156,6 +156,24 @@ def test_the_last_action_counts():
     assert PromptFormat(grammar="last_line").parse(" \n ", SPEC).problem == "the reply was empty"
 
 
+@pytest.mark.parametrize(
+    ("reply", "action"),
+    [
+        ("```\ngo south\n```", "go south"),
+        ("I go.\n```text\ngo south\n```\n", "go south"),
+        ("<think>let me see</think>go south", "go south"),
+        ("no tag before it</think>\n\ngo south", "go south"),
+        ("```", "```"),
+        ("<think>maybe\ngo south", None),
+        ("<think>maybe</think>\n", None),
+    ],
+)
+def test_the_last_line_is_no_code_fence_and_no_thought(reply, action):
+    parsed = PromptFormat(grammar="last_line").parse(reply, SPEC)
+    assert parsed.action == action
+    assert parsed.problem == ("" if action else "the reply had nothing after its thoughts")
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_several_tool_calls_are_all_the_action_or_none_is(as_text):
     good = [{"name": "click", "arguments": {"x": 1}}, {"name": "wait", "arguments": {}}]

@@ -86,6 +86,16 @@ def test_a_bonus_or_a_fee_comes_at_the_end_of_every_other_task() -> None:
         assert shown.endswith(" here")
 
 
+def test_a_fee_is_not_saved_by_saying_nothing() -> None:
+    env = agentgym.make("choices-bonus", length=4)
+    env.reset(seed=0, options={"split": "test", "task": 3})
+    rewards, truncated = [], False
+    while not truncated:
+        _, reward, _, truncated, _ = env.step("hm")
+        rewards.append(reward)
+    assert rewards == [0.0] * (len(rewards) - 1) + [-0.5]
+
+
 def test_nonsense_costs_a_turn_and_no_place() -> None:
     env = agentgym.make("choices", length=4)
     shown, _ = env.reset(seed=0)

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from agentgym.env import Action
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.base.text_env import Outcome, TurnEnv, split_of, task_random
@@ -78,6 +79,12 @@ class Choices(TurnEnv):
         ended, counted = self.place == len(self.goods), 1 if self.one else self.length
         reward = hits / counted if self.dense else ended * self.right / counted
         return Outcome(reward + ended * self.extra, ended, success=ended and self.right == counted)
+
+    def step(self, action: Action) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        if truncated:  # else a fee is saved by saying nothing until the turns are used up
+            reward += self.extra
+        return observation, reward, terminated, truncated, info
 
     def key(self) -> str:
         rest = " ".join(self.goods[self.place :]) or "end"
