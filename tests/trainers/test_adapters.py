@@ -110,6 +110,15 @@ def test_what_cannot_have_an_adapter_is_refused(kit, target, says) -> None:
         lora.add_lora(kit.build(), LoraOptions(targets=(target,)), seed=0)
 
 
+def test_an_adapter_on_tied_embeddings_is_refused(kit) -> None:
+    """Merged, it would change the embeddings too, in the engine and in checkpoints."""
+    options = LoraOptions(targets=("q_proj", "lm_head"))
+    with pytest.raises(ConfigError, match=r"has the weights of its embeddings, .*; leave it out"):
+        lora.add_lora(kit.build(tie_word_embeddings=True), options, seed=0)
+    model, _ = adapted(kit, options=options, tie_word_embeddings=False)
+    assert "lm_head" in lora.layers(model)
+
+
 def test_adapters_of_another_rank_are_refused(kit) -> None:
     model, _ = adapted(kit)
     other, _ = adapted(kit, options=LoraOptions(rank=2))

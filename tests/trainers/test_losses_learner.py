@@ -150,13 +150,29 @@ def test_decoupled_ppo_is_reinforce_with_behavior_ratio(kit) -> None:
     batch = learner.annotate(batch, rows, prox=True)
     prox = batch.x["prox_logprob_A"]
     weight_A, _ = correct(prox, behavior, batch, kind="tis", cap=100.0)
-    learner.update(batch, rows, replace(credit, weight_A=weight_A), LossOptions())
+    metrics = learner.update(batch, rows, replace(credit, weight_A=weight_A, corrected=True), LossOptions())
     plain = Gradients(model, OptimOptions())
     advantage_A = credit.advantage_A * np.exp(prox - behavior)
     plain.update(batch, rows, Credit(advantage_A), LossOptions(objective="policy_gradient"))
     assert abs(weight_A - 1).max() > 0.1
     for name, g in plain.gradient.items():
         torch.testing.assert_close(learner.gradient[name], g, atol=1e-6, rtol=1e-5)
+    # How far engine and learner are apart is of what the engine said, corrected or not.
+    assert metrics["policy/logprob_gap"] == pytest.approx(abs(prox - behavior).max(), rel=1e-5)
+
+
+def test_a_masked_token_is_no_correction_of_the_others(kit) -> None:
+    """Without [correct] the ratio is to what sampled, though the present policy's log-probabilities are there too."""
+    model = kit.build("qwen2-gqa").double()
+    batch, rows = episodes(kit, model)
+    credit, learner = kit.credit_of(batch), Gradients(model, OptimOptions())
+    found = []
+    for more in ({}, {"weight_A": np.ones(len(batch.turn_A))}):
+        far = batch.with_columns(prox_logprob_A=batch.logprob_A - 1.0)
+        learner.update(far, rows, replace(credit, **more), LossOptions())
+        found.append(learner.gradient)
+    for name, g in found[0].items():
+        torch.testing.assert_close(found[1][name], g)
 
 
 def test_the_entropy_band_in_the_learner(kit) -> None:

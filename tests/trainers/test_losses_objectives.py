@@ -334,6 +334,22 @@ def test_direct_advantage_is_at_rest_at_its_target() -> None:
     assert metrics["advantage_error"].item() == pytest.approx(0, abs=1e-7)
 
 
+def test_direct_advantage_leaves_out_tokens_without_weight() -> None:
+    """Two of a turn's three tokens are too old: the third alone is fitted to the turn's advantage, which is its own."""
+    batch, left = toy_batch([[1]], tokens=3), toy_batch([[1]], tokens=1)
+    new = tensor(-1, -3, -2, grad=True)
+    mask = tensor(0, 0, 1)
+    loss, metrics = direct_advantage(
+        new, tensor(-2, -2, -2.5), batch, mask * 0.8, weights(batch, "turn_mean") * mask, beta=0.5
+    )
+    loss.backward()
+    alone = tensor(-2, grad=True)
+    other, expected = direct_advantage(alone, tensor(-2.5), left, tensor(0.8), weights(left, "turn_mean") / 3, beta=0.5)
+    other.backward()
+    assert new.grad.tolist() == pytest.approx([0, 0, alone.grad.item()])
+    assert metrics["advantage_error"].item() == pytest.approx(expected["advantage_error"].item())
+
+
 def test_direct_advantage_on_policy_is_a_policy_gradient() -> None:
     """Half of the turns' advantages each; a turn's loss is ½ A² / β."""
     batch = toy_batch([[0, 1]], tokens=[2, 1])

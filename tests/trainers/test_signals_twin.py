@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from agentgym.errors import ConfigError
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym_credit.batch import Batch
@@ -21,6 +22,7 @@ from agentgym_trainers.data.sequences import Row, collate
 from agentgym_trainers.engines.base import Completion, Sampling
 from agentgym_trainers.engines.inprocess import InProcessEngine
 from agentgym_trainers.learner.learner import Learner
+from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.player import PolicyPlayer
 from agentgym_trainers.signals.archer.critic import (
     CriticExamples,
@@ -530,3 +532,29 @@ def test_a_fresh_action_has_no_return(played) -> None:
     new = fresh(turns[0], Completion([1, 2], [-0.5, -1.0], "length", [7, 7]))
     assert (new.version, new.stop - new.start, np.isnan(new.to_go)) == (7, 2, True)
     assert new.state.tolist() == turns[0].state.tolist()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "named"),
+    [
+        ("archer", ["shaping.potential.weight=1.0"], r"\[shaping.potential\]"),
+        ("archer", ["credit.terms.outcome.assigner=rloo"], "credit.terms.outcome.assigner = 'rloo'"),
+        (
+            "archer",
+            ["credit.terms.outcome.assigner=turn_gae", "value.lr=1e-3"],
+            "credit.terms.outcome.assigner = 'turn_gae'",
+        ),
+        ("archer", ["replay.size=10"], r"\[replay\]"),
+        ("digiq", ["replay.size=10"], r"\[replay\]"),
+    ],
+)
+def test_what_reads_episodes_is_refused_beside_fresh_replies(recipe, changes, named) -> None:
+    """Fresh replies at replayed states have no rewards: beside them such a part would be silently 0, or fail late."""
+    if any("terms" in change for change in changes):
+        changes = [
+            "credit.assigner=", "credit.normalize=", "credit.terms.critic.assigner=q_minus_v", *changes,
+        ]  # fmt: skip
+    with pytest.raises(ConfigError, match=f"no rewards and no episodes, and {named} reads these: remove it"):
+        resolve(recipe, changes)
+    if recipe == "archer" and "replay.size=10" in changes:
+        resolve(recipe, [*changes, "signals.twin.actor=rollout"])

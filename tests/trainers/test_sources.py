@@ -13,6 +13,7 @@ import pytest
 
 from agentgym import registry
 from agentgym.errors import ConfigError
+from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.trajectory import Group, StopReason, Trajectory, write_jsonl
 from agentgym.session import LocalSession, Session
 from agentgym.testing import EchoEnv
@@ -23,6 +24,7 @@ from agentgym_trainers.monitoring.metrics import rollout_metrics
 from agentgym_trainers.recipe import resolve
 from agentgym_trainers.rollout.environment import check_environment
 from agentgym_trainers.rollout.sources.offline import cut, grouped
+from agentgym_trainers.rollout.tokens import ChatTemplate, tokenize
 from agentgym_trainers.train import Trainer
 
 Opener = Callable[[], Awaitable[Session]]
@@ -425,9 +427,11 @@ def test_attempts_are_cut_some_rounds_after_the_demonstration(chatty, tokenizer,
     trainer.engine.shutdown()
 
 
-def test_a_cut_episode_is_one_that_the_limit_ended(chatty, tokenizer, kit) -> None:
-    """Playing three turns and cutting four after the third leave the same tokens, the next prompt's included."""
-    shape = {"episodes": 2, "lockstep": True}
+@pytest.mark.parametrize("window", [None, 1], ids=["", "window"])
+def test_a_cut_episode_is_one_that_the_limit_ended(chatty, tokenizer, kit, window) -> None:
+    """Playing three turns and cutting four after the third leave the same tokens, the next prompt's included. With a
+    window every turn begins a branch."""
+    shape = {"episodes": 2, "lockstep": True, "prompt_format": PromptFormat(window=window)}
     long = kit.play(chatty(), tokenizer, max_turns=4, **shape)
     short = kit.play(chatty(), tokenizer, max_turns=3, **shape)
     for full, limited in zip(long, short, strict=True):
@@ -440,8 +444,27 @@ def test_a_cut_episode_is_one_that_the_limit_ended(chatty, tokenizer, kit) -> No
         for a, b in zip(ours.branches, limited.branches, strict=True):
             assert a.ids.tolist() == b.ids.tolist()
             assert a.turn.tolist() == b.turn.tolist()
+        assert ours.forks == limited.forks
         collate([Group((ours,))])
     assert cut(long[0], 99) is long[0]
+
+
+def test_a_cut_episode_of_text_ends_with_its_next_prompt(chatty, tokenizer, kit) -> None:
+    """There the critic is read; what the context cuts, and what ends by itself, has no prompt more."""
+    spec, template = registry.get_spec("keydoor"), ChatTemplate(tokenizer)
+    played = kit.play(chatty(), tokenizer, max_turns=3, episodes=2)[0]
+    bare = replace(played, branches=(), forks=(), turns=tuple(replace(turn, span=None) for turn in played.turns))
+    assert played.stop is StopReason.MAX_TURNS
+    ends = {}
+    for stop in (StopReason.MAX_TURNS, StopReason.CONTEXT_FULL, StopReason.TERMINATED):
+        (branch,) = tokenize(replace(bare, stop=stop), spec, PromptFormat(), template).branches
+        sampled = np.flatnonzero(branch.turn >= 0)[-1]
+        ends[stop] = template.decode(branch.ids[sampled + 1 :].tolist())
+    assert played.final_observation in ends[StopReason.MAX_TURNS]
+    assert ends[StopReason.MAX_TURNS].endswith("assistant\n")
+    assert ends[StopReason.CONTEXT_FULL] == ends[StopReason.TERMINATED] == ""
+    short = tokenize(bare, spec, PromptFormat(), template, max_length=len(played.branches[0].ids) - 4).branches[0]
+    assert len(short.ids) <= len(played.branches[0].ids) - 4
 
 
 def test_groups_are_found_by_task_and_seed(chatty, tokenizer, kit) -> None:

@@ -127,4 +127,6 @@ class Credit:
     targets: dict[str, np.ndarray] = field(default_factory=dict)
     """Regression targets by the column they are for: `value_N` float64[N] or `value_A` float64[A]."""
     weight_A: np.ndarray | None = None
-    """float64[A], constant: multiplies each token's loss, as of correctors (losses/correct.py); None is 1."""
+    """float64[A], constant: multiplies each token's loss, as of correctors (losses/importance.py); None is 1."""
+    corrected: bool = False
+    """Whether importance weights are among them, so that the denominator of a ratio is `prox_logprob_A`."""

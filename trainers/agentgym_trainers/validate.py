@@ -33,6 +33,7 @@ def _validate_step(config: Config) -> None:
             _check_provided(who, need, config)
     _check_critic(config)
     _check_terms(config)
+    _check_resampled(config)
     source, engine = SOURCES[config.source.kind], ENGINES[config.engine.kind]
     if config.rollout.groups % source.players:
         raise ValueError(
@@ -108,7 +109,12 @@ def _check_critic(config: Config) -> None:
 
 
 def _assigners(config: Config) -> list[str]:
-    return [f"{name}.assigner = {term.assigner!r}" for name, term in config.credit.parts.items()]
+    return list(_assigners_needs(config))
+
+
+def _assigners_needs(config: Config) -> dict[str, frozenset[str]]:
+    terms = config.credit.parts.items()
+    return {f"{name}.assigner = {term.assigner!r}": ASSIGNERS[term.assigner].needs for name, term in terms}
 
 
 def _check_terms(config: Config) -> None:
@@ -124,6 +130,27 @@ def _check_terms(config: Config) -> None:
             raise ValueError(
                 f"{name}.gate measures a signal on episodes that it has not learned from, and "
                 f"signals.{early[0]}.fit_first lets it learn from them first: set one of them to false"
+            )
+
+
+def _check_resampled(config: Config) -> None:
+    """Raises ValueError for what reads more of the policy's batch than replies that nobody played have."""
+    for name, options in config.signals.items():
+        if not getattr(options, "resamples", False):
+            continue
+        known = SIGNALS[name].provides
+        there = known | {"valid_N", "version_A", "ref_logprob_A", "prox_logprob_A"}
+        loss = config.loss
+        blind = [who for who, needs in _assigners_needs(config).items() if not needs & known or needs - there]
+        blind += [f"[shaping.{shaper}]" for shaper in config.shaping]
+        if OBJECTIVES[loss.objective].needs_with(loss.options) - there:
+            blind.append(f"loss.objective = {loss.objective!r}")
+        blind += [f"[{table}]" for table in ("value", "replay") if getattr(config, table) is not None]
+        if blind:
+            instead = f', or set signals.{name}.actor = "rollout"' if hasattr(options, "actor") else ""
+            raise ValueError(
+                f"with [signals.{name}] the policy learns from fresh replies at replayed states, which have no rewards "
+                f"and no episodes, and {blind[0]} reads these: remove it{instead}"
             )
 
 

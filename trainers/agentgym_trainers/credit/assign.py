@@ -38,7 +38,7 @@ def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tup
     metrics: dict[str, float] = {}
     if config.correct is not None:
         weight_A, extra = importance.apply(config.correct, batch.x["prox_logprob_A"], batch.logprob_A, batch)
-        credit = replace(credit, weight_A=weight_A)
+        credit = replace(credit, weight_A=weight_A, corrected=True)
         metrics |= {f"correct/{name}": value for name, value in extra.items()}
     credit = mask_dropped(batch, credit)
     if config.rollout.staleness:

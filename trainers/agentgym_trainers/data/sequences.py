@@ -156,4 +156,4 @@ def select(batch: Batch, rows: Sequence[Row], credit: Credit, keep_M: np.ndarray
     ]
     targets = {name: column[kept[name[-2:]]] for name, column in credit.targets.items()}
     weight_A = None if credit.weight_A is None else credit.weight_A[kept_A]
-    return part, chosen, Credit(credit.advantage_A[kept_A], targets, weight_A)
+    return part, chosen, replace(credit, advantage_A=credit.advantage_A[kept_A], targets=targets, weight_A=weight_A)

@@ -67,8 +67,7 @@ class LossInputs:
     def old_logprob_A(self) -> np.ndarray:
         """Denominator of the ratio: the weights before the update if a corrector weighs those against the engine's,
         else what sampled. (The one without the other would be the ratio to a policy that did not act, uncorrected.)"""
-        corrected = self.credit.weight_A is not None
-        return self.batch.x.get("prox_logprob_A", self.batch.logprob_A) if corrected else self.batch.logprob_A
+        return self.batch.x["prox_logprob_A"] if self.credit.corrected else self.batch.logprob_A
 
 
 class Learner(TrainStep):
@@ -248,7 +247,7 @@ class Learner(TrainStep):
             return logprob.sum() + (outputs.value.sum() if outputs.value is not None else 0.0), {}
         old = _tensor(task.old_logprob_A[index], logprob)
         weights, plain = (_tensor(column[index], logprob) for column in (task.weights_A, task.plain_A))
-        change = logprob.detach() - old
+        change = logprob.detach() - _tensor(task.batch.logprob_A[index], logprob)  # from what the engine said
         metrics = {
             "policy/entropy": (outputs.entropy.detach().mean().item(), "mean"),
             "policy/logprob_gap": (change.abs().max().item(), "max"),

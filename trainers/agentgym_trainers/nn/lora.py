@@ -39,12 +39,20 @@ class LoraOptions(BaseModel):
 def add_lora(model: Any, options: LoraOptions, seed: int) -> None:
     """Give `model`, in place, adapters that change nothing yet, and freeze the rest. They are at least float32.
 
-    Raises ConfigError where peft is not installed, or no linear layer has such a name.
+    Raises ConfigError where peft is not installed, no linear layer has such a name, or one of them is the output layer
+    of a model whose embeddings are the same weights: merged, the adapter would change these too.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
         raise ConfigError("model.lora needs peft: pip install 'turngym[train]'") from error
+    head, words = model.get_output_embeddings(), model.get_input_embeddings()
+    ends = [name for name, module in model.named_modules() if module is head and head.weight is words.weight]
+    if ends and any(ends[0] == target or ends[0].endswith(f".{target}") for target in options.targets or ()):
+        raise ConfigError(
+            "model.lora.targets: this model's output layer has the weights of its embeddings, and an adapter would "
+            "change both once it is merged; leave it out"
+        )
     targets = "all-linear" if options.targets is None else list(options.targets)
     config = LoraConfig(r=options.rank, lora_alpha=options.alpha, target_modules=targets)  # pyright: ignore[reportArgumentType]
     with torch.random.fork_rng(devices=[]):

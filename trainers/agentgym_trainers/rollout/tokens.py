@@ -32,7 +32,7 @@ from jinja2 import TemplateError
 from agentgym.errors import CheckpointError, PolicyFailure
 from agentgym.rollouts.policy import ContextFull, Tokens
 from agentgym.rollouts.prompt_format import Message, PromptFormat
-from agentgym.rollouts.trajectory import Branch, ImageSpan, Span, Trajectory
+from agentgym.rollouts.trajectory import Branch, ImageSpan, Span, StopReason, Trajectory
 from agentgym.spec import EnvSpec, ToolSpec
 from agentgym_trainers.nn.vision import reader_of
 from agentgym_trainers.rollout.images import for_template, images_of, observation_of, refuse_images
@@ -336,8 +336,15 @@ def corpus(spec: EnvSpec, prompt_format: PromptFormat, demonstrations: Iterable[
     return texts
 
 
-def tokenize(trajectory: Trajectory, spec: EnvSpec, prompt_format: PromptFormat, template: ChatTemplate) -> Trajectory:
-    """The same episode with token branches, as if its replies had been sampled and stopped.
+def tokenize(
+    trajectory: Trajectory,
+    spec: EnvSpec,
+    prompt_format: PromptFormat,
+    template: ChatTemplate,
+    max_length: int | None = None,
+) -> Trajectory:
+    """The same episode with token branches, as if its replies had been sampled and stopped. One that was cut ends with
+    the prompt that it had next, as far as `max_length` goes, so that the value there is read.
 
     Raises CheckpointError where a vision-language model is to read images that were not kept.
     """
@@ -360,5 +367,9 @@ def tokenize(trajectory: Trajectory, spec: EnvSpec, prompt_format: PromptFormat,
         span, text = transcript.sampled(turn.index, ids, [0.0] * len(ids), [0] * len(ids))
         turns.append(replace(turn, reply=text, span=span))
         history.append((observation, text))
-    tokens = transcript.finish(None)
+    ahead = None
+    if turns and trajectory.stop.is_truncated and trajectory.stop is not StopReason.CONTEXT_FULL:
+        history = histories.get(turns[-1].info.get("role", 0), [])
+        ahead = prompt_format.messages(spec, history, trajectory.final_observation)
+    tokens = transcript.finish(ahead, max_length)
     return replace(trajectory, turns=tuple(turns), branches=tokens.branches, forks=tokens.forks)

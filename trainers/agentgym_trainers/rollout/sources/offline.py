@@ -148,19 +148,18 @@ def cut(trajectory: Trajectory, turns: int) -> Trajectory:
         return trajectory
     kept, after = trajectory.turns[:turns], trajectory.turns[turns]
     branches = trajectory.branches
-    last = kept[-1].span
-    if last is not None and after.span is not None:
-        end = after.span.start if after.span.branch == last.branch else last.stop
-        last_branch = branches[last.branch]
-        shorter = Branch(
-            last_branch.ids[:end], last_branch.turn[:end], last_branch.logprobs[:end], last_branch.versions[:end],
-            tuple(image for image in last_branch.images if image.stop <= end),
-        )  # fmt: skip
-        branches = (*branches[: last.branch], shorter)
+    if after.span is not None:
+        branches = (*branches[: after.span.branch], _until(branches[after.span.branch], after.span.start))
     return replace(
         trajectory, turns=kept, stop=StopReason.MAX_TURNS, final_observation=after.observation, branches=branches,
         forks=trajectory.forks[: max(len(branches) - 1, 0)],
     )  # fmt: skip
+
+
+def _until(branch: Branch, end: int) -> Branch:
+    """The first tokens of a branch."""
+    images = tuple(image for image in branch.images if image.stop <= end)
+    return Branch(branch.ids[:end], branch.turn[:end], branch.logprobs[:end], branch.versions[:end], images)
 
 
 def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
@@ -170,7 +169,7 @@ def with_tokens(trainer: Collector, trajectory: Trajectory) -> Trajectory:
         return trajectory
     config = trainer.config
     template = ChatTemplate(trainer.tokenizer, config.model.template)
-    transcript = tokenize(trajectory, trainer.spec, config.prompt_format, template)
+    transcript = tokenize(trajectory, trainer.spec, config.prompt_format, template, config.rollout.max_length)
     batch, rows, _ = collate([Group((transcript,))])
     learner: Any = trainer.learner  # in this process: [scale] is for online sources
     logprob_A = learner.logprobs(batch, rows)

@@ -49,6 +49,10 @@ class DigiQOptions(CriticOptions):
     heads: Literal["max", "min"] = "max"
     """Reduction over the two heads when the best is chosen; "max" is as released, and optimistic."""
 
+    @property
+    def resamples(self) -> bool:
+        return True
+
 
 class DigiQSignal(CriticSignal):
     """Provides q_N and v_N of the best action at each replayed state; q = v for one that is no action."""

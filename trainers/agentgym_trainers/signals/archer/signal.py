@@ -40,6 +40,10 @@ class TwinOptions(CriticOptions):
     actor: Literal["resample", "rollout"] = "resample"
     """Actions that the policy is trained on: fresh actions at replayed states, or the step's own turns."""
 
+    @property
+    def resamples(self) -> bool:
+        return self.actor == "resample"
+
 
 class CriticSignal(Signal):
     """A buffer, a critic that learns from it, and the player that says what the present policy would do.
