@@ -75,7 +75,7 @@ def credit() -> None:
 )
 @click.option("--gradient/--no-gradient", default=True, show_default=True, help="Measure the gradient too.")
 @judge_options
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="[default: runs/credit-bench-ENV]")
 def bench(
     env_and_overrides: tuple[str, ...],
@@ -125,13 +125,14 @@ def _config(given: Sequence[str], policy: Path | None, recipe: str | None, seed:
 
     if policy is not None and recipe is not None:
         raise UsageError("give --policy or --recipe, not both")
-    envs = [word for word in given if "=" not in word or "://" in word.partition("=")[0]]
+    envs = [word for word in given if "=" not in word or _is_env(word.partition("=")[0])]
     if len(envs) > 1:
         raise UsageError(f"give one environment, not {' and '.join(envs)}")
     overrides = [word for word in given if word not in envs]
     source: str | Path = recipe or "quickstart"
     env, warm = (envs or [None])[0], WARM
     if policy is not None:
+        require_checkpoint(policy)
         home = policy.resolve().parent.parent / "config.toml"
         source = home if home.is_file() else source
         warm = (f"model.path={policy}", "sft=")
@@ -147,6 +148,13 @@ def _config(given: Sequence[str], policy: Path | None, recipe: str | None, seed:
     )
 
 
+def _is_env(before: str) -> bool:
+    """Whether this stands before the first "=" of an environment: of its URL, or of its first argument."""
+    from agentgym_trainers.config.sections import Config
+
+    return "://" in before or (":" in before and before.partition(".")[0] not in Config.model_fields)
+
+
 def _run(config: Config, out: Path, options: object) -> Result:
     import torch
 
@@ -159,7 +167,7 @@ def _run(config: Config, out: Path, options: object) -> Result:
     run.check_folder(config, out, resume=True)
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    with run.bars() as progress:
+    with run.withdrawn_if_refused(out), run.bars() as progress:
         out.mkdir(parents=True, exist_ok=True)
         (out / "config.toml").write_text(to_toml(config), encoding="utf-8")
         result = asyncio.run(bench(config, out, options, progress))  # type: ignore[arg-type]
@@ -198,7 +206,7 @@ def _show_judge(name: str, metrics: dict[str, float]) -> None:
 @click.option("--split", default="train", show_default=True)
 @click.option("--tasks", default=20, show_default=True, help="Tasks, from the first one of the split.")
 @click.option("--states", default=100, show_default=True, help="States, drawn from all of those tasks; 0 keeps all.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the draw.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draw.")
 def pairs(
     env: str, out: Path, epsilon: float, discount: float | None, split: str, tasks: int, states: int, seed: int
 ) -> None:
@@ -244,7 +252,7 @@ def pairs(
 @click.option(
     "--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps the judge's answers."
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="JSON file of the table.")
 def score(
     file: Path,

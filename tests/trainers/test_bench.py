@@ -155,6 +155,10 @@ def test_an_env_without_snapshots_is_refused_in_a_sentence(tmp_path, capsys):
         (["oracle", "wordle"], "give one environment, not oracle and wordle"),
         (["--policy", "x", "--recipe", "gigpo"], "give --policy or --recipe, not both"),
         (["--groups", "1"], "are at least 2"),
+        (["--seed", "-1"], "-1 is not in the range x>=0"),
+        (["oracle", "--policy", "runs/nowhere"], "runs/nowhere is no checkpoint's folder"),
+        (["keydoor:size=5", "--assigner", "magic"], "there is no assigner 'magic'"),
+        (["keydoor:size=5", "wordle"], "give one environment, not keydoor:size=5 and wordle"),
         (["oracle", "--assigner", "magic"], "there is no assigner 'magic'"),
         (["oracle", "sft.nose=1"], "unknown option 'sft.nose'"),
     ],
@@ -164,6 +168,7 @@ def test_what_the_command_refuses(arguments, sentence, tmp_path, capsys):
         main(["credit", "bench", *arguments, "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_says_where_everything_is(policy, tmp_path, capsys):

@@ -120,6 +120,42 @@ def test_a_function_that_says_nothing_needs_nothing(tmp_path, monkeypatch) -> No
     assert Assigner(mine, mine.needs).needs == {"value_N"}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["signals.own_signal:task_mean.initial=0.3", "select.kind=instruction"],
+        ["credit.assigner=", "credit.terms.'per turn'.assigner=rloo", "credit.terms.größe.assigner=gigpo"],
+        ['schedules."optim.lr"={kind="linear",start=1e-3,end=1e-4,steps=5}'],
+    ],
+)
+def test_a_file_of_the_configuration_reads_back(changes, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    config = resolve("grpo", changes)
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    assert resolve(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("credit.omega=nan", "credit.omega: nan"),
+        ("optim.lr=inf", "optim.lr: inf"),
+        ('schedules."optim.lr"={kind="stages",values=[1,nan]}', "schedules.optim.lr.values.1: nan"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_refused(change, where) -> None:
+    with pytest.raises(ConfigError, match=f"{where} is not a finite number"):
+        resolve("gigpo", [change])
+
+
+def test_values_and_their_assigner_are_discounted_alike() -> None:
+    """Values that were measured with another discount are no baseline of these returns: the gradient is biased."""
+    for change in ("credit.gamma=0.5", "signals.branched_value.gamma=0.5"):
+        with pytest.raises(ConfigError, match=r"credit.gamma is .* and signals.branched_value.gamma .* set them alike"):
+            resolve("vineppo", [change])
+    resolve("vineppo", ["credit.gamma=0.5", "signals.branched_value.gamma=0.5"])
+
+
 SMALL = [
     "credit.assigner=own_assigner:elsewhere", "env.name=oracle", "env.serve=false", "run.steps=2",
     "rollout.groups=2", "rollout.group_size=2", "rollout.max_new_tokens=4", "rollout.max_length=640",

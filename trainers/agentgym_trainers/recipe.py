@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -76,6 +77,7 @@ def resolve(
     for override in overrides:
         _apply(tree, override)
     try:
+        _refuse_not_finite(tree)
         config = Config.model_validate(tree)
         validate_config(config)
     except ValidationError as error:
@@ -280,6 +282,15 @@ def _apply(tree: dict[str, Any], override: str) -> None:
         tree.pop(last, None)
 
 
+def _refuse_not_finite(value: Any, *at: str) -> None:
+    """Raises ConfigError for nan and inf, which TOML knows and no option means."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{'.'.join(at)}: {value} is not a finite number")
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inside in items:
+        _refuse_not_finite(inside, *at, str(key))
+
+
 def _error_text(detail: Any) -> str:
     """One sentence for an error of pydantic. Where a table is one of several kinds, its place does not name the
     kind."""
@@ -304,11 +315,16 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _emit(tree: dict[str, Any], at: tuple[str, ...], lines: list[str]) -> None:
     if at:
-        lines.append(f"\n[{'.'.join(json.dumps(key) if '.' in key else key for key in at)}]")
-    lines += [f"{key} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+        lines.append(f"\n[{'.'.join(map(_key, at))}]")
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in tree.items() if not isinstance(value, dict)]
     for key, value in tree.items():
         if isinstance(value, dict):
             _emit(value, (*at, key), lines)
+
+
+def _key(key: str) -> str:
+    """Bare where TOML allows it; a part of one's own is "package.module:function"."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
 def _value(value: Any) -> str:
