@@ -131,11 +131,11 @@ def _check_terms(config: Config) -> None:
                 f"{name}.gate measures a signal on episodes that it has not learned from, and "
                 f"signals.{early[0]}.fit_first lets it learn from them first: set one of them to false"
             )
-        branched, gamma = config.signals.get("branched_value"), term.options.get("gamma")
-        if branched is not None and "mc_value_N" in needs and gamma is not None and gamma != branched.gamma:
+        gamma, measured = (getattr(options, "gamma", None) for options in (term, config.signals.get("branched_value")))
+        if "mc_value_N" in needs and None not in (gamma, measured) and gamma != measured:
             raise ValueError(
-                f"{name}.gamma is {gamma} and signals.branched_value.gamma {branched.gamma}: returns that are "
-                "discounted differently have no difference; set them alike"
+                f"{name}.gamma is {gamma} and signals.branched_value.gamma {measured}: returns that are discounted "
+                "differently have no difference; set them alike"
             )
 
 
