@@ -107,6 +107,8 @@ def test_a_missing_java_is_one_sentence(monkeypatch, tmp_path):
         ("reasoning-gym:partial=False", "partial is true or false, not 'False'"),
         ("textarena:game=Chess", "'Chess' is no environment here; the games are 2048-v0"),
         ("textarena:game=Wordle-v0", "there is an environment `wordle`"),
+        ("textarena:game=Set-v0", "one card three times is a Set"),
+        ("textarena:game=2048-v0-3x3", "nine fields hold no tile above 1024"),
         ("textarena:game=5", "game is text, not 5"),
         ("textarena:turns=0", "turns is a whole number of at least 1, not 0"),
         ("textarena:turns=2.5", "not 2.5"),

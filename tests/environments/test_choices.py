@@ -61,6 +61,16 @@ def test_a_response_of_three_colors_counts_each_of_them() -> None:
     assert reward == pytest.approx(5 / 6)
 
 
+def test_colors_may_be_separated_by_commas() -> None:
+    env = agentgym.make("choices-together")
+    for action in ("red, green, blue", "Red, Green, Blue.", "red,green,blue"):
+        env.reset(seed=0, options={"split": "test", "task": 3})
+        step = env.step(action)
+        env.reset(seed=0, options={"split": "test", "task": 3})
+        assert step == env.step("red green blue")
+        assert step[4]["valid_action"]
+
+
 @pytest.mark.parametrize("together", [0, 5])
 def test_goods_that_fill_no_places_are_refused(together: int) -> None:
     with pytest.raises(ConfigError, match="divides length, 12; not"):

@@ -213,6 +213,15 @@ def test_a_file_that_is_not_there(tmp_path):
         ("number", "\u22125", "-5", 1),
         ("number", "12 or 13", "12", 0),
         ("number", "none", "0", 0),
+        ("number", "1 234 plums", "1234", 1),
+        ("number", "1{,}234{,}567", "1234567", 1),
+        ("number", r"1\,234", "1234", 1),
+        ("number", "1\u202f234.5", "1234.5", 1),
+        ("number", "1’234", "1234", 1),
+        ("number", "1 2", "12", 0),
+        ("number", "1 2345", "12345", 0),
+        ("number", "2024 100", "100", 1),
+        ("number", "1,234 567", "1234567", 0),
         ("number", "1e999999999", "3", 0),
         ("text", "the Eiffel tower!", "Eiffel Tower", 1),
         ("text", "no", "yes", 0),
@@ -267,6 +276,25 @@ def test_a_price_in_latex_can_be_answered(answer):
     pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'turngym[math]'")
     assert score(answer, {"kind": "math", "answers": [r"\$18.90"]}) == 1
     assert score(answer, {"kind": "math", "answers": [r"\$18.91"]}) == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        r"\[ 3\sqrt{2} \]",
+        r"\(3\sqrt{2}\)",
+        "\\[\n3\\sqrt{2}\n\\]",
+        r"so \[x = 3\sqrt{2}\]",
+        r"\begin{align*}x&=\sqrt{18}\\&=3\sqrt{2}\end{align*}",
+        r"\begin{equation}3\sqrt{2}\end{equation}",
+        r"\[\begin{aligned}x&=3\sqrt{2}\end{aligned}\]",
+        r"3\sqrt{2}",
+    ],
+)
+def test_mathematics_may_have_its_own_delimiters(answer):
+    pytest.importorskip("math_verify", reason="math-verify is not installed: pip install 'turngym[math]'")
+    assert score(answer, {"kind": "math", "answers": [r"3\sqrt{2}"]}) == 1
+    assert score(answer, {"kind": "math", "answers": [r"3\sqrt{3}"]}) == 0
 
 
 def test_boxed_answers():

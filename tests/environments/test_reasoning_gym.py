@@ -53,6 +53,13 @@ def test_one_answer_does_not_fit_every_question(dataset, answer):
     assert sum(begin(dataset, task).step(answer)[1] for task in range(20)) == 0.0
 
 
+def test_a_word_spelled_backward_has_nothing_after_it():
+    for task in range(10):  # of some lengths the verifier's sum of shares is 0.9999, of others 1
+        right = begin("spell_backward", task).solver()
+        for answer, reward in ((right.upper(), 1.0), (right + "x", 0.0), (f"{right} {right}", 0.0), (right[:-1], 0.0)):
+            assert begin("spell_backward", task).step(answer)[1] == reward, answer
+
+
 def test_a_probability_may_be_a_fraction_or_rounded():
     env = begin("coin_flip", 1)
     right = float(env.solver())

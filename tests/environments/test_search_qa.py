@@ -54,6 +54,33 @@ def test_another_answer_is_wrong(tmp_path, answer):
     assert (observation, reward, terminated, info["success"]) == ("The answer is wrong.", 0, True, False)
 
 
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        ("Action: answer Norway", "Norway"),
+        ("Thought: it is U.S. soil.\nAction: Answer U.S.", "U.S."),
+        ("**Action:** `answer Norway`", "Norway"),
+        ("**answer Norway!**", "Norway!"),
+        ("> answer 5!", "5!"),
+        ('"answer Norway"', "Norway"),
+        ("answer\nNorway or\nSweden", "Norway or\nSweden"),
+        ('answer "Norway"', '"Norway"'),
+        ("answer The Action: a Film", "The Action: a Film"),
+    ],
+)
+def test_a_wording_of_an_answer_keeps_its_characters(tmp_path, action, answer):
+    env = SearchQuestions(test=lines(tmp_path / "q.jsonl", [HOTPOT]))
+    ((*_, info),) = played(env, action)
+    assert (info["valid_action"], env.answer) == (True, answer)
+
+
+def test_a_wording_of_a_query_keeps_its_characters(tmp_path):
+    env = SearchQuestions(test=lines(tmp_path / "q.jsonl", [HOTPOT]))
+    for action in ("`search Moss?`", "Action: search Moss?", "**search Moss?**", "search\nMoss?"):
+        ((observation, *_),) = played(env, action)
+        assert observation.startswith("2 found for: Moss?\n"), action
+
+
 @pytest.mark.parametrize("action", ["", "look Ann", "search", "search ?!", "answer", "answer  ", "searchAnn", "open 1"])
 def test_what_is_no_action_says_what_is(tmp_path, action):
     env = SearchQuestions(test=lines(tmp_path / "q.jsonl", [HOTPOT]))

@@ -285,6 +285,13 @@ def test_she_pays_what_she_would_pay_and_not_more():
     assert (over, info["success"]) == (True, missed <= 0.1)
 
 
+def test_instructions_say_that_a_buyer_rounds_down():
+    for name in ("car-dealer", "car-dealer-hard"):
+        deals = [begin(name, task).deal for task in range(20)]
+        assert all(deal.most(car) % 100 == 0 for deal in deals for car in deal.cars)
+        assert "rounded down to a full hundred" in registry.get_spec(name).instructions.replace("\n", " ")
+
+
 def test_a_dealer_may_write_sentences():
     env = begin("car-dealer")
     car = env.deal.cars[0]

@@ -96,6 +96,15 @@ def test_blackjack_by_its_numbers():
     assert -0.25 < np.mean(returns) < 0.1  # the dealer's own strategy loses about 0.08 a game
 
 
+def test_never_to_act_loses_at_blackjack():
+    env = registry.make("blackjack")
+    env.reset(seed=0, options={"task": 0})
+    rewards = []
+    while not env.over:
+        rewards.append(env.step("I would rather not.")[1])
+    assert rewards == [-0.1] * 12  # the best play earns -0.05
+
+
 def test_value_iteration_on_a_hand_made_table():
     # 0 -> 1 -> 2 (final, +1); action 1 stays and pays nothing.
     table = {

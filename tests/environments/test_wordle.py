@@ -103,3 +103,10 @@ def test_more_tasks_than_words_are_refused():
 def test_a_list_of_words_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match="no list of words 'answers9'; there are answers4, answers5, guesses5"):
         registry.make("wordle:answers=answers9")
+
+
+def test_the_instructions_say_which_words_there_are():
+    for name in ("wordle", "wordle-mini"):
+        assert "A word that is not in the list costs a turn." in registry.get_spec(name).instructions
+    letters_in_use = " ".join(sorted(set("".join(words("answers4")))))
+    assert f"each is one of {letters_in_use}." in registry.get_spec("wordle-mini").instructions

@@ -22,7 +22,9 @@ VERIFY_S = 10.0
 
 EMPHASIS = re.compile(r"\A\s*(\*\*|__|`)(.+)\1\s*\Z", re.DOTALL)
 
-NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
+THOUSANDS = r"\d{1,3}(?P<separator>[,'’_ \u00a0\u2009\u202f]|\{,\}|\\,)\d{3}(?:(?P=separator)\d{3})*(?!\d)"
+"""A number whose groups of three digits are separated, all of them by the same: 1,234 or 1 234 or 1{,}234."""
+NUMBER = re.compile(rf"[-+]?(?:{THOUSANDS}|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
 def normalize(text: str) -> str:
@@ -56,9 +58,10 @@ def number_score(answer: str, grader: dict[str, Any]) -> float:
 
 
 def last_number(text: str) -> Decimal | None:
-    numbers = [found for found in NUMBER.findall(text.replace("−", "-")) if any(map(str.isdigit, found))]
+    found = [match[0] for match in NUMBER.finditer(text.replace("−", "-"))]
+    numbers = [one for one in found if any(map(str.isdigit, one))]
     try:
-        return Decimal(numbers[-1].replace(",", "")) if numbers else None
+        return Decimal(re.sub(r"[^\d.eE+-]", "", numbers[-1])) if numbers else None
     except InvalidOperation:
         return None
 

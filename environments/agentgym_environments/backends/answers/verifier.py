@@ -19,9 +19,17 @@ def is_right(answer: str, right: list[str]) -> bool:
     return any(verify(parse(_delimited(one)), parsed) for one in right)
 
 
+DELIMITER = re.compile(r"(?<!\\)(?:\$|\\\[|\\\()|\\boxed")
+"""Beginning of mathematics. `\\$18` has none: its dollar is a price's."""
+LAYOUT = re.compile(r"\\(begin|end)\{(?:(aligned|gathered|split)|(?:align|equation|gather|multline)\*?)\}")
+r"""Environments that lay out lines, within mathematics (group 2) or by themselves. math-verify knows none of them."""
+
+
 def _delimited(text: str) -> str:
-    r"""Return mathematics between dollars. `\$18` has none yet: its dollar is a price's."""
-    return text if re.search(r"(?<!\\)\$", text) or r"\boxed" in text else f"${text}$"
+    """Return mathematics between delimiters that math-verify knows: its own, else dollars."""
+    text = LAYOUT.sub(lambda mark: "" if mark[2] else r"\[" if mark[1] == "begin" else r"\]", text)
+    text = re.sub(r"(?:\\\\\s*)?&\s*=", "=", text)  # lines that are aligned at "=" are one chain of equations
+    return text if DELIMITER.search(text) else f"${text}$"
 
 
 def main() -> None:

@@ -57,7 +57,12 @@ def is_readable(dataset: str, answer: str) -> bool:
 
 
 def is_full(dataset: str, answer: str, right: str) -> bool:
-    """Return whether an answer with a full score is right. coin_flip's verifier takes "0" for every "0.3125"."""
+    """Return whether an answer with a full score is right.
+
+    coin_flip's verifier takes "0" for every "0.3125", spell_backward's an answer with anything after it.
+    """
+    if dataset == "spell_backward":
+        return answer.strip().lower() == right.strip().lower()
     if dataset != "coin_flip":
         return True
     one, other = (float(Fraction(text.strip().replace(",", ""))) for text in (answer, right))

@@ -7,11 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from agentgym.env import Action
 from agentgym.errors import ConfigError
 from agentgym.spec import EnvSpec
 from agentgym_environments.backends.retrieval.document import Document
 from agentgym_environments.backends.retrieval.index import Bm25, Hit, Retriever
 from agentgym_environments.backends.retrieval.remote import Remote
+from agentgym_environments.backends.wording import bare
 from agentgym_environments.base.question_env import QuestionEnv, stamps
 from agentgym_environments.base.text_env import Outcome
 from agentgym_environments.benchmarks.search_qa.lazy import LAZY_POLICIES
@@ -84,9 +86,13 @@ class SearchQuestions(QuestionEnv):
         super().begin(split, task)
         self.shown, self.query, self.titles = [], "", set()
 
+    def readings(self, action: Action) -> tuple[str, ...]:
+        """The action as it came, and without a label or marks around it: queries and answers keep their characters."""
+        return self.text, bare(self.text)
+
     def act(self, action: str) -> Outcome | None:
-        verb, _, rest = self.text.partition(" ")
-        rest = rest.strip()
+        verb, *words = action.split(maxsplit=1) or [""]
+        rest = "".join(words)
         if verb.lower() == "search" and any(map(str.isalnum, rest)):
             self._search(rest)
             return Outcome()

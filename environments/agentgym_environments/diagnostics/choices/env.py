@@ -69,6 +69,7 @@ class Choices(TurnEnv):
         return f"{shown}, {'bonus' if self.extra > 0 else 'fee'}" if self.extra and not self.place else shown
 
     def act(self, action: str) -> Outcome | None:
+        action = " ".join(action.replace(",", " ").split())  # "red, green, blue"
         if action not in self.env_spec.actions or self.place == len(self.goods):
             return None
         goods = self.goods[self.place : self.place + self.together]
