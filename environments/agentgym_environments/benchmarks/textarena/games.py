@@ -110,5 +110,5 @@ LEFT_OUT = {
 ALIKE = ("Minesweeper",)
 """Games that draw their chance at the first move: every task opens alike."""
 
-SINGLE = ("Countdown", "Cryptarithm", "PegJump", "Slitherlink", "TowerOfHanoi")
+SINGLE = ("Countdown", "Cryptarithm", "PegJump", "TowerOfHanoi")
 """Games with one opening: one task, one split."""
