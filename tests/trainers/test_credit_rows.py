@@ -103,6 +103,32 @@ def test_equal_rewards_of_turns_stay_equal():
     assert not rows.assign("mt_grpo")[:, 2].any()
 
 
+COMPARES_RETURNS = ("rloo", "grpo", "dr_grpo", "loop", "gigpo", "hgpo", "gagpo", "rtg_loo")
+
+
+@pytest.mark.parametrize("name", COMPARES_RETURNS)
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_equal_returns_of_float32_have_no_credit(name, scale):
+    """.1 and then .2 is as much as .3; what rounding leaves must not be scaled up to a credit."""
+    rewards = scale * np.array([[0.1, 0, 0.2], [0.3, 0, 0]])
+    states = [["a", "b"], ["a", "c"]]
+    options = {"gamma": 1.0} if "gamma" in ASSIGNERS[name].function.__annotations__ else {}
+    exact, rounded = (
+        from_rows([[1, 0, 1], [1, 0, 1]], r, [0, 0], states=states) for r in (rewards, rewards.astype("f"))
+    )
+    for normalize in ("none", "token", "turn", "trajectory"):
+        wanted, found = (rows.assign(name, normalize=normalize, **options) for rows in (exact, rounded))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-12)
+        if name != "rtg_loo":  # there the second turns differ in what is to come
+            assert not found.any()
+
+
+def test_small_differences_stay_credit():
+    rewards = np.array([[0, 0, 1.0], [0, 0, 1.00001]], "f")
+    found = from_rows([[1, 0, 1], [1, 0, 1]], rewards, [0, 0]).assign("rloo", normalize="token")
+    np.testing.assert_allclose(np.abs(found[:, [0, 2]]), 0.866, atol=2e-3)
+
+
 def test_values_of_a_critic():
     value = np.arange(24.0).reshape(3, 8) / 24
     rows = from_rows(MASK, REWARD, [0, 0, 1], value_N=value, value_A=value)
