@@ -200,17 +200,36 @@ def test_unfit_assigner_has_a_reason_in_words():
 
 
 def test_an_assigner_of_ones_own_is_measured_by_its_path(oracle, folder, monkeypatch, tmp_path):
+    """Its own errors, and NaN, cost its row alone."""
     (tmp_path / "mine_credit.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    name = "mine_credit:late"
-    found = measure(config("oracle"), folder, replace(SMALL, only=(name,), width=0))
-    assert [s.contestant.name for s in found.scored] == [name]
+    only = tuple(f"mine_credit:{name}" for name in ("late", "failing", "unknown", "turns"))
+    found = measure(config("oracle"), folder, replace(SMALL, only=only, width=0))
+    assert [s.contestant.name for s in found.scored] == ["mine_credit:late"]
+    reasons = {name.partition(":")[2]: reason for name, reason in found.refused.items() if ":" in name}
+    assert reasons["failing"] == "RuntimeError: on two lines"
+    assert reasons["unknown"].endswith("tokens a credit that is NaN or infinite")
+    assert "'mine_credit:turns' returned an advantage_A of shape" in reasons["turns"]
 
 
 OWN = """
+import numpy as np
+
 from agentgym_credit.batch import Credit
 
 
 def late(batch):
     return Credit(batch.return_M[batch.traj_A] * batch.last_N[batch.turn_A])
+
+
+def failing(batch):
+    raise RuntimeError("on\\ntwo lines")
+
+
+def unknown(batch):
+    return Credit(np.full(len(batch.turn_A), np.nan))
+
+
+def turns(batch):
+    return Credit(batch.reward_N)
 """

@@ -114,7 +114,7 @@ def of_nothing(batch: Batch) -> Batch:
 def test_contract(name: str) -> None:
     """A float64 number a token, no input written to, no column read that `needs` leaves out, options typed."""
     assigner, batch = ASSIGNERS[name], batch_of(1)
-    columns = {column: values for column, values in batch.x.items() if column in assigner.needs}
+    columns = {column: values for column, values in batch.x.items() if column in assigner.needs_with({})}
     batch = replace(batch, x=columns)
     if "anchors" not in assigner.needs:
         batch = replace(batch, anchor_N=np.full(len(batch.anchor_N), -1))
@@ -169,9 +169,11 @@ def test_batch_statistics_do_depend_on_other_groups() -> None:
 def test_turn_credit_does_not_depend_on_number_of_tokens(name: str, seed: int) -> None:
     """Only on the sum of what a reward model or a reference says of them."""
     batch, assign = batch_of(seed), ASSIGNERS[name].function
-    lean = replace(batch, turn_A=np.arange(len(batch.traj_N)), logprob_A=batch.logprob_A[batch.first_A])
     sums = {k: np.bincount(batch.turn_A, batch.x[k]) for k in ("prm_A", "prox_logprob_A", "ref_logprob_A")}
-    thick, thin = assign(batch), assign(lean.with_columns(**sums))
+    first = {k: column[batch.first_A] if k.endswith("_A") else column for k, column in batch.x.items()}
+    turns = np.arange(len(batch.traj_N))
+    lean = replace(batch, turn_A=turns, logprob_A=batch.logprob_A[batch.first_A], x=first | sums)
+    thick, thin = assign(batch), assign(lean)
     assert np.array_equal(thick.advantage_A, thin.advantage_A[batch.turn_A])
     for column, target in thick.targets.items():
         assert target == pytest.approx(thin.targets[column], abs=1e-12)
@@ -233,7 +235,7 @@ def test_nan_elsewhere_does_not_leak(name: str) -> None:
     planted = {
         column: np.where(batch.truncated_M, values, np.nan)
         if column == "bootstrap_M"
-        else (values if column in assigner.needs else np.full(values.shape, np.nan))
+        else (values if column in assigner.needs_with({}) else np.full(values.shape, np.nan))
         for column, values in batch.x.items()
     }
     assert np.array_equal(

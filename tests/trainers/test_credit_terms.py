@@ -153,6 +153,14 @@ VALUE = "value.lr=1e-3"
 BOTH = ("credit.assigner=", "credit.terms.outcome.assigner=rloo", "credit.terms.values.assigner=turn_gae", VALUE)
 
 
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_gate_alone_needs_what_the_skill_reads(gate) -> None:
+    terms = ["credit.assigner=", "credit.terms.p.assigner=prm_turns", f"credit.terms.p.gate={str(gate).lower()}"]
+    needs = resolve("grpo", [*terms, "signals.prm.fit_first=false"]).needs["credit.terms.p.assigner = 'prm_turns'"]
+    assert ({"prm_logit_M", "success_M"} <= needs) == gate
+    assert {"groups", "prm_A"} <= needs
+
+
 def test_a_recipe_of_terms_resolves_and_is_written(tmp_path) -> None:
     config = resolve("grpo", [*BOTH, "credit.terms.values.gate=true", "credit.terms.values.gamma=0.9"])
     (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")

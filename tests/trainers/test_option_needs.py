@@ -65,7 +65,7 @@ def required(function: Callable[..., Any], options: dict[str, Any]) -> dict[str,
 
 @pytest.mark.parametrize(("name", "options"), cases(ASSIGNERS))
 def test_each_assigner_option_reads_only_declared_needs(name, options) -> None:
-    batch = batch_with(ASSIGNERS[name].needs)
+    batch = batch_with(ASSIGNERS[name].needs_with(options))
     credit = ASSIGNERS[name].function(batch, **required(ASSIGNERS[name].function, options))
     assert len(credit.advantage_A) == len(batch.turn_A)
 

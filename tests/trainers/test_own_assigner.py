@@ -18,8 +18,11 @@ from agentgym.session import LocalSession
 from agentgym_credit.batch import Batch, Credit
 from agentgym_trainers import testing
 from agentgym_trainers.build import build
+from agentgym_trainers.config.sections import CreditOptions
 from agentgym_trainers.credit import ASSIGNERS, Assigner, needs
 from agentgym_trainers.credit.assign import assign_credit
+from agentgym_trainers.data.filters import SELECTORS
+from agentgym_trainers.losses import OBJECTIVES
 from agentgym_trainers.monitoring.metrics import MetricsLog
 from agentgym_trainers.recipe import resolve, to_toml
 from agentgym_trainers.testing import ORACLE_GRADIENT, random_batch, reorder, t4, toy_batch
@@ -75,6 +78,8 @@ def typed(batch, *, gamma: float = 1.0): ...
 def untyped(batch, *, gamma=1.0): ...
 def positional(batch, gamma: float = 1.0): ...
 def required(batch, *, gamma: float): ...
+def two(batch, other): ...
+def no_input(*, gamma: float = 1.0): ...
 """
 
 
@@ -90,6 +95,8 @@ def required(batch, *, gamma: float): ...
         ("mine:untyped", r"keyword-only, with a type and a default, .* not so for gamma"),
         ("mine:positional", r"not so for gamma"),
         ("mine:required", r"not so for gamma"),
+        ("mine:two", r"a function of the axis 'assigner' is called with batch, and this one takes batch, other: make"),
+        ("mine:no_input", r"is called with batch, and this one takes nothing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused(name, sentence, tmp_path, monkeypatch) -> None:
@@ -98,6 +105,51 @@ def test_what_cannot_be_used_is_refused(name, sentence, tmp_path, monkeypatch) -
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with pytest.raises(ValueError, match=sentence):
         ASSIGNERS[name]
+
+
+OWN = """
+import numpy as np
+from agentgym_credit import Credit
+def nothing(batch): ...
+def array(batch): return np.zeros(len(batch.turn_A))
+def numbers(batch): return Credit([0.0] * len(batch.turn_A))
+def turns(batch): return Credit(batch.reward_N)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nothing", "returned None"),
+        ("array", "returned something of type ndarray"),
+        ("numbers", "returned an advantage_A of type list"),
+        ("turns", r"returned an advantage_A of shape \(3,\)"),
+    ],
+)
+def test_a_credit_of_another_shape_is_refused(name, problem, tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    batch = toy_batch([[0, 1], [1]], tokens=2)
+    for options in ({"assigner": f"mine:{name}"}, {"terms": {"it": {"assigner": f"mine:{name}"}}}):
+        with pytest.raises(ConfigError, match=rf"assigner = 'mine:{name}' {problem}: .* of shape \(6,\), one for each"):
+            assign_credit(batch, CreditOptions.model_validate(options))
+
+
+def test_selectors_and_objectives_have_inputs_of_their_own(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from agentgym_trainers.config.registry import needs\n"
+        "def loss(logprob_A, old_logprob_A, advantage_A): ...\n"
+        "@needs('past')\ndef select(batch, past): ...\n"
+        "def blind(batch, past): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    assert len(OBJECTIVES["mine:loss"].inputs) == 3
+    assert SELECTORS["mine:select"].inputs == ("batch", "past")
+    for axis, name in ((SELECTORS, "mine:blind"), (OBJECTIVES, "mine:blind"), (ASSIGNERS, "mine:loss")):
+        with pytest.raises(ValueError, match=r"is called with .*, and this one takes"):
+            axis[name]
 
 
 def test_a_module_that_lacks_a_package_tells_its_own_error(tmp_path, monkeypatch) -> None:

@@ -58,14 +58,13 @@ class Batch:
 
     def __post_init__(self) -> None:
         m, n, a = len(self.group_M), len(self.traj_N), len(self.turn_A)
-        for name, column, size in (
-            ("truncated_M", self.truncated_M, m),
-            ("reward_N", self.reward_N, n),
-            ("anchor_N", self.anchor_N, n),
-            ("logprob_A", self.logprob_A, a),
-        ):
-            if len(column) != size:
-                raise ValueError(f"{name} has {len(column)} entries, expected {size}")
+        size = {"_M": m, "_N": n, "_A": a}
+        own = ("truncated_M", "reward_N", "anchor_N", "logprob_A")
+        for name, column in {**self.x, **{name: getattr(self, name) for name in own}}.items():
+            if name[-2:] not in size:
+                raise ValueError(f"{name}: a column's name ends in its level, {', '.join(size)}")
+            if np.shape(column) != (size[name[-2:]],):
+                raise ValueError(f"{name} has the shape {np.shape(column)}, expected ({size[name[-2:]]},)")
         if n and (np.any(np.diff(self.traj_N) < 0) or not np.array_equal(np.unique(self.traj_N), np.arange(m))):
             raise ValueError("turns must be sorted by trajectory, and every trajectory must have one")
         if a and (np.any(np.diff(self.turn_A) < 0) or not np.array_equal(np.unique(self.turn_A), np.arange(n))):
@@ -129,4 +128,4 @@ class Credit:
     weight_A: np.ndarray | None = None
     """float64[A], constant: multiplies each token's loss, as of correctors (losses/importance.py); None is 1."""
     corrected: bool = False
-    """Whether importance weights are among them, so that the denominator of a ratio is `prox_logprob_A`."""
+    """True where importance weights are among them, so that the denominator of a ratio is `prox_logprob_A`."""

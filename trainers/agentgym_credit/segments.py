@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+ROUNDING = 2.0**-22
+"""Share of the largest return: a difference below it is what rounding leaves of equal sums of float32 rewards."""
+
 
 def segment_mean(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Mean of each segment; a segment of equal numbers has exactly that number as its mean."""
@@ -24,8 +27,13 @@ def segment_std(x: np.ndarray, index: np.ndarray, ddof: int) -> np.ndarray:
 def standardize(
     x: np.ndarray, index: np.ndarray, *, scale: bool = True, ddof: int = 1, eps: float = 1e-6
 ) -> np.ndarray:
-    """(x − mean) / (std + eps) within each segment, or x − mean without `scale`. Equal numbers give 0."""
+    """(x − mean) / (std + eps) within each segment, or x − mean without `scale`. Numbers that are equal up to rounding
+    give exactly 0, so that no later division makes credit of it."""
     centered = x - segment_mean(x, index)[index]
+    spread, largest = np.zeros((2, index.max(initial=-1) + 1))
+    np.maximum.at(spread, index, np.abs(centered))
+    np.maximum.at(largest, index, np.abs(x))
+    centered = np.where((spread <= ROUNDING * largest)[index], 0.0, centered)
     return centered / (segment_std(x, index, ddof)[index] + eps) if scale else centered
 
 

@@ -13,6 +13,7 @@ gives them; what the rollout's reward has beyond them comes with the last turn.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,8 @@ def advantages(inputs: Any, *, assigner: str = "grpo", **options: Any) -> list[l
             turns[row, start:stop] = turn
             reward[row, stop - 1] = step.get("reward") or 0.0
         reward[row, stop - 1] += rollout["reward"] - reward[row].sum()
-    if len(kept := np.flatnonzero(mask.any(axis=1))):  # a rollout without a sampled token has nothing to learn from
-        rows = from_rows(
-            mask[kept], reward[kept], [0] * len(kept), turn_BT=turns[kept], states=[states[row] for row in kept]
-        )
-        found[kept] = rows.assign(assigner, **options)
+    if mask.any():
+        rows = from_rows(mask, reward, [0] * len(mask), turn_BT=turns, states=states, skip_idle=True)
+        rows = replace(rows, group_size=max(2, rows.group_size))  # a lone rollout may be what is left of its group
+        found = rows.assign(assigner, **options)
     return [list(row[:n]) for row, n in zip(found, inputs.completion_lengths, strict=True)]

@@ -12,6 +12,7 @@ needs entire groups (per_device_train_batch_size × gradient accumulation a mult
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,15 +38,18 @@ class TurnCredit:
         mask = (output["completion_mask"] * output.get("tool_mask", 1)).cpu().numpy().astype(bool)
         inputs, rewards = self._played
         group = self.num_generations if self.model.training else self.num_generations_eval
-        kept = np.flatnonzero(mask.any(axis=1))  # a completion that is masked out has nothing to learn from
         reward_BT = np.zeros(mask.shape)
-        for row in kept:
+        for row in np.flatnonzero(mask.any(axis=1)):  # a completion that is masked out has nothing to learn from
             ends = np.flatnonzero(mask[row] & ~np.append(mask[row, 1:], False))
-            reward_BT[row, ends] = inputs[row].get("turn_rewards", 0.0)
+            if (given := inputs[row].get("turn_rewards")) is not None:
+                if np.shape(given) != ends.shape:
+                    raise ValueError(f"row {row} has {len(ends)} turns and {np.size(given)} turn_rewards: one a turn")
+                reward_BT[row, ends] = given
             reward_BT[row, ends[-1]] += rewards[row]
-        states = [inputs[row]["turn_states"] for row in kept] if "turn_states" in inputs[0] else None
         advantages = output["advantages"].new_zeros(mask.shape)
-        if len(kept):
-            rows = from_rows(mask[kept], reward_BT[kept], kept // group, states=states)
-            advantages[kept] = advantages.new_tensor(rows.assign(self.credit, **self.credit_options))
+        if mask.any():
+            states = [own.get("turn_states") for own in inputs]
+            rows = from_rows(mask, reward_BT, np.arange(len(mask)) // group, states=states, skip_idle=True)
+            rows = replace(rows, group_size=self.num_generations)  # an evaluation may have one attempt a task
+            advantages = advantages.new_tensor(rows.assign(self.credit, **self.credit_options))
         return {**output, "advantages": advantages}

@@ -39,8 +39,20 @@ class Entry(NamedTuple):
     """Columns of `Batch.x` ("bootstrap_M" only if a trajectory is truncated), "groups" of two or more trajectories,
     "anchors" that name states."""
     skill: Callable[[Batch, Mapping[str, Any]], float] | None = None
-    """(batch, options) -> how much of the batch's outcomes the columns that it reads explain, 0 to 1; None where it
-    reads nothing that learns, or nothing whose outcome is known."""
+    """(batch, all its options) -> how much of the batch's outcomes the columns that it reads explain, 0 to 1; None
+    where it reads nothing that learns, or nothing whose outcome is known."""
+    skill_needs: frozenset[str] = frozenset()
+    """Columns that `skill` reads and the function does not."""
+    option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
+    """Further needs, which depend on the options."""
+
+    def needs_with(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """All needs of the function with these options."""
+        return self.needs | self.option_needs(options)
+
+
+def _of_filtered(options: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset({"success_M"} if options.get("keep", "success") == "success" else ())
 
 
 ASSIGNERS: dict[str, Entry] = {
@@ -63,8 +75,8 @@ ASSIGNERS: dict[str, Entry] = {
     "mt_grpo": Entry(mt_grpo, frozenset({"groups"})),
     "prime": Entry(prime, frozenset({"groups", "prm_A"})),
     "istar": Entry(istar, frozenset({"groups", "prm_A"})),
-    "prm_tokens": Entry(prm_tokens, frozenset({"groups", "prm_A", "prm_logit_M"}), skill.of_reward_model),
-    "prm_turns": Entry(prm_turns, frozenset({"groups", "prm_A", "prm_logit_M"}), skill.of_reward_model),
+    "prm_tokens": Entry(prm_tokens, frozenset({"groups", "prm_A"}), skill.of_reward_model, skill.REWARD_MODEL),
+    "prm_turns": Entry(prm_turns, frozenset({"groups", "prm_A"}), skill.of_reward_model, skill.REWARD_MODEL),
     "spae": Entry(spae, frozenset({"groups", "answer_prob_N", "answer_conf_N"})),
     "rae": Entry(rae, frozenset({"role_N", "role_baseline_N"})),
     "digirl": Entry(digirl, frozenset({"value_N", "bootstrap_M"})),
@@ -72,7 +84,7 @@ ASSIGNERS: dict[str, Entry] = {
     "digiq": Entry(digiq, frozenset({"q_N", "v_N"})),
     "mc_branch": Entry(mc_branch, frozenset({"mc_value_N", "mc_after_N"})),
     "outcome": Entry(outcome),
-    "filtered": Entry(filtered, frozenset({"success_M"})),
+    "filtered": Entry(filtered, option_needs=_of_filtered),
     "a_lol": Entry(a_lol, frozenset({"inst_value_M"})),
     "oreo": Entry(oreo, frozenset({"value_N", "prox_logprob_A", "ref_logprob_A", "bootstrap_M"})),
 }

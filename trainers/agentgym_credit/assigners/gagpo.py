@@ -6,7 +6,7 @@ import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.bounds import UnitInterval
-from agentgym_credit.segments import named, reverse_scan, segment_mean
+from agentgym_credit.segments import ROUNDING, named, reverse_scan, segment_mean
 
 
 def gagpo(batch: Batch, *, gamma: UnitInterval = 0.95, lam: UnitInterval = 0.9) -> Credit:
@@ -22,7 +22,9 @@ def gagpo(batch: Batch, *, gamma: UnitInterval = 0.95, lam: UnitInterval = 0.9) 
     exactly 0.
     """
     visited_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
-    value_N = segment_mean(reverse_scan(batch.reward_N, batch.traj_N, gamma), visited_N)[visited_N]
+    return_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
+    value_N = segment_mean(return_N, visited_N)[visited_N]
     next_N = np.where(batch.last_N, 0.0, np.roll(value_N, -1))
     advantage_N = reverse_scan(batch.reward_N + gamma * next_N - value_N, batch.traj_N, gamma * lam)
-    return Credit(advantage_N[batch.turn_A])
+    known_N = np.abs(advantage_N) > ROUNDING * np.abs(return_N).max(initial=0.0)
+    return Credit(np.where(known_N, advantage_N, 0.0)[batch.turn_A])

@@ -8,10 +8,7 @@ import numpy as np
 
 from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.bounds import UnitInterval, Within
-from agentgym_credit.segments import named, position, reverse_scan, standardize
-
-EPS = 1e-9
-"""Share of the largest return: a difference below it is rounding, and its level says nothing."""
+from agentgym_credit.segments import ROUNDING, named, position, reverse_scan, standardize
 
 
 def hgpo(
@@ -34,7 +31,7 @@ def hgpo(
     γ = 1 (else a later visit has a larger G). A lone visit or an unnamed state: 0.
     """
     to_go_N = reverse_scan(batch.reward_N, batch.traj_N, gamma)
-    least = EPS * np.abs(to_go_N).max(initial=0.0)
+    least = ROUNDING * np.abs(to_go_N).max(initial=0.0)
     position_N, scale = position(batch.traj_N), norm == "std"
     visit_N = named(batch.group_M[batch.traj_N], batch.anchor_N)
     total_N, weight_N = np.zeros(len(to_go_N)), np.zeros(len(to_go_N))

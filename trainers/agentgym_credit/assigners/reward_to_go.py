@@ -25,8 +25,9 @@ def rtg_loo(batch: Batch, *, gamma: UnitInterval = 1.0) -> Credit:
     size_N = np.bincount(batch.group_M)[group_N]
     alive_N = np.bincount(at_N)[at_N]
     own_share_N = size_N / np.maximum(size_N - 1, 1)
-    mean_N = alive_N / np.maximum(size_N, 1) * segment_mean(to_go_N, at_N)[at_N]
-    return Credit(np.where(size_N > 1, own_share_N * (to_go_N - mean_N), 0.0)[batch.turn_A])
+    over_N = (1 - alive_N / np.maximum(size_N, 1)) * segment_mean(to_go_N, at_N)[at_N]
+    centered_N = standardize(to_go_N, at_N, scale=False) + over_N
+    return Credit(np.where(size_N > 1, own_share_N * centered_N, 0.0)[batch.turn_A])
 
 
 def mt_grpo(batch: Batch, *, gamma: UnitInterval = 1.0, eps: float = 1e-6) -> Credit:

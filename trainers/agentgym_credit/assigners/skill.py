@@ -1,7 +1,7 @@
 """Skill of what an assigner reads: how much of a batch's outcomes it explains, before it learns from them.
 
 1 explains all, 0 nothing; less than nothing counts as 0. A term of the credit with `gate` is weighted by it, so that a
-signal that knows nothing weighs nothing. Functions of (batch, the assigner's options).
+signal that knows nothing weighs nothing. Functions of (batch, all of the assigner's options).
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from agentgym_credit.assigners.gae import final_value_M
 from agentgym_credit.batch import Batch
 from agentgym_credit.segments import reverse_scan, success_pairs
 
+REWARD_MODEL = frozenset({"prm_logit_M", "success_M"})
+"""Columns that `of_reward_model` reads."""
+
 
 def of_turn_values(batch: Batch, options: Mapping[str, Any]) -> float:
     """Explained variance of V before each turn: 1 − Σ (G_t − V_t)² / Σ (G_t − mean G)².
 
-    G_t = Σ_k γ^k r_{t+k}, and V after a cut. Unlike the variance of G − V, this counts a constant error of V, too.
+    G_t = Σ_k γ^k r_{t+k}, and V after a cut; γ = 1 where the assigner has no such option. Unlike the variance of G − V,
+    this counts a constant error of V, too.
     """
-    return _explained(_returns(batch, options["gamma"]), batch.x["value_N"])
+    return _explained(_returns(batch, options.get("gamma", 1.0)), batch.x["value_N"])
 
 
 def of_token_values(batch: Batch, options: Mapping[str, Any]) -> float:

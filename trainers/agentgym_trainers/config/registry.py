@@ -27,6 +27,11 @@ class FunctionPart:
     more trajectories, "anchors" that name states."""
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what the function is called with, before its options."""
+        return ("batch",)
+
+    @property
     def description(self) -> str:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
@@ -132,7 +137,14 @@ class Registry(dict[str, P], Generic[P]):
                 f"{target!r}: what comes after the batch is an option, keyword-only, with a type and a default, as in "
                 f"`def {found.__name__}(batch, *, gamma: float = 1.0)`; that is not so for {', '.join(unfit)}"
             )
-        return self._part(found, getattr(found, "needs", frozenset()))
+        part = self._part(found, getattr(found, "needs", frozenset()))
+        inputs = [p.name for p in inspect.signature(found).parameters.values() if _is_input(p)]
+        if len(inputs) != len(part.inputs):
+            raise ValueError(
+                f"{target!r}: a function of the axis {self.axis!r} is called with {', '.join(part.inputs)}, and this "
+                f"one takes {', '.join(inputs) or 'nothing'}: make others keyword-only options with a default"
+            )
+        return part
 
 
 def _is_input(parameter: inspect.Parameter) -> bool:

@@ -359,8 +359,10 @@ class Config(Section):
     @property
     def needs(self) -> dict[str, frozenset[str]]:
         """Requirements of each chosen part, by the recipe's name for it."""
-        terms = self.credit.parts.items()
-        found = {f"{name}.assigner = {term.assigner!r}": ASSIGNERS[term.assigner].needs for name, term in terms}
+        found = {
+            f"{name}.assigner = {term.assigner!r}": ASSIGNERS[term.assigner].needs_with(term.options, gate=term.gate)
+            for name, term in self.credit.parts.items()
+        }
         loss = self.loss
         found[f"loss.objective = {loss.objective!r}"] = OBJECTIVES[loss.objective].needs_with(loss.options)
         if self.correct is not None:

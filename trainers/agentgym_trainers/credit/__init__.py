@@ -18,7 +18,15 @@ class Assigner(FunctionPart):
     """function: (batch, *, options) -> Credit."""
 
     skill: Callable[[Batch, Mapping[str, Any]], float] | None = None
-    """(batch, options) -> 0 to 1, as of `agentgym_credit.assigners.Entry`."""
+    """(batch, all its options) -> 0 to 1, as of `agentgym_credit.assigners.Entry`."""
+    skill_needs: frozenset[str] = frozenset()
+    """Columns that `skill` reads and the function does not."""
+    option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
+    """Further needs, which depend on the options."""
+
+    def needs_with(self, options: Mapping[str, Any], *, gate: bool = False) -> frozenset[str]:
+        """All needs of the assigner with these options, and of its skill where the credit is gated."""
+        return self.needs | self.option_needs(options) | (self.skill_needs if gate else frozenset())
 
 
 ASSIGNERS = Registry(

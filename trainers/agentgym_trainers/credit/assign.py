@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from agentgym.errors import ConfigError
 from agentgym_credit.batch import Batch, Credit
 from agentgym_credit.normalize import normalize
 from agentgym_trainers.config.sections import Config, CreditOptions
@@ -16,12 +18,14 @@ from agentgym_trainers.losses import importance
 def assign_credit(batch: Batch, options: CreditOptions) -> tuple[Credit, dict[str, float]]:
     """A = Σ_k w_k · normalize_k(assigner_k(batch)), the critic's targets of whichever term has some; and metrics.
 
-    w_k is the term's weight, times its skill where it is gated.
+    w_k is the term's weight, times its skill where it is gated. Raises ConfigError for an assigner of one's own that
+    gives something else than a credit of every token.
     """
     total, metrics = Credit(np.zeros(len(batch.turn_A))), {}
     for path, term in options.parts.items():
         assigner, weight, name = ASSIGNERS[term.assigner], term.weight, path.rpartition(".")[2]
         credit = assigner.function(batch, **term.options)
+        _check_credit(f"{path}.assigner = {term.assigner!r}", credit, len(batch.turn_A))
         if term.normalize != "none":
             credit = normalize(credit, batch, population=term.normalize)
         if term.gate and assigner.skill is not None:
@@ -31,6 +35,22 @@ def assign_credit(batch: Batch, options: CreditOptions) -> tuple[Credit, dict[st
             metrics[f"credit/{name}_std"] = weight * float(credit.advantage_A.std()) if len(batch.turn_A) else 0.0
         total = Credit(total.advantage_A + weight * credit.advantage_A, {**total.targets, **credit.targets})
     return total, metrics
+
+
+def _check_credit(who: str, credit: Any, tokens: int) -> None:
+    """Raise ConfigError unless `credit` is a Credit of so many tokens."""
+    if not isinstance(credit, Credit):
+        problem = f"returned {'None' if credit is None else f'something of type {type(credit).__name__}'}"
+    elif not isinstance(credit.advantage_A, np.ndarray):
+        problem = f"returned an advantage_A of type {type(credit.advantage_A).__name__}"
+    elif credit.advantage_A.shape != (tokens,):
+        problem = f"returned an advantage_A of shape {credit.advantage_A.shape}"
+    else:
+        return
+    raise ConfigError(
+        f"{who} {problem}: return Credit(advantage_A), numpy numbers of shape ({tokens},), one for each action token; "
+        "x_N[batch.turn_A] gives each token its turn's number"
+    )
 
 
 def apply_stages(batch: Batch, credit: Credit, config: Config, step: int) -> tuple[Credit, dict[str, float]]:

@@ -20,6 +20,7 @@ from rich.progress import Progress
 from agentgym.errors import AgentGymError, ConfigError, PolicyFailure
 from agentgym.rollouts.policy import EpisodeSpec
 from agentgym.rollouts.trajectory import Group, Trajectory
+from agentgym_credit.batch import Credit
 from agentgym_trainers import run
 from agentgym_trainers.config.sections import Config, CreditOptions
 from agentgym_trainers.credit_bench.columns import Columns
@@ -187,18 +188,15 @@ async def _measure(
     weights_BU = resamples(int(result.group_N.max()) + 1, options.draws, np.random.default_rng([options.seed, 7]))
     given: list[tuple[Contestant, Any]] = []
     for contestant in entered:
-        reason = unfit(contestant, context.batch)
         try:
-            if not reason:
-                credit = contestant.credit(await columns.of(contestant, context, second))
-                if np.any(np.abs(credit.advantage_A) > 1e-12):
-                    given.append((contestant, credit))
-                else:
-                    reason = "it gives no turn of these any credit"
+            given.append((contestant, await _credit(contestant, columns, context, second)))
         except AgentGymError as error:
-            reason = str(error)
-        if reason:
-            result.refused[contestant.name] = reason
+            result.refused[contestant.name] = str(error)
+        except Exception as error:
+            if ":" not in contestant.assigner:
+                raise
+            # one's own may raise anything, and the other rows are worth more than its traceback
+            result.refused[contestant.name] = f"{type(error).__name__}: {' '.join(str(error).split())}"
     result.signals = columns.metrics
     given += await _judge_rows(trainer, options, context, result, progress)
     clock.lap("signals")
@@ -211,6 +209,18 @@ async def _measure(
     clock.lap("figures")
     result.seconds, result.processor = clock.seconds, clock.processor
     return result
+
+
+async def _credit(contestant: Contestant, columns: Columns, context: SignalContext, second: BranchedValues) -> Credit:
+    """A contestant's credit of the measured turns. Raises ConfigError with the reason where it cannot be measured."""
+    if reason := unfit(contestant, context.batch):
+        raise ConfigError(reason)
+    credit = contestant.credit(await columns.of(contestant, context, second))
+    if wrong := int((~np.isfinite(credit.advantage_A)).sum()):
+        raise ConfigError(f"it gives {wrong} of {len(credit.advantage_A)} tokens a credit that is NaN or infinite")
+    if not np.any(np.abs(credit.advantage_A) > 1e-12):
+        raise ConfigError("it gives no turn of these any credit")
+    return credit
 
 
 async def play(trainer: Trainer, groups: int, size: int, seed: int, salt: int) -> SignalContext:

@@ -100,6 +100,10 @@ class Selector(FunctionPart):
     """function: (batch, *, options) -> bool[M], which trajectories stay. With the need "past" its second argument are
     the returns of every trajectory so far."""
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("batch", "past") if "past" in self.needs else ("batch",)
+
 
 SELECTORS = Registry(
     "selector",

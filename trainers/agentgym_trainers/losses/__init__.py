@@ -53,6 +53,12 @@ class Objective(FunctionPart):
     option_needs: Callable[[Mapping[str, Any]], frozenset[str]] = lambda options: frozenset()
     """Further needs, which depend on the options."""
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        if self.unit == "token":
+            return ("logprob_A", "old_logprob_A", "advantage_A")
+        return ("logprob_A", "old_logprob_A", "batch", "advantage_A", "weights_A")
+
     def needs_with(self, options: Mapping[str, Any]) -> frozenset[str]:
         """All needs of the objective with these options."""
         return self.needs | self.option_needs(options)
