@@ -6,8 +6,9 @@
 
 Tested against TRL 1.16 itself. A turn is a run of the model's own tokens (`tool_mask`). A completion's reward is at its
 last token; where its input has `turn_rewards` (from `rollout_func`, one number a turn), they are added at the ends of
-turns, and `turn_states`, likewise, name the states before them. The groups are those of one process: with several, each
-needs entire groups (per_device_train_batch_size × gradient accumulation a multiple of num_generations).
+turns, and `turn_states`, likewise, name the states before them; a row may have None. The groups are those of one
+process: with several, each needs entire groups (per_device_train_batch_size × gradient accumulation a multiple of
+num_generations).
 """
 
 from __future__ import annotations

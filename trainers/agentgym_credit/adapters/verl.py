@@ -77,7 +77,7 @@ def estimator(name: str, **options: Any) -> Any:
             trajectory_B=attempts,
             states=None if states is None else [s if isinstance(s, list | tuple) else [s] for s in states],
             skip_idle=True,  # an estimator cannot leave rows out
-            **({} if values is None else dict.fromkeys(VALUES, values.cpu().numpy())),
+            **({} if values is None else {column: values.cpu().numpy() for column in VALUES}),
         )
         credit = rows.credit(name, **options)
         found = token_level_rewards.new_tensor(rows.padded(credit.advantage_A))
