@@ -189,6 +189,7 @@ def test_the_command_says_where_everything_is(policy, tmp_path, capsys):
 def test_unfit_assigner_has_a_reason_in_words():
     entered = {c.name: c for c in contestants(("rloo", "gigpo", "rae", "turn_gae"))}
     assert list(entered) == ["rloo", "gigpo", "turn_gae", "turn_gae, measured V", "rae"]
+    assert [c.name for c in contestants(("prime", "spa-rl"))] == ["prime", "prime (recipe)", "spa-rl"]
     alone = toy_batch([[0, 1], [1, 0]], groups=[0, 1], role_N=[0, 0, 0, 0])
     reasons = {name: unfit(contestant, alone) for name, contestant in entered.items()}
     assert reasons["rloo"] == reasons["gigpo"] == "it compares attempts at one task, and there is one attempt at each"

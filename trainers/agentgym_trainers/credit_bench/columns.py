@@ -30,6 +30,8 @@ POOL = 128
 """Replayed turns that a critic with a buffer draws a step, at most; a training run has more time."""
 BUFFERED = 4
 """Passes of others for one of a critic with a buffer, which takes many steps in each."""
+CRITIC = 4
+"""Passes of the critic for one of a signal: its explained variance on keydoor-untold is .09 after 8 and .70 after 32."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Columns:
         )
         optimizer = torch.optim.AdamW(value.parameters(), lr=value.options.lr, betas=(0.9, 0.99), weight_decay=0.0)
         errors = []
-        for _ in range(self.passes):
+        for _ in range(CRITIC * self.passes):
             for number in rng.permutation(len(batches)).tolist():
                 self.on_step("training the critic")
                 batch, rows = batches[number], self.contexts[number].rows

@@ -26,6 +26,8 @@ from agentgym_trainers.validate import ALWAYS, VALUES
 
 MEASURED = frozenset({"mc_value_N", "mc_after_N", "mc_se_N"})
 """Columns that branching gives."""
+RECIPE = " (recipe)"
+"""End of the name of a recipe's row where an assigner has the same."""
 FAVORITES = {"q_minus_v": "twin"}
 """The kind of signal, where several would do and none has the assigner's name."""
 
@@ -89,8 +91,9 @@ def contestants(only: Sequence[str] = ()) -> list[Contestant]:
         if plain.reads_values and not missing:
             found.append(replace(plain, name=f"{name}, measured V", measured=True))
     for name, config in shaped.items():
-        found.append(Contestant(name, config.credit, config.signals, config.shaping))
-    return [c for c in found if not only or c.name.removesuffix(", measured V") in only]
+        row = name + RECIPE * (name in ASSIGNERS)
+        found.append(Contestant(row, config.credit, config.signals, config.shaping))
+    return [c for c in found if not only or c.name.removesuffix(", measured V").removesuffix(RECIPE) in only]
 
 
 def _learned(config: Config) -> bool:
