@@ -149,7 +149,7 @@ def _config(given: Sequence[str], policy: Path | None, recipe: str | None, seed:
 
 
 def _is_env(before: str) -> bool:
-    """Whether this stands before the first "=" of an environment: of its URL, or of its first argument."""
+    """True where this stands before the first "=" of an environment: of its URL, or of its first argument."""
     from agentgym_trainers.config.sections import Config
 
     return "://" in before or (":" in before and before.partition(".")[0] not in Config.model_fields)

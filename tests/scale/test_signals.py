@@ -104,8 +104,7 @@ def config(**more: Any) -> Config:
         "rollout": {
             "groups": 2, "group_size": 4, "max_new_tokens": 4, "max_length": 640, "concurrency": 8, "lockstep": True
         },
-        "credit": {"assigner": "turn_gae"},
-        "value": {},
+        "credit": {"assigner": "q_minus_v"},
         "loss": {"entropy": 0.1},  # there is something to learn from also where nobody succeeds
         "optim": {"lr": 1e-3},
         "eval": {"tasks": 0, "split": "train"},

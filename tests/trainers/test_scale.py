@@ -45,9 +45,11 @@ def test_what_can_be_spread_is_taken() -> None:
 
 
 def test_signals_are_spread_unless_they_hide_their_models(monkeypatch) -> None:
-    names = [name for name in SIGNALS if name != "judge"]
+    names = [name for name in SIGNALS if name not in ("judge", "digiq")]
     tables = [f"signals.{name}={{}}" for name in names]
-    assert list(resolve("gigpo", ["scale.kind=ray", *tables]).signals) == names
+    assert list(resolve("gigpo", ["scale.kind=ray", *tables, "signals.twin.actor=rollout"]).signals) == names
+    greedy = ["signals.twin=", "signals.digiq={}", "credit.assigner=digiq"]
+    assert list(resolve("archer", ["scale.kind=ray", *greedy]).signals) == ["digiq"]
     monkeypatch.setitem(SIGNALS, "own", replace(SIGNALS["uncertainty"], learned=None))
     with pytest.raises(ConfigError, match=r"\[signals.own\] reads the policy's weights, .* \(`learned`\)"):
         resolve("gigpo", ["scale.kind=ray", "signals.own={}"])

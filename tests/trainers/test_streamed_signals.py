@@ -33,7 +33,11 @@ TABLES = {
 }
 
 
-def trainer_of(signals: dict[str, Any], model: Any, tokenizer: Any, folder: Path) -> Trainer:
+READERS = {"twin": "q_minus_v", "digiq": "digiq"}
+"""Assigners of fresh replies, which have no rewards."""
+
+
+def trainer_of(which: str, model: Any, tokenizer: Any, folder: Path) -> Trainer:
     tree = {
         "name": "test",
         "run": {"steps": STEPS, "checkpoint_every": STEPS},
@@ -42,10 +46,10 @@ def trainer_of(signals: dict[str, Any], model: Any, tokenizer: Any, folder: Path
             "groups": GROUPS, "group_size": SIZE, "max_new_tokens": 4, "max_length": 640, "concurrency": 4,
             "staleness": STALENESS,
         },
-        "credit": {"assigner": "reinforce"},
+        "credit": {"assigner": READERS.get(which, "reinforce")},
         "loss": {"entropy": 0.1},  # there is something to learn from also where nobody succeeds
         "optim": {"lr": 1e-3},
-        "signals": signals,
+        "signals": TABLES[which],
     }  # fmt: skip
 
     async def local() -> LocalSession:
@@ -57,7 +61,7 @@ def trainer_of(signals: dict[str, Any], model: Any, tokenizer: Any, folder: Path
 @pytest.mark.parametrize("which", TABLES)
 def test_signals_learn_once_and_ask_the_present_policy(chatty, tokenizer, tmp_path, monkeypatch, which) -> None:
     """`concurrency` attempts are under way meanwhile; what signals sample has room beside them."""
-    trainer = trainer_of(TABLES[which], chatty(), tokenizer, tmp_path)
+    trainer = trainer_of(which, chatty(), tokenizer, tmp_path)
     fitted: dict[str, list[tuple[int, tuple[tuple[int, int], ...]]]] = {name: [] for name in trainer.signals}
     sampled: list[tuple[int, set[int]]] = []
     threads: set[int] = set()
