@@ -51,9 +51,8 @@ def area(result: Result) -> float:
 def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, Any]]:
     """Of every method: `final`, `gain` (over the warm-up), `mean` (over the budget), `episodes` and `seconds` of
     processor time until the target, `ratio` (the baseline's episodes over its own) and `control` (its mean over the
-    budget less that of its control), each an Estimate or None; and `censored`, the runs that do not reach
-    the target; and `unpaired`, those of `ratio` and `control` whose two rows began with other warm-ups. Measures in per
-    cent."""
+    budget less that of its control), each an Estimate or None; `censored`, the runs that do not reach the target; and
+    `unpaired`, those of `ratio` and `control` whose two rows began with other warm-ups. Measures in per cent."""
     place, found = REGIMES[regime], {}
     reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
     baseline = raced.get(place.baseline, [])
@@ -125,7 +124,7 @@ def difference_of_means(left: np.ndarray, right: np.ndarray) -> Any:
 
 
 def same_start(left: list[Result], right: list[Result]) -> bool:
-    """Whether the runs of every seed began with the same measure: a warm-up that is made anew elsewhere may differ."""
+    """True where the runs of every seed began with the same measure: a warm-up made anew elsewhere may differ."""
     return [(r["seed"], r["curve"][0][1]) for r in left] == [(r["seed"], r["curve"][0][1]) for r in right]
 
 
