@@ -348,18 +348,20 @@ async def solver_wins(probe: CheckContext) -> None:
     """the solver succeeds on at least 95 % of tasks of every split"""
     require_capability(probe, "solver")
     for split in probe.splits:
-        tasks, won = probe.task_list(split), []
+        tasks, lost = probe.task_list(split), {}
         async with probe.session() as session:
             for task in tasks:
                 step = await probe.begin(session, task, seed=task, split=split)
                 while not (step.terminated or step.truncated):
                     step = await session.step(await session.solver())
-                won.append(bool(step.info.get("success", step.reward >= probe.spec.reward_range[1])))
-        if np.mean(won) < 0.95:
-            lost = [task for task, win in zip(tasks, won) if not win]
+                if not step.info.get("success", step.reward >= probe.spec.reward_range[1]):
+                    lost[task] = short(step.observation)
+        if len(lost) > 0.05 * len(tasks):
+            first, ending = next(iter(lost.items()))
             raise CheckFailed(
-                f"it won {sum(won)} of {len(won)} tasks of {split} and lost {lost[:5]}. A solver that can be beaten "
-                'teaches losing: mend it, give it more turns, or drop the capability "solver"'
+                f"it won {len(tasks) - len(lost)} of {len(tasks)} tasks of {split} and lost {[*lost][:5]}; task "
+                f"{first} ended with {ending}. A solver that can be beaten teaches losing: mend it, give it more "
+                'turns, or drop the capability "solver"'
             )
 
 

@@ -17,7 +17,7 @@ from agentgym_environments.synthetic.swe.grading.observations import END, digest
 from agentgym_environments.synthetic.swe.grading.reference import Reference, as_json, from_json
 from agentgym_environments.synthetic.swe.grading.template import draw, make_template
 from agentgym_environments.synthetic.swe.grading.vary import variant
-from agentgym_environments.synthetic.swe.grading.verdict import compare, junit_name, plain_name
+from agentgym_environments.synthetic.swe.grading.verdict import compare, decide, junit_name, plain_name
 from agentgym_environments.synthetic.swe.source import PackageSource
 
 REWRITTEN = {
@@ -122,6 +122,32 @@ def test_a_fix_is_solved_when_all_that_counts_is_the_same():
     assert not solved({**runs[0], real: {0: ["1", "2"], 9: ["more"]}})
     assert not solved({real: runs[0][real], planted: runs[0][planted]})
     assert solved({real: runs[0][real], planted: runs[0][planted]}, unstable=["t::test_b"])
+
+
+def test_a_timeout_elsewhere_does_not_undo_a_fix():
+    """A test of sockets timed out once in sixty runs, of the package without a bug too: then a right fix was wrong."""
+    finder, sockets = ("t.py::test_a", 0), ("t.py::test_b", 0)
+    right = {finder: {0: ["1"]}, sockets: {1: ["2"], END: ["call passed"]}}
+    late = {**right, sockets: {END: ["call Timeout"]}}
+    wrong = {**right, finder: {0: ["0"]}}
+    expected = {test: agreed([right[test]] * 3) for test in right}
+    reference = Reference(make_template(HIDDEN, "seed"), expected)
+
+    def solved(found, control=right, more=()):
+        runs = iter(more)
+        verdict = decide(reference, found, set(), ["t::test_a"], [], lambda: control, lambda: next(runs))
+        assert next(runs, None) is None
+        return verdict.solved
+
+    assert solved(right)
+    assert solved(late, more=[right])
+    assert not solved(late, more=[late])
+    assert not solved(late, more=[wrong])
+    assert not solved(wrong)
+    assert not solved({})
+    dated = {**right, sockets: {1: ["today"], END: ["call passed"]}}
+    assert solved(dated, control=dated)
+    assert solved({**dated, sockets: {1: ["today"], END: ["call Timeout"]}}, control=dated, more=[dated])
 
 
 def test_names_are_those_of_the_task_files():

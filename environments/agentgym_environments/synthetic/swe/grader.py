@@ -43,5 +43,7 @@ def judge(
     def run(fix: Mapping[str, bytes | None]) -> Observations:
         return observe(package, fix, expected.template, chosen, cache, backend=backend, timeout_s=timeout_s, seed=seed)
 
-    found = run_submission(lambda: run(files), lambda: run({})) or {}
-    return decide(expected, found, chosen, fail_to_pass, unstable, lambda: run({}))
+    def found() -> Observations:
+        return run_submission(lambda: run(files), lambda: run({})) or {}
+
+    return decide(expected, found(), chosen, fail_to_pass, unstable, lambda: run({}), found)

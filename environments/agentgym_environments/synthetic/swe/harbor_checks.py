@@ -67,8 +67,13 @@ def main() -> None:
         verifier.run_as(user, arguments, FOLDER, environment, task["timeout_s"])
         return read_log(verifier.content(channel, LOG_BYTES) or b"", script)
 
-    found = run(SUBMISSION_USER, files)
-    verdict = decide(expected, found, chosen, task["fail_to_pass"], task["unstable"], lambda: run(CONTROL_USER, {}))
+    def found() -> Observations:
+        return run(SUBMISSION_USER, files)
+
+    def control() -> Observations:
+        return run(CONTROL_USER, {})
+
+    verdict = decide(expected, found(), chosen, task["fail_to_pass"], task["unstable"], control, found)
     planted = f"{verdict.planted_differing} of {verdict.planted} variants differ"
     message = f"{'solved' if verdict.solved else 'not solved'}: {sorted(verdict.differing)[:10]}, {planted}"
     return verifier.write_reward(float(verdict.solved), message)
