@@ -206,6 +206,9 @@ def test_verl(monkeypatch):
     values = torch.rand(MASK.shape)
     advantages, returns = verl.estimator("turn_gae", gamma=1.0, lam=1.0)(reward, mask, uid, values=values)
     np.testing.assert_allclose(returns[0, [1, 5]], [0.75, 0.5], atol=1e-6)
+    half = verl.estimator("turn_gae")(reward.bfloat16(), mask, uid, values=values.bfloat16())[0]
+    single = verl.estimator("turn_gae")(reward, mask, uid, values=values.bfloat16().float())[0]
+    torch.testing.assert_close(half, single)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def nothing(batch): ...
 def array(batch): return np.zeros(len(batch.turn_A))
 def numbers(batch): return Credit([0.0] * len(batch.turn_A))
 def turns(batch): return Credit(batch.reward_N)
+def weights(batch): return Credit(batch.reward_N[batch.turn_A], weight_A=np.ones(len(batch.turn_A)))
 """
 
 
@@ -124,6 +125,7 @@ def turns(batch): return Credit(batch.reward_N)
         ("array", "returned something of type ndarray"),
         ("numbers", "returned an advantage_A of type list"),
         ("turns", r"returned an advantage_A of shape \(3,\)"),
+        ("weights", "returned a weight_A, which is for importance weights and filters"),
     ],
 )
 def test_a_credit_of_another_shape_is_refused(name, problem, tmp_path, monkeypatch) -> None:

@@ -57,7 +57,8 @@ def estimator(name: str, **options: Any) -> Any:
     def advantages(
         token_level_rewards: Any, response_mask: Any, index: Any = None, config: Any = None, **batch: Any
     ) -> tuple[Any, Any]:
-        mask, reward = response_mask.cpu().numpy().astype(bool), token_level_rewards.cpu().numpy()
+        given = token_level_rewards.float()  # numpy has no bfloat16
+        mask, reward = response_mask.cpu().numpy().astype(bool), given.cpu().numpy()
         attempts, states, values = (batch.get(key) for key in ("traj_uid", "anchor_obs", "values"))
         if values is None and needs & VALUES:
             raise ValueError(
@@ -69,7 +70,7 @@ def estimator(name: str, **options: Any) -> Any:
             reward = np.zeros(mask.shape)
             reward[np.arange(len(mask)), last] = np.asarray(batch["rewards"], np.float64)
         if not mask.any():
-            return token_level_rewards.new_zeros(mask.shape), token_level_rewards.new_zeros(mask.shape)
+            return given.new_zeros(mask.shape), given.new_zeros(mask.shape)
         rows = from_rows(
             mask,
             reward,
@@ -77,10 +78,10 @@ def estimator(name: str, **options: Any) -> Any:
             trajectory_B=attempts,
             states=None if states is None else [s if isinstance(s, list | tuple) else [s] for s in states],
             skip_idle=True,  # an estimator cannot leave rows out
-            **({} if values is None else {column: values.cpu().numpy() for column in VALUES}),
+            **({} if values is None else {column: values.float().cpu().numpy() for column in VALUES}),
         )
         credit = rows.credit(name, **options)
-        found = token_level_rewards.new_tensor(rows.padded(credit.advantage_A))
+        found = given.new_tensor(rows.padded(credit.advantage_A))
         if (target_A := _target_A(credit, rows.batch)) is not None:
             return found, found.new_tensor(rows.padded(target_A))
         return found, found if values is None else (found + values) * response_mask

@@ -45,6 +45,8 @@ def _check_credit(who: str, credit: Any, tokens: int) -> None:
         problem = f"returned an advantage_A of type {type(credit.advantage_A).__name__}"
     elif credit.advantage_A.shape != (tokens,):
         problem = f"returned an advantage_A of shape {credit.advantage_A.shape}"
+    elif credit.weight_A is not None:
+        problem = "returned a weight_A, which is for importance weights and filters"
     else:
         return
     raise ConfigError(
