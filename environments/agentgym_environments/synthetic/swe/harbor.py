@@ -97,7 +97,7 @@ def harbor_folder(
         solve=SOLVE.format(workdir=WORKDIR, edits=[(edit.path, edit.line, edit.fixed) for edit in task.edits]),
         memory_mb=2048,
         agent_s=3600,
-        tests_s=2 * timeout_s + 120,
+        tests_s=3 * timeout_s + 120,  # the fix, the package without the bug, the fix again
     )
 
 
