@@ -7,14 +7,17 @@ import importlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from agentgym import registry
-from agentgym.rollouts.policy import EpisodeSpec, ScriptedPolicy
+from agentgym.errors import EnvironmentCrashed
+from agentgym.rollouts.policy import EpisodeSpec, ScriptedPolicy, SolverPolicy
 from agentgym.rollouts.prompt_format import PromptFormat
 from agentgym.rollouts.runner import Limits, Runner
 from agentgym.rollouts.trajectory import Group
@@ -237,10 +240,6 @@ def test_jobs_that_stand_in_no_results_go_on_elsewhere(scripts, tmp_path, monkey
 
 def test_a_run_counts_all_that_it_plays(scripts) -> None:
     """Trunks and continuations count, and what a recorded set gives counts as often as it is drawn."""
-    import asyncio
-    from types import SimpleNamespace
-
-    from agentgym.rollouts.runner import Runner
 
     async def of_set() -> list[Any]:
         return [SimpleNamespace(trajectories=[None] * 5)]
@@ -263,6 +262,29 @@ def test_a_run_counts_all_that_it_plays(scripts) -> None:
                 asyncio.run(play(runner, trainer, episodes))
             assert played() == expected
     assert Runner.run is run
+
+
+def test_an_episode_that_fails_is_no_loss(scripts) -> None:
+    """An evaluation that failed altogether counted as 0."""
+    ledger, spec = scripts("ledger"), registry.get_spec("choices-together")
+    regime = replace(scripts("regimes").REGIMES["choices-together"], held_out=4, split="test")
+
+    class Failing(LocalSession):
+        async def reset(self, **options: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise EnvironmentCrashed("the machine was paused")
+            return await super().reset(**options)
+
+    runner = Runner(lambda: None, PromptFormat(), Limits(8), 4)  # type: ignore[arg-type]
+    trainer = SimpleNamespace(runner=runner, policy=lambda seed, step: SolverPolicy())
+    env = SimpleNamespace(spec=spec, session=lambda: Failing(registry.make(spec.id)))
+    failures = [None] * 6
+    assert asyncio.run(ledger.measured(trainer, env, regime, 0)) == 1.0
+    assert not failures
+    failures = [None] * 100
+    with pytest.raises(SystemExit, match=r"4 held-out episodes failed 3 times, one of them because .*was paused"):
+        asyncio.run(ledger.measured(trainer, env, regime, 0))
 
 
 def test_the_worth_of_tokens_is_that_of_their_colors(scripts) -> None:
