@@ -215,6 +215,22 @@ def test_the_order_of_questions_does_not_change_the_state():
     assert one.key() == other.key()
 
 
+@pytest.mark.parametrize(
+    ("name", "question"), [("twenty-questions", "is it an animal"), ("guess-city", "is it a capital")]
+)
+def test_offered_guesses_can_be_those_that_fit_the_answers(name, question):
+    def guesses(**kwargs):
+        env = begin(name, **kwargs)
+        env.step(question)
+        return {one for one in env.describe()["available_actions"] if one.startswith("guess ")}, env
+
+    all_of_them, env = guesses()
+    fitting, env = guesses(fitting_only=True)
+    assert all_of_them == {f"guess {one}" for one in env.table.names}
+    assert fitting == {f"guess {one}" for one in env.left()} < all_of_them
+    assert env.step("guess " + next(one for one in env.table.names if one not in env.left()))[4]["valid_action"]
+
+
 def test_instructions_name_every_question_and_attribute():
     assert {one for has in knowledge.things("all").values() for one in has} == set(knowledge.questions())
     for name in GUESSING[:3]:

@@ -71,8 +71,9 @@ class Guessing(TurnEnv):
     thing = "thing"
     """Word for what is guessed."""
 
-    def __init__(self, spec: EnvSpec, guesses: int) -> None:
+    def __init__(self, spec: EnvSpec, guesses: int, fitting_only: bool = False) -> None:
         super().__init__(spec)
+        self.fitting_only = fitting_only
         if guesses < 1:
             raise ConfigError(f"{spec.id}: guesses is 1 or more, not {guesses}")
         self.guesses = guesses
@@ -146,13 +147,15 @@ class Guessing(TurnEnv):
 
     def describe(self) -> dict[str, Any]:
         """`progress` is the share of the information that was needed and is had; `available_actions` are questions
-        that were not asked (of those the table offers) and every guess.
+        that were not asked (of those the table offers) and every guess, with `fitting_only` those that fit the answers.
         """
         if self.over or self.success:
             return {"progress": float(self.success), "available_actions": []}
         questions = [question for question in self.table.offered if question not in self.history]
-        guesses = [f"guess {name}" for name in self.table.names if name not in self.wrong]
-        progress = 1 - math.log2(max(1, len(self.left()))) / math.log2(len(self.table.names))
+        left = self.left()
+        possible = left if self.fitting_only else [name for name in self.table.names if name not in self.wrong]
+        guesses = [f"guess {name}" for name in possible]
+        progress = 1 - math.log2(max(1, len(left))) / math.log2(len(self.table.names))
         return {"progress": progress, "available_actions": questions + guesses}
 
     def solver(self) -> str:

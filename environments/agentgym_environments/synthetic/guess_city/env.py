@@ -25,13 +25,22 @@ SAME = {
 
 class GuessCity(Guessing):
     """guesses: how many the agent has; a wrong one costs a turn like a question. few: only the cities of the mini game.
-    which: questions may ask for more than yes or no.
+    which: questions may ask for more than yes or no. fitting_only: `available_actions` offers no guess that the answers
+    rule out.
     """
 
     thing = "city"
 
-    def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, few: bool = False, which: bool = True) -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        guesses: int = 3,
+        few: bool = False,
+        which: bool = True,
+        fitting_only: bool = False,
+    ) -> None:
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses, fitting_only)
         self.few, self.which = few, which
 
     @cached_property

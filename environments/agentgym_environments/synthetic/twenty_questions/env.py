@@ -11,12 +11,20 @@ from agentgym_environments.synthetic.twenty_questions import knowledge
 
 
 class TwentyQuestions(Guessing):
-    """guesses: how many the agent has; each costs a turn. size: things and questions that there are."""
+    """guesses: how many the agent has; each costs a turn. size: things and questions that there are. fitting_only:
+    `available_actions` offers no guess that the answers rule out."""
 
     thing = "thing"
 
-    def __init__(self, spec: EnvSpec | None = None, *, guesses: int = 3, size: knowledge.Size = "all") -> None:
-        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses)
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        guesses: int = 3,
+        size: knowledge.Size = "all",
+        fitting_only: bool = False,
+    ) -> None:
+        super().__init__(spec or EnvSpec.load(Path(__file__).with_name("spec.toml")), guesses, fitting_only)
         self.size = size
 
     @cached_property
