@@ -129,6 +129,13 @@ TWIN = tuple(
     Setting(*s) for s in ((64, 1, 1e-3), (64, 1, 5e-4), (32, 1, 1e-3), (32, 1, 5e-4), (32, 2, 5e-4), (16, 1, 5e-4))
 )
 """Of a critic that learns by 60 batches a step, whatever the step plays."""
+SMALL_TWIN = tuple(
+    Setting(*s) for s in ((16, 1, 1e-3), (16, 1, 5e-4), (16, 2, 5e-4), (8, 1, 1e-3), (8, 1, 5e-4), (8, 2, 5e-4))
+)
+REUSED = tuple(
+    Setting(*s) for s in ((32, 3, 1e-3), (32, 3, 5e-4), (32, 6, 5e-4), (16, 3, 1e-3), (16, 6, 5e-4), (8, 3, 5e-4))
+)
+"""Where episodes are dear: what learns from returns learns from each several times."""
 
 CLIPPED = ("loss.objective=ppo_clip", "loss.reducer=token_mean")
 """Without a ratio, mini-batches and epochs leave the policy gradient: 11 of 17 such runs on the oracle fell to 0."""
@@ -227,6 +234,7 @@ VARIANTS = {
         control="SPA-RL's control, lambda .3",
         tuned_as="SPA-RL",
     ),
+    "ArCHer, one attempt": replace(METHODS["ArCHer"], group_size=1, settings=SMALL_TWIN),
     **{
         f"noise{weight}, {gate}": Method("prime", 8, (*NOISE, *more, *off), control="PRIME's control", tuned_as="PRIME")
         for weight, *more in (("",), (" of weight 1", "credit.terms.process.weight=1"))
@@ -363,6 +371,26 @@ REGIMES = {
         LARGE,
         split="train",
         methods=("token PPO", "turn PPO", "GRPO", "ArCHer"),
+        baseline="token PPO",
+        enough=0.95,
+    ),
+    "twenty-questions-read": Regime(
+        "twenty-questions-tiny:fitting_only=true",
+        "episodes that are dear, and a policy that reads the answers and guesses too early",
+        (
+            "sft.noise=0.5",  # of what is still possible; after 300 steps nobody reads the answers
+            "sft.max_steps=3000",
+            "sft.demonstrations=6000",
+            "sft.check_every=4000",
+            "rollout.max_length=512",
+            "loss.entropy=0.005",
+        ),
+        256,
+        0.65,
+        REUSED,
+        split="train",
+        evaluations=16,
+        methods=("token PPO", "turn PPO", "GRPO", "ArCHer, one attempt"),
         baseline="token PPO",
         enough=0.95,
     ),
