@@ -50,9 +50,10 @@ def area(result: Result) -> float:
 
 def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, Any]]:
     """Of every method: `final`, `gain` (over the warm-up), `mean` (over the budget), `episodes` and `seconds` of
-    processor time until the target, `ratio` (the baseline's episodes over its own) and `control` (its mean over the
-    budget less that of its control), each an Estimate or None; `censored`, the runs that do not reach the target; and
-    `unpaired`, those of `ratio` and `control` whose two rows began with other warm-ups. Measures in per cent."""
+    processor time until the target, `ratio` (the baseline's episodes over its own; None where no run of the two
+    reaches the target) and `control` (its mean over the budget less that of its control), each an Estimate or None;
+    `censored`, the runs that do not reach the target; and `unpaired`, those of `ratio` and `control` whose two rows
+    began with other warm-ups. Measures in per cent."""
     place, found = REGIMES[regime], {}
     reached = {m: [until(place.target, r, place.budget) for r in results] for m, results in raced.items()}
     baseline = raced.get(place.baseline, [])
@@ -71,7 +72,7 @@ def figures(regime: str, raced: dict[str, list[Result]]) -> dict[str, dict[str, 
             if other and not same_start(results, other)
         }
         ratio = difference = None
-        if compared:
+        if compared and any(met for _, met in reached[place.baseline] + reached[m]):
             ratio = bootstrap_pairs(ratio_of_iqms, of_baseline, episodes, "ratio" in unpaired)
         if control:
             of_control = np.array([100 * area(r) for r in control])

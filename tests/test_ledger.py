@@ -84,6 +84,13 @@ def test_a_ratio_compares_runs_of_the_same_seed(scripts) -> None:
     assert found["iStar"]["ratio"] is None
 
 
+def test_runs_that_never_reach_the_target_have_no_ratio(scripts) -> None:
+    report = scripts("ledger_report")
+    never, once = [run_of(0.1, 0.2, seed=i) for i in range(3)], [run_of(0.1, 0.9, seed=i) for i in range(3)]
+    assert report.figures("oracle", {"GRPO": never, "PRIME": never})["PRIME"]["ratio"] is None
+    assert report.figures("oracle", {"GRPO": never, "PRIME": once})["PRIME"]["ratio"][0] > 1
+
+
 def test_rows_of_other_warm_ups_are_not_paired_by_seed(scripts) -> None:
     """Their seeds are resampled apart, for ratio and control, and the table marks them."""
     report, lasting = scripts("ledger_report"), (100, 200, 400, 800)
