@@ -234,7 +234,13 @@ VARIANTS = {
         control="SPA-RL's control, lambda .3",
         tuned_as="SPA-RL",
     ),
-    "ArCHer, one attempt": replace(METHODS["ArCHer"], group_size=1, settings=SMALL_TWIN),
+    "ArCHer, one attempt": replace(
+        METHODS["ArCHer"],
+        group_size=1,
+        overrides=("optim.minibatches=6", "signals.twin.updates=120"),
+        episodes=(("signals.twin.warmup", 8),),
+        settings=SMALL_TWIN,
+    ),
     **{
         f"noise{weight}, {gate}": Method("prime", 8, (*NOISE, *more, *off), control="PRIME's control", tuned_as="PRIME")
         for weight, *more in (("",), (" of weight 1", "credit.terms.process.weight=1"))
