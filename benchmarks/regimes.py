@@ -234,7 +234,7 @@ VARIANTS = {
         control="SPA-RL's control, lambda .3",
         tuned_as="SPA-RL",
     ),
-    "ArCHer, one attempt": replace(
+    "ArCHer, one attempt": replace(  # also more steps of the critic, and fewer episodes before the policy learns
         METHODS["ArCHer"],
         group_size=1,
         overrides=("optim.minibatches=6", "signals.twin.updates=120"),
