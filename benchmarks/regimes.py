@@ -312,7 +312,7 @@ def one_choice(length: int) -> Regime:
     return Regime(
         f"choices-one:length={length}",
         "one decisive turn among others that look like it",
-        CHOICES,
+        CHOICES if length < 24 else (*CHOICES, "rollout.max_length=2048", "model.tiny.max_length=2048"),
         768,
         0.8,
         SMALL,

@@ -288,6 +288,11 @@ def test_prime_rl():
     rollouts[0]["trajectory"][1]["tokens"]["prompt_ids"] = [0]
     with pytest.raises(ValueError, match="rollout 0: turn 1 does not continue the one before it"):
         prime_rl.advantages(inputs)
+    rollouts[1]["reward"] = None
+    rollouts[0]["trajectory"].pop()
+    with pytest.raises(ValueError, match="rollout 1 has no reward: leave rollouts that failed out"):
+        prime_rl.advantages(inputs)
+    assert prime_rl.advantages(SimpleNamespace(rollouts=[], completion_lengths=[])) == []
 
 
 def test_prime_rl_rollouts_without_a_sampled_token():

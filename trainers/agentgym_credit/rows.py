@@ -60,7 +60,10 @@ class TokenRows:
         if not self.batch.truncated_M.any():
             columns.discard("bootstrap_M")
         if missing := sorted(columns - self.batch.x.keys()):
-            raise ValueError(f"{name} reads {', '.join(missing)}: give each to from_rows by its name, as float[B, T]")
+            raise ValueError(
+                f"{name} reads {', '.join(missing)}: give each to from_rows by its name, as float[B, T]; the adapters "
+                "for TRL and prime-rl have none of them: there take an assigner that reads none, as mt_grpo"
+            )
         if "groups" in needs and self.group_size < 2:
             raise ValueError(
                 f"{name} compares attempts at one task, and there is one attempt at each: play each task more often "

@@ -22,8 +22,11 @@ from agentgym_credit.rows import from_rows
 
 
 def advantages(inputs: Any, *, assigner: str = "grpo", **options: Any) -> list[list[float]]:
-    """One number for each of a rollout's completion tokens, observations between turns included, which have 0."""
-    shape = len(inputs.rollouts), max(inputs.completion_lengths)
+    """One number for each of a rollout's completion tokens, observations between turns included, which have 0.
+
+    Raises ValueError for a rollout without a reward or with branches, and as `from_rows` and `assign` do.
+    """
+    shape = len(inputs.rollouts), max(inputs.completion_lengths, default=0)
     mask, turns, reward, found = (np.zeros(shape) for _ in range(4))
     states = []
     for row, rollout in enumerate(inputs.rollouts):
@@ -31,6 +34,8 @@ def advantages(inputs: Any, *, assigner: str = "grpo", **options: Any) -> list[l
         states.append([step.get("extras", {}).get("state_key") for step in played])
         if not played:
             continue
+        if rollout["reward"] is None:
+            raise ValueError(f"rollout {row} has no reward: leave rollouts that failed out of the group")
         first = len(rollout["trajectory"][0]["tokens"]["prompt_ids"])  # a later step's prompt holds all before it
         for turn, step in enumerate(rollout["trajectory"]):
             start = len(step["tokens"]["prompt_ids"]) - first
