@@ -210,6 +210,20 @@ def test_values_and_their_assigner_are_discounted_alike() -> None:
     resolve("vineppo", ["credit.gamma=0.5", "signals.branched_value.gamma=0.5"])
 
 
+def test_a_potential_is_discounted_as_the_credit_is() -> None:
+    """γ Φ(s') − Φ(s) telescopes in returns of the same γ only; in others it is a reward of its own."""
+    for recipe, change in (
+        ("state-score", "credit.gamma=0.9"),
+        ("state-score", "shaping.potential.gamma=0.9"),
+        ("ppo-turn", "shaping.potential.weight=1"),
+        ("grpo", "shaping.potential.gamma=0.9"),
+    ):
+        with pytest.raises(ConfigError, match=r"shaping.potential.gamma is .* and credit.* set them alike"):
+            resolve(recipe, [change])
+    resolve("state-score", ["credit.gamma=0.9", "shaping.potential.gamma=0.9"])
+    resolve("grpo", ["shaping.potential.weight=1"])
+
+
 SMALL = [
     "credit.assigner=own_assigner:elsewhere", "env.name=oracle", "env.serve=false", "run.steps=2",
     "rollout.groups=2", "rollout.group_size=2", "rollout.max_new_tokens=4", "rollout.max_length=640",

@@ -33,6 +33,7 @@ def _validate_step(config: Config) -> None:
             _check_provided(who, need, config)
     _check_critic(config)
     _check_terms(config)
+    _check_potential(config)
     _check_resampled(config)
     source, engine = SOURCES[config.source.kind], ENGINES[config.engine.kind]
     if config.rollout.groups % source.players:
@@ -137,6 +138,20 @@ def _check_terms(config: Config) -> None:
                 f"{name}.gamma is {gamma} and signals.branched_value.gamma {measured}: returns that are discounted "
                 "differently have no difference; set them alike"
             )
+
+
+def _check_potential(config: Config) -> None:
+    """Raises ValueError where a potential is discounted otherwise than the credit."""
+    if (potential := config.shaping.get("potential")) is None:
+        return
+    gammas = {f"{name}.gamma": getattr(term, "gamma", 1.0) for name, term in config.credit.parts.items()}
+    gamma = potential.get("gamma", 1.0)
+    if gamma not in gammas.values():
+        name, other = next(iter(gammas.items()))
+        raise ValueError(
+            f"shaping.potential.gamma is {gamma} and {name} {other}: a potential that is discounted differently "
+            "changes which policy is best; set them alike"
+        )
 
 
 def _check_resampled(config: Config) -> None:
