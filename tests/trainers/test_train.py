@@ -216,7 +216,8 @@ def test_a_run_may_start_from_the_warm_up_of_another(kit, tokenizer, tmp_path) -
 @pytest.mark.parametrize("assigner", ["loop", "hgpo", "rewardflow", "rtg_loo", "mt_grpo", "filtered", "digirl", "oreo"])
 def test_shaped_rewards_and_standard_columns_reach_credit(chatty, tokenizer, tmp_path, assigner) -> None:
     critic = {"value": {}} if assigner in ("digirl", "oreo") else {}
-    shaping = {"potential": {"gamma": 0.9}, "overlong": {"max_length": 8, "buffer": 4}, "tool_bonus": {"scale": 0.5}}
+    gamma = 0.95 if assigner in ("hgpo", "rewardflow") else 1.0
+    shaping = {"potential": {"gamma": gamma}, "overlong": {"max_length": 8, "buffer": 4}, "tool_bonus": {"scale": 0.5}}
     chosen = config(credit={"assigner": assigner}, shaping=shaping, run={"steps": 1}, **critic)
     trainer = trainer_of(chosen, chatty(), tokenizer, tmp_path)
     log, steps = MetricsLog(tmp_path), []
