@@ -209,7 +209,7 @@ def plot(regime: str, raced: dict[str, list[Result]]) -> Path:
     place = REGIMES[regime]
     figure, axis = plt.subplots(figsize=(8, 4.4), layout="constrained")
     grid = np.linspace(0, place.budget, 65)
-    shown = {m: results for m, results in raced.items() if m not in RECIPES}
+    shown = {m: results for m, results in raced.items() if m not in RECIPES or m in place.methods}
     curves = {
         m: 100 * np.array([np.interp(grid, *np.array(r["curve"]).T) for r in results]) for m, results in shown.items()
     }  # seeds × grid
