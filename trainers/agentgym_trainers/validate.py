@@ -144,13 +144,14 @@ def _check_potential(config: Config) -> None:
     """Raises ValueError where a potential is discounted otherwise than the credit."""
     if (potential := config.shaping.get("potential")) is None:
         return
-    gammas = {f"{name}.gamma": getattr(term, "gamma", 1.0) for name, term in config.credit.parts.items()}
-    gamma = potential.get("gamma", 1.0)
-    if gamma not in gammas.values():
-        name, other = next(iter(gammas.items()))
+    gamma, terms = potential.get("gamma", 1.0), config.credit.parts.items()
+    if gamma not in (getattr(term, "gamma", 1.0) for _, term in terms):
+        name, term = next(iter(terms))
+        given = getattr(term, "gamma", None)
+        other = f"{name} does not discount, as if by 1" if given is None else f"{name}.gamma {given}"
         raise ValueError(
-            f"shaping.potential.gamma is {gamma} and {name} {other}: a potential that is discounted differently "
-            "changes which policy is best; set them alike"
+            f"shaping.potential.gamma is {gamma} and {other}: a potential that is discounted differently changes which "
+            "policy is best; set them alike"
         )
 
 
