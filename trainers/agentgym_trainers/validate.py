@@ -141,10 +141,10 @@ def _check_terms(config: Config) -> None:
 
 
 def _check_potential(config: Config) -> None:
-    """Raises ValueError where a potential is discounted otherwise than the credit."""
+    """Raises ValueError where a potential is discounted otherwise than each term of the credit; some read no rewards."""
     if (potential := config.shaping.get("potential")) is None:
         return
-    gamma, terms = potential.get("gamma", 1.0), config.credit.parts.items()
+    gamma, terms = potential["gamma"], config.credit.parts.items()
     if gamma not in (getattr(term, "gamma", 1.0) for _, term in terms):
         name, term = next(iter(terms))
         given = getattr(term, "gamma", None)
