@@ -141,7 +141,7 @@ def _check_terms(config: Config) -> None:
 
 
 def _check_potential(config: Config) -> None:
-    """Raises ValueError where a potential is discounted otherwise than each term of the credit; some read no rewards."""
+    """Raises ValueError where a potential is discounted like no term of the credit; some terms read no rewards."""
     if (potential := config.shaping.get("potential")) is None:
         return
     gamma, terms = potential["gamma"], config.credit.parts.items()
